@@ -58,7 +58,9 @@ TITLES = {
     "first": "First fits",
     "steady": "Steady steps",
 }
-PEERS = ("tensorflow", "tensorflow jit", "torch", "torch compile", "torch autotune")
+PEERS = ("tensorflow", "tensorflow jit", "torch", "torch compile", "torch autotune", "keras jax")
+# Columns of the row steady only.
+STEADY_COLUMNS = ("torch autotune", "keras jax")
 
 
 def has_module(python, name):
@@ -74,9 +76,11 @@ def has_case(column, case):
     if case in ("decode:call", "decode:predict") and column in ("tensorflow jit", "torch compile"):
         # Compiling is an option of functions and of `fit`.
         return False
-    if column == "torch autotune" and not case.startswith("steady"):
+    if column in STEADY_COLUMNS and not case.startswith("steady"):
         return False
     case = case.split(",")[0].replace("steady:", "first:")
+    if column == "keras jax":
+        return case.split(":")[1] not in kinds_models.TENSORFLOW_KINDS
     # Importing the module would need PyTorch.
     return not column.startswith("torch") or f'"{case}"' in (HERE / "kinds_torch.py").read_text()
 
@@ -210,7 +214,7 @@ def measure_steady(cases, columns, options):
 
 
 def compare_rounds(found, columns, key):
-    """Return the ratio of Meshflow's median to that of the faster peer, with its range over rounds, and the peer."""
+    """Return the ratio of Meshflow's median to that of the fastest peer, with its range over rounds, and the peer."""
     peers = {c: find_median(found.get(c), key) for c in columns if c in PEERS}
     peers = {column: value for column, value in peers.items() if value}
     own = find_median(found.get("meshflow cold"), key)
@@ -351,6 +355,8 @@ def main():
     columns += ["base cold", "base warm"] if options.base else []
     if options.peers:
         columns += [c for c in PEERS if has_module(options.peers, c.split()[0])]
+        if not has_module(options.peers, "jax"):
+            columns = [c for c in columns if c != "keras jax"]
     if options.columns:
         columns = [c for c in columns if c in options.columns.split(",")]
     selection = options.cases.split(",") if options.cases else None
@@ -368,7 +374,7 @@ def main():
     cases = [case for row, names in rows.items() if row != "steady" for case in names]
     results = measure_all(cases, columns, options) if cases else {}
     steady = [c for c in columns if not c.endswith("warm")]
-    columns = [c for c in columns if c != "torch autotune"]
+    columns = [c for c in columns if c not in STEADY_COLUMNS]
     results |= measure_steady(rows.get("steady", ()), steady, options)
     lines = []
     for row, names in rows.items():

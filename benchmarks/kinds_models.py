@@ -35,6 +35,8 @@ class Task(NamedTuple):
 
 STEPS = 4
 KINDS, CHAINS = {}, {}
+# Kinds that call ops of TensorFlow or have a training step of their own, which Keras 3 on JAX cannot run.
+TENSORFLOW_KINDS = ("dlrm", "vae", "dcgan", "wgan_gp", "graph", "siamese", "experts", "diffusion")
 
 
 def _register(table):

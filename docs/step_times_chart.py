@@ -2,7 +2,8 @@
 
     python docs/step_times_chart.py        # writes docs/step_times.svg
 
-The chart shows the newest table "Step time by precision" that has peers, and the newest table of a GPU.
+The chart shows the newest table "Step time by precision" that has peers, the newest table of a GPU, and the fastest peer
+for each type of model in the tables of steady steps.
 """
 
 from __future__ import annotations
@@ -19,6 +20,14 @@ COLORS = {
     "Keras on JAX": "#8c6bb1",
     "PyTorch": "#e15759",
     "torch.compile": "#b07a7b",
+}
+# Columns of the tables of steady steps.
+PEERS = {
+    "tensorflow": "TensorFlow",
+    "tensorflow jit": "TensorFlow",
+    "torch": "PyTorch",
+    "torch compile": "torch.compile",
+    "keras jax": "Keras on JAX",
 }
 MODELS = {"cnn": "CNN", "lm": "language model"}
 
@@ -69,6 +78,21 @@ def read_gpu_groups(sections: list[tuple[str, str]]) -> tuple[str, list[Group]]:
     return heading, groups
 
 
+def read_kind_groups(sections: list[tuple[str, str]]) -> tuple[str, list[Group]]:
+    """Return the last heading of steady steps, and the newest group of each case in float32 on two cores."""
+    sections = [s for s in sections if s[0].startswith("Steady steps of model types")]
+    groups: dict[str, Group] = {}
+    for _, body in sections:
+        head, _, *rows = read_rows(body.split("Prediction, ms:")[0])
+        for row in rows:
+            cells = dict(zip(head, row, strict=True))
+            peer = cells["to"]
+            if (cells["precision"], cells["cores"]) == ("float32", "2") and peer in PEERS:
+                own, other = (float(cells[name].replace(",", "")) for name in ("meshflow", peer))
+                groups[cells["case"]] = cells["case"], [(PEERS[peer], other / own)]
+    return sections[-1][0], list(groups.values())
+
+
 def draw_panel(title: str, groups: list[Group], top: int) -> tuple[list[str], int]:
     """Return the SVG elements of a panel and the vertical position below it."""
     parts = [f'<text x="20" y="{top}" class="title">{title}</text>']
@@ -86,7 +110,7 @@ def draw_panel(title: str, groups: list[Group], top: int) -> tuple[list[str], in
                 f'<text x="{202 + width:.0f}" y="{y + 12}" class="small">{program} {ratio:.2f}{suffix}</text>'
             )
             y += 18
-        y += 10
+        y += 10 if len(bars) > 1 else 2
     return parts, y
 
 
@@ -99,10 +123,14 @@ def draw(text: str) -> str:
     sections = read_sections(text)
     cpu_heading, cpu = read_cpu_groups(sections)
     gpu_heading, gpu = read_gpu_groups(sections)
-    dates = [re.search(r"\d{4}-\d\d-\d\d", heading) for heading in (cpu_heading, gpu_heading)]
-    cpu_date, gpu_date = [match[0] if match else "" for match in dates]
+    kind_heading, kinds = read_kind_groups(sections)
+    headings = (cpu_heading, gpu_heading, kind_heading)
+    dates = [re.search(r"\d{4}-\d\d-\d\d", heading) for heading in headings]
+    cpu_date, gpu_date, kind_date = [match[0] if match else "" for match in dates]
     cpu_parts, y = draw_panel(f"CPU, 2 cores with AMX ({cpu_date})", cpu, 52)
     gpu_parts, y = draw_panel(f"NVIDIA H100, bfloat16 ({gpu_date})", gpu, y + 22)
+    kind_title = f"The fastest peer, CPU, 2 cores with AVX512-BF16, float32 ({kind_date})"
+    kind_parts, y = draw_panel(kind_title, kinds, y + 22)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="760" height="{y + 10}" viewBox="0 0 760 {y + 10}">',
@@ -111,6 +139,7 @@ def draw(text: str) -> str:
             '<text x="20" y="24" class="title">Time of a training step, relative to Meshflow (shorter is faster)</text>',
             *cpu_parts,
             *gpu_parts,
+            *kind_parts,
             "</svg>",
             "",
         ]

@@ -95,6 +95,29 @@ def test_rows_are_written_in_the_variables_own_dtype():
     np.testing.assert_array_equal(counter.total.numpy() - 1, [2.0**-12, 2.0**-11])
 
 
+def test_rows_of_a_table_are_cast_instead_of_the_table():
+    mixed_precision.set_global_policy("mixed_bfloat16")
+    layer = tf.keras.layers.Embedding(50, 4)
+    assert layer(tf.constant([[0, 1]])).dtype == tf.bfloat16
+
+    @tf.function
+    def lookup(ids):
+        with tf.GradientTape() as tape:
+            rows = layer(ids)
+        return rows, tape.gradient(rows, layer.embeddings)
+
+    casts = [
+        eqn.outvars[0].aval.shape
+        for eqn in lookup.get_concrete_function(tf.constant([3, 3])).closed_jaxpr.eqns
+        if eqn.primitive.name == "convert_element_type"
+    ]
+    assert (50, 4) not in casts, casts
+    rows, gradient = lookup(tf.constant([3, 3]))
+    np.testing.assert_array_equal(rows[0], tf.cast(layer.embeddings, tf.bfloat16)[3])
+    assert gradient.dtype == tf.float32
+    np.testing.assert_array_equal(tf.convert_to_tensor(gradient)[3], [2, 2, 2, 2])
+
+
 def test_encodings_and_interpolation_give_float32_under_every_policy():
     layers = tf.keras.layers
     mixed_precision.set_global_policy("mixed_bfloat16")

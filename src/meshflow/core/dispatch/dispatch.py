@@ -101,6 +101,27 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
         raise translated from error
 
 
+def apply_to_similar(op: Op, tensors: Sequence[Any], static: tuple[Any, ...]) -> Tensor | None:
+    """Run an eager op directly on a list of tensors of one dtype that nothing observes.
+
+    Returns:
+      The output, or None if `apply` has to run the op or to explain an error.
+    """
+    if context.trace is not None or context.tapes or context.computes_on_host:
+        return None
+    if context.host_recorder is not None or any(type(t) is not Tensor for t in tensors):
+        return None
+    arrays = [t._value for t in tensors]
+    dtype = arrays[0].dtype
+    if dtype.kind not in "fi" or any(a.dtype is not dtype for a in arrays):
+        return None
+    try:
+        result: Tensor = wrap_outputs(op.get_eager(static)(arrays))
+    except Exception:
+        return None
+    return result
+
+
 def apply_and_translate(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     """Run `op` like `apply`; mistakes in its operands raise TensorFlow's exceptions."""
     try:

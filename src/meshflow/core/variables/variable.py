@@ -390,13 +390,13 @@ class Variable(VariableRowMethods, _Operators):
             tensor = context.override_read(self)
         for tape in context.tapes:
             tape.record_read(self, tensor)
-        if (
-            self._autocast
-            and context.autocast_dtype is not None
-            and context.autocast_dtype is not self._dtype
-        ):
-            return apply(CAST, (tensor,), (context.autocast_dtype,))
-        return tensor
+        dtype = self._find_autocast_dtype()
+        return tensor if dtype is None else apply(CAST, (tensor,), (dtype,))
+
+    def _find_autocast_dtype(self) -> dtypes.DType | None:
+        """Return the dtype to which a mixed-precision layer casts the value; None outside of one."""
+        dtype = context.autocast_dtype if self._autocast else None
+        return None if dtype is self._dtype else dtype
 
     def _read_in_trace(self, trace: Trace) -> Tensor:
         """Read the value in a trace."""

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, make_gather_gradient
-from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.dispatch.operation import is_inexact
+from meshflow.core.dispatch.operation import CAST, is_inexact
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import (
     BoundsCheck,
@@ -27,6 +27,7 @@ from meshflow.core.runtime.bounds_checks import (
     check_columns,
     check_indices,
 )
+from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import pad_empty
@@ -34,6 +35,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import select_by_mask
+from meshflow.core.variables.variable import Variable
 from meshflow.ops.array.joining import concat
 from meshflow.ops.array.shaping import StaticInts, reshape
 from meshflow.ops.array.sharded_gather import gather_from_shards, to_integer_tensor
@@ -120,6 +122,12 @@ def gather(
         return gather_from_shards(params.variables, indices)
     if not symbolic:
         indices = to_integer_tensor(indices)
+        dtype = params._find_autocast_dtype() if isinstance(params, Variable) else None
+        if dtype is not None:
+            # The rows are fewer than those of the table.
+            with suspend_autocast():
+                rows = gather(params, indices, axis=axis, batch_dims=batch_dims)
+            return apply(CAST, (rows,), (dtype,))
     if batch_dims < 0:
         batch_dims += len(indices.shape)
     if axis is None:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.dispatch import apply_to_similar, op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.staging.stacked_rows import find_stacked
@@ -53,7 +53,8 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
         raise InvalidValueError(
             "concat: `values` must hold at least one tensor, got an empty list. [Op:ConcatV2]"
         )
-    return _concat(list(values), axis)
+    similar = apply_to_similar(_concat.op, values, (axis,)) if type(axis) is int else None
+    return _concat(list(values), axis) if similar is None else similar
 
 
 @op(name="stack", strings="moves")
@@ -93,6 +94,9 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
             values = [convert_to_tensor(v, dtype=common_dtype) for v in values]
         except ValueError:
             pass
+    similar = apply_to_similar(_stack.op, values, (axis,)) if type(axis) is int else None
+    if similar is not None:
+        return similar
     stacked = find_stacked(values)
     return _stack(values, axis) if stacked is None else _move_first_axis(stacked, axis)
 
