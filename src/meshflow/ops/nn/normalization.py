@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
+from jax import lax
+from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 from meshflow.ops.math import (
     cast,
     divide_no_nan,
@@ -45,11 +49,23 @@ def _moments(x: TensorLike, axes: int | Sequence[int], keepdims: bool) -> tuple[
         variance = jnp.mean(jnp.square(x - mean), axis=axes, keepdims=keepdims)
         return mean if keepdims else jnp.squeeze(mean, axes), variance.astype(x.dtype)
     # Sums of float16 overflow early, so they are computed in float32, as in TensorFlow.
-    wide = x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
-    mean = jnp.mean(wide, axis=axes, keepdims=True)
-    variance = jnp.mean(jnp.square(wide - mean), axis=axes, keepdims=keepdims)
-    mean = mean if keepdims else jnp.squeeze(mean, axes)
-    return mean.astype(x.dtype), variance.astype(x.dtype)
+    wide = lax.convert_element_type(x, jnp.float32) if x.dtype.itemsize == 2 else x
+    axes = [axis % x.ndim for axis in ([axes] if isinstance(axes, int) else axes)]
+    # Derivatives of the functions of `lax` are traced several times as fast as those of `jax.numpy`.
+    mean = lax.expand_dims(_average(wide, axes), axes)
+    variance = _average(lax.square(lax.sub(wide, mean)), axes)
+    mean = mean if keepdims else lax.squeeze(mean, axes)
+    variance = lax.expand_dims(variance, axes) if keepdims else variance
+    return tuple(
+        a if a.dtype == x.dtype else lax.convert_element_type(a, x.dtype) for a in (mean, variance)
+    )
+
+
+def _average(x: Array, axes: Sequence[int]) -> Array:
+    count = math.prod(x.shape[axis] for axis in axes)
+    is_symbolic = is_symbolic_dim(count)
+    divisor = lax.convert_element_type(count, x.dtype) if is_symbolic else x.dtype.type(count)
+    return lax.div(lax.reduce_sum(x, axes), divisor)
 
 
 @dispatch_composites
@@ -193,11 +209,24 @@ def _normalize_batch(
     scale: TensorLike | None,
     variance_epsilon: float,
 ) -> Tensor:
-    factor = 1 / jnp.sqrt(variance + jnp.asarray(variance_epsilon, variance.dtype))
+    one, epsilon = (variance.dtype.type(value) for value in (1, variance_epsilon))
+    factor = lax.div(one, lax.sqrt(lax.add(variance, epsilon)))
     if scale is not None:
-        factor = factor * scale
-    shift = -mean * factor if offset is None else offset - mean * factor
-    return (x * factor.astype(x.dtype) + shift.astype(x.dtype)).astype(x.dtype)
+        factor = _combine(lax.mul, factor, scale)
+    if offset is None:
+        shift = _combine(lax.mul, lax.neg(mean), factor)
+    else:
+        shift = _combine(lax.sub, offset, _combine(lax.mul, mean, factor))
+    factor, shift = (lax.convert_element_type(a, x.dtype) for a in (factor, shift))
+    return _combine(lax.add, _combine(lax.mul, x, factor), shift)
+
+
+def _combine(function: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
+    """Apply a binary function of `lax` to arrays that are broadcast, and may differ in their dtypes."""
+    rank, dtype = max(x.ndim, y.ndim), x.dtype if x.dtype == y.dtype else jnp.result_type(x, y)
+    x, y = (a if a.dtype == dtype else lax.convert_element_type(a, dtype) for a in (x, y))
+    x, y = (a if a.ndim == rank else lax.expand_dims(a, range(rank - a.ndim)) for a in (x, y))
+    return function(x, y)
 
 
 @dispatch_composites
