@@ -6,11 +6,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import meshflow as tf
 from meshflow.core.dispatch import eager_forms, tiers
+from meshflow.core.functions import concrete_function
 
 
 @pytest.fixture(autouse=True)
@@ -284,3 +286,28 @@ def test_last_batches_continue_the_random_numbers_of_the_others(seed, monkeypatc
     for rows in (24, 20):
         losses = [train(tier, rows).history["loss"] for tier in ("auto", "compile")]
         np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 40])
+def test_runs_with_large_intermediate_values_do_not_overlap(limit, monkeypatch):
+    monkeypatch.setattr(tiers.TierSettings, "tier", "compile")
+    monkeypatch.setattr(concrete_function, "_MANY_EQUATIONS", 1)
+    monkeypatch.setattr(concrete_function, "_LARGE_BYTES", limit)
+    total = tf.Variable(np.zeros(4, np.float32))
+
+    @tf.function(input_signature=[tf.TensorSpec([4])])
+    def add(x):
+        return total.assign_add(tf.sort(tf.sin(x)))
+
+    x, concrete = tf.range(4.0), add.get_concrete_function()
+    for _ in range(3):
+        concrete(x)
+        output = concrete._latest_output and concrete._latest_output()
+        assert (output is not None and output is total._value) == (limit == 0)
+    # The output of the previous run is deleted now, and was donated to another program before.
+    total.assign(tf.zeros(4))
+    concrete(x)
+    total._value.delete()
+    total._value = jax.numpy.zeros(4, np.float32)
+    concrete(x)
+    np.testing.assert_allclose(total, np.sort(np.sin(np.arange(4))), rtol=1e-6)

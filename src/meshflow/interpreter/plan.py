@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -105,14 +106,16 @@ class Plan:
 
 @functools.cache
 def _keep_memory() -> None:
-    """Let the C library keep freed memory for the next run, where it can; the system clears new memory.
+    """Let the C library keep freed memory for the next run, where it can: the system clears new memory.
 
     `library.trim_heap` returns it, for example before a compilation.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
+    is_configured = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys()
+    if set_option is not None and not is_configured:
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         set_option(_MMAP_THRESHOLD, 32 << 20)
-        set_option(_TRIM_THRESHOLD, 512 << 20)
+        set_option(_TRIM_THRESHOLD, min(512 << 20, physical // 16))
 
 
 def build_plan(closed: ClosedJaxpr, donated: Sequence[int] = ()) -> Plan:
