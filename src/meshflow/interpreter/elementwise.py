@@ -18,7 +18,7 @@ from meshflow.interpreter.table import Build, Compute, Equation, HostArray, Writ
 _PROPERTIES = {"is_writer": True, "is_elementwise": True, "uses_shapes": False}
 
 FLOAT32 = np.dtype(np.float32)
-# Elements of a block, so that intermediate values stay in the processor's caches.
+# Elements of a block. Intermediate values of this size fit into the processor's caches.
 BLOCK_SIZE = 1 << 14
 
 

@@ -72,7 +72,7 @@ class Geometry:
             yield tuple(slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in steps)
 
     def run_by_blocks(self, make: Callable[[Geometry], Compute]) -> Compute:
-        """Return a function that processes a few examples at a time, so that intermediate values stay in caches.
+        """Return a function that processes a few examples at a time; intermediate values then fit into caches.
 
         Args:
           make: Returns the function of arrays for a geometry.
