@@ -15,6 +15,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
+from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.math import (
     cast,
     divide_no_nan,
@@ -50,7 +51,8 @@ def _moments(x: TensorLike, axes: int | Sequence[int], keepdims: bool) -> tuple[
         return mean if keepdims else jnp.squeeze(mean, axes), variance.astype(x.dtype)
     # Sums of float16 overflow early, so they are computed in float32, as in TensorFlow.
     wide = lax.convert_element_type(x, jnp.float32) if x.dtype.itemsize == 2 else x
-    axes = [axis % x.ndim for axis in ([axes] if isinstance(axes, int) else axes)]
+    axes = [axes] if isinstance(axes, int) else axes
+    axes = [normalize_axis(axis, x.ndim, "moments") for axis in axes]
     # Derivatives of the functions of `lax` are traced several times as fast as those of `jax.numpy`.
     mean = lax.expand_dims(_average(wide, axes), axes)
     variance = _average(lax.square(lax.sub(wide, mean)), axes)
