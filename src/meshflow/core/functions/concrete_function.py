@@ -601,7 +601,7 @@ class ConcreteFunction(SignedFunction):
 
     def _await_previous_run(self) -> None:
         """Wait for the previous run if the program needs much memory, which XLA would allocate a second time."""
-        latest = self._latest_output and self._latest_output()
+        latest = None if self._latest_output is None else self._latest_output()
         if latest is not None:
             # Errors of the run are raised where its outputs are read, and a later program may have donated this one.
             with contextlib.suppress(RuntimeError):

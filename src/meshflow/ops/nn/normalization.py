@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.export import is_symbolic_dim
@@ -14,7 +15,6 @@ from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Array
 from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.math import (
     cast,
@@ -63,7 +63,7 @@ def _moments(x: TensorLike, axes: int | Sequence[int], keepdims: bool) -> tuple[
     )
 
 
-def _average(x: Array, axes: Sequence[int]) -> Array:
+def _average(x: jax.Array, axes: Sequence[int]) -> jax.Array:
     count = math.prod(x.shape[axis] for axis in axes)
     is_symbolic = is_symbolic_dim(count)
     divisor = lax.convert_element_type(count, x.dtype) if is_symbolic else x.dtype.type(count)
@@ -223,7 +223,7 @@ def _normalize_batch(
     return _combine(lax.add, _combine(lax.mul, x, factor), shift)
 
 
-def _combine(function: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
+def _combine(function: Callable[..., jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
     """Apply a binary function of `lax` to arrays that are broadcast, and may differ in their dtypes."""
     rank, dtype = max(x.ndim, y.ndim), x.dtype if x.dtype == y.dtype else jnp.result_type(x, y)
     x, y = (a if a.dtype == dtype else lax.convert_element_type(a, dtype) for a in (x, y))
