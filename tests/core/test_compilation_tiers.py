@@ -86,7 +86,7 @@ def test_decoding_compiles_nothing(programs, monkeypatch, call):
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_restored_functions_of_many_sizes_compile_nothing(programs, tmp_path):
+def test_restored_functions_of_many_sizes_compile_nothing(programs, tmp_path, monkeypatch):
     module, layer = tf.Module(), tf.keras.layers.Dense(3, "softmax")
     layer.build((None, 2))
     specs = [tf.TensorSpec([None, None, 2])]
@@ -94,11 +94,18 @@ def test_restored_functions_of_many_sizes_compile_nothing(programs, tmp_path):
     module.layer = layer
     tf.saved_model.save(module, str(tmp_path))
     loaded = tf.saved_model.load(str(tmp_path))
+    signature, plans = loaded.signatures["serving_default"], []
+    build_plan = tiers.build_plan
+    monkeypatch.setattr(tiers, "build_plan", lambda *args: plans.append(0) or build_plan(*args))
     del programs[:]
-    for rows, count in [(2, 5), (3, 7), (1, 4), (6, 9)]:
+    for rows, count in [(2, 5), (3, 7), (1, 4), (6, 9), (5, 8), (4, 3)]:
         x = np.random.default_rng(count).random((rows, count, 2), np.float32)
-        np.testing.assert_allclose(loaded.run(x), module.run(x), rtol=1e-5)
-    assert programs == []
+        expected = module.run(x)
+        np.testing.assert_allclose(loaded.run(x), expected, rtol=1e-5)
+        before = len(plans)
+        (result,) = signature(tf.constant(x)).values()
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
+    assert programs == [] and len(plans) == before
 
 
 def test_a_small_model_trains_without_compilation(programs):
