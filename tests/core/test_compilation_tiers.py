@@ -6,11 +6,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import meshflow as tf
 from meshflow.core.dispatch import eager_forms, tiers
+from meshflow.core.functions import concrete_function
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +86,7 @@ def test_decoding_compiles_nothing(programs, monkeypatch, call):
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_restored_functions_of_many_sizes_compile_nothing(programs, tmp_path):
+def test_restored_functions_of_many_sizes_compile_nothing(programs, tmp_path, monkeypatch):
     module, layer = tf.Module(), tf.keras.layers.Dense(3, "softmax")
     layer.build((None, 2))
     specs = [tf.TensorSpec([None, None, 2])]
@@ -92,11 +94,18 @@ def test_restored_functions_of_many_sizes_compile_nothing(programs, tmp_path):
     module.layer = layer
     tf.saved_model.save(module, str(tmp_path))
     loaded = tf.saved_model.load(str(tmp_path))
+    signature, plans = loaded.signatures["serving_default"], []
+    build_plan = tiers.build_plan
+    monkeypatch.setattr(tiers, "build_plan", lambda *args: plans.append(0) or build_plan(*args))
     del programs[:]
-    for rows, count in [(2, 5), (3, 7), (1, 4), (6, 9)]:
+    for rows, count in [(2, 5), (3, 7), (1, 4), (6, 9), (5, 8), (4, 3)]:
         x = np.random.default_rng(count).random((rows, count, 2), np.float32)
-        np.testing.assert_allclose(loaded.run(x), module.run(x), rtol=1e-5)
-    assert programs == []
+        expected = module.run(x)
+        np.testing.assert_allclose(loaded.run(x), expected, rtol=1e-5)
+        before = len(plans)
+        (result,) = signature(tf.constant(x)).values()
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
+    assert programs == [] and len(plans) == before
 
 
 def test_a_small_model_trains_without_compilation(programs):
@@ -284,3 +293,28 @@ def test_last_batches_continue_the_random_numbers_of_the_others(seed, monkeypatc
     for rows in (24, 20):
         losses = [train(tier, rows).history["loss"] for tier in ("auto", "compile")]
         np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 40])
+def test_runs_with_large_intermediate_values_do_not_overlap(limit, monkeypatch):
+    monkeypatch.setattr(tiers.TierSettings, "tier", "compile")
+    monkeypatch.setattr(concrete_function, "_MANY_EQUATIONS", 1)
+    monkeypatch.setattr(concrete_function, "_LARGE_BYTES", limit)
+    total = tf.Variable(np.zeros(4, np.float32))
+
+    @tf.function(input_signature=[tf.TensorSpec([4])])
+    def add(x):
+        return total.assign_add(tf.sort(tf.sin(x)))
+
+    x, concrete = tf.range(4.0), add.get_concrete_function()
+    for _ in range(3):
+        concrete(x)
+        output = concrete._latest_output and concrete._latest_output()
+        assert (output is not None and output is total._value) == (limit == 0)
+    # The output of the previous run is deleted now, and was donated to another program before.
+    total.assign(tf.zeros(4))
+    concrete(x)
+    total._value.delete()
+    total._value = jax.numpy.zeros(4, np.float32)
+    concrete(x)
+    np.testing.assert_allclose(total, np.sort(np.sin(np.arange(4))), rtol=1e-6)

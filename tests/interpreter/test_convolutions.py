@@ -119,8 +119,9 @@ WINDOWS = [
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_windows(window, dtype):
+@pytest.mark.parametrize(("dtype", "block"), [("float32", 16), ("bfloat16", 1 << 14)])
+def test_windows(window, dtype, block, monkeypatch):
+    monkeypatch.setattr("meshflow.interpreter.windows.BLOCK_SIZE", block)
     x = make(2, 7, 6, 3)
     x[0, 2, 2, 0] = np.nan
     size, strides, pads, dilations = window

@@ -110,13 +110,17 @@ def test_conversion_saturates(source):
     )
 
 
-def test_selection_and_bits():
+@pytest.mark.parametrize("block", [16, 1 << 14])
+def test_selection_and_bits(block, monkeypatch):
+    monkeypatch.setattr("meshflow.interpreter.elementwise.BLOCK_SIZE", block)
     x, y = make_pairs(np.dtype("float32"))
     which = (np.arange(len(x)) % 3).astype(np.int32)
 
     def run(x, y, which):
+        zero = lax.full_like(x, 0)
         return [
             lax.select(x > y, x, y),
+            *[lax.select(x > y, *cases) for cases in ((x, zero), (zero, y), (zero, zero))],
             lax.select_n(which, x, y, x + y),
             lax.clamp(np.float32(-1), x, y),
             lax.clamp(y, x, lax.abs(y)),

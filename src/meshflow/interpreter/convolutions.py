@@ -20,9 +20,9 @@ from meshflow.kernels import descriptors, library, lowerings
 
 # Bytes of the matrix of windows above which the batch is processed in parts.
 MAX_WINDOW_BYTES = 1 << 25
-# Multiply-adds from which oneDNN is used. It generates code for each shape, which takes a few milliseconds,
-# so the limit is higher if shapes vary.
-MIN_KERNEL_WORK, MIN_VARIABLE_WORK = 1 << 20, 1 << 25
+# Multiply-adds from which oneDNN is used. It generates code for each shape, which takes about half a millisecond.
+# NumPy needs several calls for each group.
+MIN_KERNEL_WORK, MIN_GROUPED_WORK = 1 << 20, 1 << 16
 # Multiply-adds up to which one thread is used: on a busy machine, threads that wait for each other take
 # several times as long.
 MAX_INLINE_WORK = 1 << 28
@@ -97,11 +97,13 @@ def _find_kernel(equation: Equation) -> Compute | None:
     """Return a function that calls oneDNN, or None if the convolution is small or unsupported."""
     specs = [jax.ShapeDtypeStruct(*spec) for spec in (*equation.inputs, *equation.outputs)]
     image, kernel, result = specs
-    limit = MIN_KERNEL_WORK if equation.is_static else MIN_VARIABLE_WORK
-    work = lowerings.count_multiply_adds(image, kernel, result, equation.params)
+    p = equation.params
+    is_grouped = p["feature_group_count"] > 1 or p["batch_group_count"] > 1
+    limit = MIN_GROUPED_WORK if is_grouped else MIN_KERNEL_WORK
+    work = lowerings.count_multiply_adds(image, kernel, result, p)
     if work < limit:
         return None
-    loaded, code = library.load(), lowerings.choose_code(image, kernel, result, equation.params)
+    loaded, code = library.load(), lowerings.choose_code(image, kernel, result, p)
     if loaded is None or code is None:
         return None
     descriptor, ((left_type, right_type), out_type) = code
@@ -113,8 +115,8 @@ def _find_kernel(equation: Equation) -> Compute | None:
         return None
     shape, dtype = equation.outputs[0]
     is_flipped = descriptors.get_computation(descriptor) == descriptors.INPUT_GRADIENT
-    is_transposed = lowerings.is_transposed_gradient(descriptor, equation.params)
-    numbers = equation.params["dimension_numbers"]
+    is_transposed = lowerings.is_transposed_gradient(descriptor, p)
+    numbers = p["dimension_numbers"]
 
     def run(x: HostArray, w: HostArray) -> HostArray:
         out = np.empty(shape, out_type)

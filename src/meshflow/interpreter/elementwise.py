@@ -7,7 +7,7 @@ NumPy and ml_dtypes for them are slow.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from meshflow.interpreter.table import Build, Compute, Equation, HostArray, Writ
 _PROPERTIES = {"is_writer": True, "is_elementwise": True, "uses_shapes": False}
 
 FLOAT32 = np.dtype(np.float32)
+# Elements of a block. Intermediate values of this size fit into the processor's caches.
+BLOCK_SIZE = 1 << 14
 
 
 def is_small_float(dtype: np.dtype) -> bool:
@@ -39,6 +41,16 @@ def widen(function: Compute, dtype: np.dtype, result: np.dtype | None = None) ->
         return function(*wide).astype(result)
 
     return run
+
+
+def iterate_blocks(arrays: Sequence[HostArray]) -> Iterator[Sequence[HostArray]]:
+    """Yield views of the same elements of several arrays of one shape, a block at a time."""
+    if arrays[0].size <= BLOCK_SIZE or not all(a.flags.c_contiguous for a in arrays):
+        yield arrays
+        return
+    flat = [a.reshape(-1) for a in arrays]
+    for start in range(0, arrays[0].size, BLOCK_SIZE):
+        yield [a[start : start + BLOCK_SIZE] for a in flat]
 
 
 # These do not round, so that small floating-point numbers need no conversion.
@@ -234,17 +246,32 @@ def make_selection(dtype: np.dtype) -> Compute:
     def select(p: HostArray, a: HostArray, b: HostArray) -> HostArray:
         if p.ndim == 0:
             return np.array(b if p else a)
-        mask = np.negative(p.view(np.int8)).astype(integer, copy=False)
-        a_bits = a.view(integer)
-        bits = np.bitwise_xor(a_bits, b.view(integer))
-        if bits.shape != mask.shape:
-            bits = np.bitwise_and(bits, mask)
+        out = np.empty(p.shape, integer)
+        p, a, b = p.view(np.int8), a.view(integer), b.view(integer)
+        if _is_zero(a):
+            for p_part, b_part, bits in iterate_blocks([p, b, out]):
+                np.negative(p_part, bits)
+                np.bitwise_and(bits, b_part, bits)
+        elif _is_zero(b):
+            for p_part, a_part, bits in iterate_blocks([p, a, out]):
+                np.subtract(p_part, _ONE, bits)
+                np.bitwise_and(bits, a_part, bits)
         else:
-            np.bitwise_and(bits, mask, bits)
-        np.bitwise_xor(bits, a_bits, bits)
-        return bits.view(dtype)
+            for p_part, a_part, b_part, bits in iterate_blocks([p, a, b, out]):
+                np.negative(p_part, bits)
+                np.bitwise_and(bits, np.bitwise_xor(a_part, b_part), bits)
+                np.bitwise_xor(bits, a_part, bits)
+        return out.view(dtype)
 
     return select
+
+
+_ONE = np.int8(1)
+
+
+def _is_zero(bits: HostArray) -> bool:
+    """Check whether an array of integers repeats one zero, without reading all of it."""
+    return not any(bits.strides) and bits.size > 0 and not bits[(0,) * bits.ndim]
 
 
 @define("clamp")

@@ -7,19 +7,17 @@ processor's caches.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from meshflow.interpreter.elementwise import iterate_blocks
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 from meshflow.kernels import recurrent
 from meshflow.kernels.composite_primitives import composites
 from meshflow.kernels.elementwise import ElementwiseProgram
-
-# Elements of a block.
-BLOCK_SIZE = 1 << 14
 
 _UFUNCS: dict[str, Callable[..., Any]] = {
     "add": np.add,
@@ -32,16 +30,6 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
     "abs": np.absolute,
     "sqrt": np.sqrt,
 }
-
-
-def _iterate_blocks(arrays: Sequence[HostArray]) -> Iterator[Sequence[HostArray]]:
-    """Yield views of the same elements of several arrays of one shape, a block at a time."""
-    if arrays[0].size <= BLOCK_SIZE or not all(a.flags.c_contiguous for a in arrays):
-        yield arrays
-        return
-    flat = [a.reshape(-1) for a in arrays]
-    for start in range(0, arrays[0].size, BLOCK_SIZE):
-        yield [a[start : start + BLOCK_SIZE] for a in flat]
 
 
 def _make_writer(write: Compute, equation: Equation) -> Writer:
@@ -65,7 +53,7 @@ def _update_by_adam(equation: Equation) -> Writer:
         rate: HostArray,
         *outs: HostArray,
     ) -> Sequence[HostArray]:
-        for v, g, m, s, new_v, new_m, new_s in _iterate_blocks([var, grad, mean, square, *outs]):
+        for v, g, m, s, new_v, new_m, new_s in iterate_blocks([var, grad, mean, square, *outs]):
             step = np.subtract(g, m)
             step *= mean_rate
             step += m
@@ -104,7 +92,7 @@ def _update_arrays(equation: Equation) -> Writer:
     def write(*operands: HostArray) -> Sequence[HostArray]:
         scalars = operands[num_arrays : len(equation.inputs)]
         outs = operands[len(equation.inputs) :]
-        for block in _iterate_blocks([*operands[:num_arrays], *outs]):
+        for block in iterate_blocks([*operands[:num_arrays], *outs]):
             results = [np.array(r) for r in run_program(program, block[:num_arrays], scalars)]
             for out, result in zip(block[num_arrays:], results, strict=True):
                 out[...] = result

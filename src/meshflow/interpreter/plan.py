@@ -9,6 +9,9 @@ them are made once. A run calls the closures in order on a list of values.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,6 +27,9 @@ _PRODUCTS = frozenset(
     ["dot_general", "conv_general_dilated", "ragged_dot_general", "triangular_solve", "lu", "qr"]
     + ["cholesky", "eigh", "eig", "svd"]
 )
+
+# Options of `mallopt` in <malloc.h>.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 __all__ = ["Plan", "build_plan"]
 
@@ -42,6 +48,7 @@ class Plan:
 
     def __init__(self, closed: ClosedJaxpr, donated: Sequence[int] = ()) -> None:
         self._sizes = InputSizes([aval.shape for aval in closed.in_avals])
+        _keep_memory()
         with suspend_collector:
             self._program = Program(closed, donated)
         self._donated = tuple(donated)
@@ -95,6 +102,20 @@ class Plan:
                 self._bindings.clear()
             self._bindings[key] = bound
         return bound
+
+
+@functools.cache
+def _keep_memory() -> None:
+    """Let the C library keep freed memory for the next run, where it can: the system clears new memory.
+
+    `library.trim_heap` returns it, for example before a compilation.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    is_configured = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys()
+    if set_option is not None and not is_configured:
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        set_option(_MMAP_THRESHOLD, 32 << 20)
+        set_option(_TRIM_THRESHOLD, min(512 << 20, physical // 16))
 
 
 def build_plan(closed: ClosedJaxpr, donated: Sequence[int] = ()) -> Plan:

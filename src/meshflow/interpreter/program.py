@@ -295,7 +295,6 @@ class Program:
             tuple([specs[i] for i in node.outputs]),
             tuple(map(self.constants.get, node.inputs)),
             bind,
-            node.is_static,
         )
 
     def list_varying_sizes(self) -> set[str]:

@@ -53,7 +53,6 @@ class Equation(NamedTuple):
       constants: For each operand, its value if it is constant, otherwise None.
       bind: Returns an inner program, given its jaxpr and the indices of the inputs that it may
         overwrite.
-      is_static: Whether the sizes are the same in all runs of the program.
     """
 
     name: str
@@ -62,7 +61,6 @@ class Equation(NamedTuple):
     outputs: tuple[Spec, ...]
     constants: tuple[np.ndarray | None, ...]
     bind: Callable[[AnyJaxpr, Iterable[int]], InnerProgram]
-    is_static: bool
 
 
 class Writer(NamedTuple):

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.interpreter.elementwise import (
+    BLOCK_SIZE,
     get_compute_dtype,
     is_small_float,
     make_selection,
@@ -69,6 +71,28 @@ class Geometry:
             steps = zip(offset, self.dilation, self.grid, self.strides, strict=True)
             yield tuple(slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in steps)
 
+    def run_by_blocks(self, make: Callable[[Geometry], Compute]) -> Compute:
+        """Return a function that processes a few examples at a time; intermediate values then fit into caches.
+
+        Args:
+          make: Returns the function of arrays for a geometry.
+        """
+        batch, count = self.shape[0], max(1, 2 * BLOCK_SIZE // max(1, math.prod(self.shape[1:])))
+        first = self.size[0], self.strides[0], tuple(self.padding[0]), self.base_dilation[0]
+        if count >= batch or first != (1, 1, (0, 0), 1):
+            return make(self)
+        sizes = {min(count, batch - start) for start in range(0, batch, count)}
+        functions = {n: make(dataclasses.replace(self, shape=(n, *self.shape[1:]))) for n in sizes}
+
+        def run(*arrays: HostArray) -> HostArray:
+            parts = [
+                functions[min(count, batch - i)](*[a[i : i + count] for a in arrays])
+                for i in range(0, batch, count)
+            ]
+            return np.concatenate(parts)
+
+        return run
+
     def split_axes(self) -> list[Geometry]:
         """Return the windows along one axis each, to be applied in turn to a padded array."""
         shape, parts, ones = list(self.padded_shape), [], [1] * len(self.shape)
@@ -114,6 +138,10 @@ def _reduce_windows(equation: Equation) -> Compute:
 
 def reduce_windows(geometry: Geometry, function: np.ufunc, dtype: np.dtype) -> Compute:
     """Return a function that reduces each window, one axis after the other."""
+    return geometry.run_by_blocks(lambda part: _reduce_block(part, function, dtype))
+
+
+def _reduce_block(geometry: Geometry, function: np.ufunc, dtype: np.dtype) -> Compute:
     identity = get_identity(function, dtype)
     parts = geometry.split_axes()
     grid = geometry.grid
@@ -249,10 +277,17 @@ def _take_maxima(equation: Equation) -> Compute:
     if equation.name == "max_windows":
         run = reduce_windows(geometry, np.maximum, wide)
         return widen(run, dtype) if wide != dtype else run
+    is_gated = equation.name == "max_windows_gated_gradient"
+    return geometry.run_by_blocks(lambda part: _scatter_to_maxima(part, dtype, wide, is_gated))
+
+
+def _scatter_to_maxima(
+    geometry: Geometry, dtype: np.dtype, wide: np.dtype, is_gated: bool
+) -> Compute:
     # Padding never equals a maximum, and windows with NaN have none.
     padding = wide.type(np.nan) if wide.kind == "f" else get_identity(np.maximum, wide)
     select = make_selection(wide)
-    zero = np.zeros((1,) * len(shape), wide)
+    zero = np.broadcast_to(np.zeros((), wide), (1,) * len(geometry.shape))
 
     def scatter(x: HostArray, y: HostArray, g: HostArray) -> HostArray:
         x, y, g = (a.astype(wide, copy=False) for a in (x, y, g))
@@ -265,7 +300,7 @@ def _take_maxima(equation: Equation) -> Compute:
             np.logical_xor(is_pending, is_first, is_pending)
             total[index] += select(is_first, zero, g)
         result = total[geometry.inner]
-        if equation.name == "max_windows_gated_gradient":
+        if is_gated:
             result = select(x > 0, zero, result)
         return np.array(result, dtype)
 

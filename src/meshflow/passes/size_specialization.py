@@ -165,7 +165,7 @@ class SizeSpecializer:
         inputs = tuple([Spec((), get_aval(a).dtype) for a in operands])
         arrays = [np.asarray(c, s.dtype) for c, s in zip(constants, inputs, strict=True)]
         outputs = (Spec((), get_aval(eqn.outvars[0]).dtype),)
-        equation = Equation(name, eqn.params, inputs, outputs, tuple(arrays), _refuse, True)
+        equation = Equation(name, eqn.params, inputs, outputs, tuple(arrays), _refuse)
         compute = RULES[name].build(equation)
         run = compute.run if isinstance(compute, Writer) else compute
         return [_make_literal(run(*arrays), eqn.outvars[0])]

@@ -13,10 +13,11 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
+from meshflow.core.dispatch.tiers import RARE_RUNS
 from meshflow.core.functions.concrete_function import ConcreteFunction, FunctionSettings
 from meshflow.core.functions.executable_cache import (
     compile_and_store,
@@ -89,6 +90,21 @@ class _InterpretedCall:
         return nest.flatten(self._interpret(arrays))
 
 
+class _GeneralCall:
+    """A call with other sizes than earlier ones: the function is called, which has a trace for all sizes, until it is frequent."""
+
+    def __init__(self) -> None:
+        self._num_runs = 0
+
+    def should_run(self, arrays: Sequence[Array]) -> bool:
+        self._num_runs += 1
+        return self._num_runs <= RARE_RUNS
+
+
+# A call of a function with certain sizes; None if the function must be called.
+_Call: TypeAlias = "_CachedCall | _InterpretedCall | _GeneralCall | None"
+
+
 class CachedCalls:
     """The calls of a saved function without side effects.
 
@@ -110,7 +126,7 @@ class CachedCalls:
         trace: Callable[[Sequence[Tensor]], ConcreteFunction],
     ) -> None:
         self._fingerprint, self._captures, self._trace = fingerprint, captures, trace
-        self._calls: dict[Any, _CachedCall | _InterpretedCall | None] = {}
+        self._calls: dict[Any, _Call] = {}
         self._compile_lock = threading.RLock()
         self._is_supported = all(type(c) in (Variable, Tensor) for c in captures)
 
@@ -122,10 +138,10 @@ class CachedCalls:
         key = BoundsChecking.mode, tuple((a.shape, a.dtype) for a in arrays)
         call = self._calls.get(key)
         if key not in self._calls or (
-            isinstance(call, _InterpretedCall) and not call.should_run(arrays)
+            isinstance(call, (_InterpretedCall, _GeneralCall)) and not call.should_run(arrays)
         ):
             call = self._replace_call(key, call, tensors, arrays)
-        if call is None:
+        if call is None or isinstance(call, _GeneralCall):
             return None
         if FunctionSettings.on_launch is not None:
             FunctionSettings.on_launch()
@@ -138,10 +154,10 @@ class CachedCalls:
     def _replace_call(
         self,
         key: Hashable,
-        previous: _CachedCall | _InterpretedCall | None,
+        previous: _Call,
         tensors: Sequence[Tensor],
         arrays: Sequence[Array],
-    ) -> _CachedCall | _InterpretedCall | None:
+    ) -> _Call:
         """Load, trace or compile the function, unless another thread has done so."""
         with self._compile_lock:
             is_new = key not in self._calls
@@ -158,7 +174,7 @@ class CachedCalls:
 
     def _load_or_compile(
         self, tensors: Sequence[Tensor], arrays: Sequence[Array], interprets: bool
-    ) -> _CachedCall | _InterpretedCall | None:
+    ) -> _Call:
         values = [*arrays, *(c._value for c in self._captures)]
         device = get_only_device(values)
         if device is None:
@@ -173,7 +189,11 @@ class CachedCalls:
         )
         key = make_key(repr(identity).encode() + self._fingerprint, device)
         call = self._load_call(key, len(arrays), device)
-        return call or self._compile_call(key, tensors, device, interprets)
+        if call is not None:
+            return call
+        if interprets and any(isinstance(c, _InterpretedCall) for c in self._calls.values()):
+            return _GeneralCall()
+        return self._compile_call(key, tensors, device, interprets)
 
     def _load_call(self, key: str, count: int, device: jax.Device) -> _CachedCall | None:
         data = compilation_cache.read_entry(key + _PLAN_SUFFIX)

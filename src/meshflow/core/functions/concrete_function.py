@@ -12,6 +12,7 @@ import importlib
 import inspect
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -93,6 +94,8 @@ class FunctionSettings:
 
 
 _compile_lock = threading.RLock()
+# Bytes of intermediate values from which the runs of a program do not overlap.
+_LARGE_BYTES = 64 << 20
 # Number of equations from which the heap is trimmed: compiling them takes more memory and time.
 _MANY_EQUATIONS = 100
 
@@ -296,6 +299,8 @@ class ConcreteFunction(SignedFunction):
         self._interpreted_version = -1
         self._version = -1
         self._is_lowered = self._is_awaited = False
+        self._is_sequential = False
+        self._latest_output: weakref.ref[jax.Array] | None = None
 
     @property
     def _any_traced(self) -> TracedFunction:
@@ -588,8 +593,19 @@ class ConcreteFunction(SignedFunction):
         """
         if not isinstance(self._compiled, CachedProgram):
             library.trim_heap()
-            self._compiled.lower(*operands).compile()
+            compiled = self._compiled.lower(*operands).compile()
+            if jax.default_backend() == "cpu":
+                sizes = compiled.memory_analysis()
+                self._is_sequential = getattr(sizes, "temp_size_in_bytes", 0) >= _LARGE_BYTES
             library.trim_heap()
+
+    def _await_previous_run(self) -> None:
+        """Wait for the previous run if the program needs much memory, which XLA would allocate a second time."""
+        latest = None if self._latest_output is None else self._latest_output()
+        if latest is not None:
+            # Errors of the run are raised where its outputs are read, and a later program may have donated this one.
+            with contextlib.suppress(RuntimeError):
+                latest.block_until_ready()
 
     def _launch(
         self,
@@ -604,6 +620,7 @@ class ConcreteFunction(SignedFunction):
             if self._may_fail:
                 outputs = self._run_to_completion(self._list_operands(arrays, captured))
             elif self._is_lowered:
+                self._await_previous_run()
                 outputs = self._compiled(*self._list_operands(arrays, captured))
             else:
                 operands = self._list_operands(arrays, captured)
@@ -614,6 +631,8 @@ class ConcreteFunction(SignedFunction):
                 self._is_lowered = True
             if self._is_awaited:
                 jax.block_until_ready(outputs)
+            elif self._is_sequential and outputs:
+                self._latest_output = weakref.ref(outputs[0])
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
         except (jax.errors.JaxRuntimeError, MemoryError, ValueError) as error:

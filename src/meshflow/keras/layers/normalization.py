@@ -292,6 +292,7 @@ class BatchNormalization(_ScaleAndShiftLayer):
     def _update_moving_averages(
         self, x: Tensor, mean: Tensor, variance: Tensor, count: TensorLike, reduced: list[int]
     ) -> None:
+        mean, variance = array.stop_gradient(mean), array.stop_gradient(variance)
         shares = current_shares()
         is_corrected = len(x.shape) == 4 and self._fused is not False and len(self._axes) == 1
         if shares is not None and shares.defers_statistics:
@@ -331,12 +332,12 @@ class BatchNormalization(_ScaleAndShiftLayer):
                 mean, _correct_variance(variance, count) if is_corrected else variance
             )
 
-        shares.sum_over_batch({n: array.stop_gradient(v) for n, v in values.items()}, finish)
+        shares.sum_over_batch(values, finish)
 
     def _move_averages(self, mean: Tensor, variance: Tensor) -> None:
         for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             change = (moving.value() - math.cast(value, moving.dtype)) * (1.0 - self.momentum)
-            moving.assign_sub(array.stop_gradient(change))
+            moving.assign_sub(change)
 
     def _broadcast_parameter(self, value: TensorLike, shape: TensorShape) -> TensorLike:
         if value is None:

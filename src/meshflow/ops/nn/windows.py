@@ -287,8 +287,16 @@ def _scatter_to_overlapping(x: Array, g: Array, windows: Windows) -> Array:
     return lax.slice(total, corner, [a + n for a, n in zip(corner, x.shape, strict=True)])
 
 
-def _make_primitive(name: str, call: Callable[..., Array]) -> jex_core.Primitive:
-    """Create a primitive that is lowered as `call`, a function of arrays and windows."""
+def _make_primitive(
+    name: str, call: Callable[..., Array], is_gradient: bool = False
+) -> jex_core.Primitive:
+    """Create a primitive that is lowered as `call`, a function of arrays and windows.
+
+    Args:
+      name: Its name.
+      call: The function.
+      is_gradient: Whether the result has the type of the first operand.
+    """
     primitive = jex_core.Primitive(name)
 
     @functools.cache
@@ -299,6 +307,8 @@ def _make_primitive(name: str, call: Callable[..., Array]) -> jex_core.Primitive
         return call(*arrays, windows)
 
     def infer_aval(*avals: Any, windows: Windows) -> Any:
+        if is_gradient:
+            return avals[0].update(weak_type=False)
         # Tracing the function also infers shardings.
         return jax.make_jaxpr(functools.partial(run, windows=windows))(*avals).out_avals[0]
 
@@ -318,9 +328,11 @@ def _make_primitive(name: str, call: Callable[..., Array]) -> jex_core.Primitive
 
 
 _max_primitive = _make_primitive("max_windows", _compute_max_with_xla)
-_gradient_primitive = _make_primitive("max_windows_gradient", _scatter_to_first_with_xla)
+_gradient_primitive = _make_primitive(
+    "max_windows_gradient", _scatter_to_first_with_xla, is_gradient=True
+)
 _gated_gradient_primitive = _make_primitive(
-    "max_windows_gated_gradient", _scatter_to_positive_first_with_xla
+    "max_windows_gated_gradient", _scatter_to_positive_first_with_xla, is_gradient=True
 )
 pooling.register(_max_primitive, _gradient_primitive, _gated_gradient_primitive)
 

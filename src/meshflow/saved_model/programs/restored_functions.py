@@ -378,7 +378,7 @@ def compile_program(name: str, program: RestoredProgram) -> Callable[..., Any]:
       program: The program.
     """
     run = _ProgramRunner(name, program)
-    return run if program.runs_on_host else function(run, autograph=False)
+    return run if program.runs_on_host else function(run, autograph=False, reduce_retracing=True)
 
 
 class RestoredFunction(Function):
