@@ -518,7 +518,8 @@ class CostModel:
     def _compute_pipeline_bytes(self, choice: PlanChoice, split: SplitProfile) -> dict[str, int]:
         parts, weights, edge = self._get_stages(choice)
         rows = self._count_rows(choice)
-        inside = max(self._compute_activations(choice, split, part, rows) for part in parts)
+        activations = max(self._compute_activations(choice, split, part, rows) for part in parts)
+        inside = activations
         # The number of micro-batches in flight with paired 1F1B.
         inputs = min(2 * choice.stage - 1, choice.micro_batches)
         if choice.keep == "residuals":
@@ -527,9 +528,11 @@ class CostModel:
             inputs = 1
         sizes = self.get_sizes(choice)
         gathered = max(weights) + (sizes.divisible_resident if choice.zero == 3 else 0)
+        # At the end of a pass, gradients use the memory of activations.
+        sums = max(weights) + sizes.resident
         return {
             "gathered": gathered,
-            "gradients": _PIPELINE_GRADIENTS * (max(weights) + sizes.resident),
+            "gradients": max(sums, _PIPELINE_GRADIENTS * sums - activations),
             "activations": inside + (inputs + _ARRIVING_BUFFERS) * edge,
         }
 

@@ -39,9 +39,11 @@ from meshflow.distribute.parallel.zero import find_free_axis, select_live_weight
 from meshflow.distribute.replicas.shares import BatchShares, shares_scope
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Jaxpr, PyTree
+from meshflow.passes.jaxprs import select_variables
 
 __all__ = ["ModelProfile", "SplitProfile", "WeightProfile", "profile_model"]
 
+_COMPARISONS = frozenset(["eq", "ge", "gt", "le", "lt", "ne"])
 # Number of traced examples. With two, axes of examples differ from axes of size one.
 TRACED_ROWS = 2
 
@@ -451,8 +453,13 @@ class _TracedLoss:
         jaxpr = closed.jaxpr
         inputs = set(jaxpr.invars) | set(jaxpr.constvars)
         weights = {jaxpr.invars[i] for i in trained}
-        unit, unit_of = 0, {}
+        unit, unit_of, operands, constants = 0, {}, {}, []
         for eqn in jaxpr.eqns:
+            read = select_variables(eqn.invars)
+            if eqn.primitive.name in _COMPARISONS:
+                operands[eqn.outvars[0]] = read
+            elif not read:
+                constants += eqn.outvars
             if eqn.primitive.name == "convert_element_type" and eqn.invars[0] in weights:
                 # Under a policy of mixed precision, products take copies of weights, which do not grow with the batch.
                 inputs.update(eqn.outvars)
@@ -460,8 +467,11 @@ class _TracedLoss:
             unit = int(label[1]) if label else unit
             for v in eqn.outvars:
                 unit_of[v] = unit
-        outputs = {v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)} - inputs
-        return jaxpr, list(outputs), unit_of
+        # XLA compares values again where the result chooses between a gradient and a constant.
+        shapes = {v.aval.shape for v in select_variables(jaxpr.outvars) if v in operands}
+        operands |= {v: [] for v in constants if v.aval.shape in shapes}
+        outputs = [v for read in select_variables(jaxpr.outvars) for v in operands.get(read, [read])]
+        return jaxpr, list(dict.fromkeys(v for v in outputs if v not in inputs)), unit_of
 
     def split(
         self, weights: Sequence[WeightProfile], names: tuple[str, ...], parts: int
