@@ -84,18 +84,14 @@ _LOOP_KERNEL_DIVISOR = 2
 # In a loop over micro-batches this part of a layer's gradients waits to be scattered or added.
 # Error over 5 plans: 1.0 % with 1, 1.8 % with 2, 2.1 % with 3.
 _PENDING_GRADIENT_DIVISOR = 2
-# With ring attention or Ulysses, ZeRO 3 and recomputation, a loop over micro-batches holds so many copies of the largest
-# layer's weights in addition. The origin is not recorded, and none of the 60 plans is affected.
-_SEQUENCE_LOOP_COPIES = 2
 # In addition to the inputs of its micro-batches, a pipeline stage holds buffers of the size of an input, such as those for
 # arriving gradients. The origin of their number is not recorded.
 # Error over 19 plans: 7.1 % with 1, 6.1 % with 2, 5.3 % with 3, 4.6 % with 4.
 _ARRIVING_BUFFERS = 2
-# A stage that keeps residuals recomputes those that follow cheaply from others, and stores this share of a layer's residuals
-# outside of rules, and inside. Errors of four plans of a model with four blocks (stage 4 x data 2, stage 2 x data 4 with ZeRO 3,
-# stage 4 x data 2 with recomputation, stage 2 x data 2 x model 2): -3.5 %, -4.5 %, +5.0 %, -3.6 %; 33.9 % to 41.9 % with the full
-# residuals of the first two.
-_STORED_SHARE, _STORED_SPLIT_SHARE = 1 / 2, 2 / 3
+# A stage that keeps residuals recomputes those that follow cheaply from others, and stores this share of a layer's residuals.
+# Errors of four plans of a model with four blocks (stage 4 x data 2, stage 2 x data 4 with ZeRO 3, stage 4 x data 2 with
+# recomputation, stage 2 x data 2 x model 2): -3.5 %, -4.5 %, +5.0 %, -3.6 %; 33.9 % to 41.9 % with the full residuals of the first two.
+_STORED_SHARE = 1 / 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,10 +347,9 @@ class CostModel:
         if choice.recompute == "layer":
             overlap = largest // _STAGE_OVERLAP_DIVISOR
             return rows * (between + sum(edges) + largest + overlap)
-        copies = 0 if is_split else _BOUNDARY_COPIES
         # In the backward pass of a layer, the residuals of earlier layers are held.
         largest = max(
-            total + copies * split.edges[u] + kept // _INNER_GRADIENT_DIVISOR
+            total + split.ends[u] * (not is_split) + kept // _INNER_GRADIENT_DIVISOR
             for u, kept, total in zip(
                 layers, residuals, itertools.accumulate(residuals), strict=True
             )
@@ -456,14 +451,25 @@ class CostModel:
         pending = 0
         if has_loop and recomputes and choice.zero != 3:
             pending = largest // _PENDING_GRADIENT_DIVISOR
+        # While the gradient of a kernel waits to be added or scattered, the residuals of earlier layers are held.
+        waiting = 0
+        if not recomputes and "activations" not in choice.offload:
+            held = itertools.accumulate(
+                split.shared if choice.sequence == "split" else split.kept
+            )
+            in_products = {p.weight for p in self.profile.products}
+            waiting = max(
+                rows * total + max((weights[n] for n in used if n in in_products), default=0)
+                for total, used in zip(held, self.profile.uses, strict=True)
+            )
         # Gradient buffers reuse freed activation memory.
         if has_loop:
             sums = parts if choice.zero >= 2 else full
-            gradients = sums + max(pending, max(sums, largest) - activations)
+            gradients = sums + max(pending, max(sums, largest, waiting) - activations)
         else:
             at_end = full * (_ALL_REDUCE_COPIES if d > 1 else 1)
             if choice.zero and not own_step:
-                at_end = max(parts, _PENDING_KERNELS * largest_product)
+                at_end = max(parts, _PENDING_KERNELS * largest_product, waiting)
             gradients = max(0, at_end - activations)
         if choice.sequence in SEQUENCE_PARALLEL_MODES:
             # One all-reduce sums the gradients of all weights, so operands and results are live, unless results use the memory
@@ -476,8 +482,6 @@ class CostModel:
             if recomputes and not has_loop and choice.zero != 3:
                 gradients = max(gradients, _ALL_REDUCE_COPIES * summed - activations)
             gradients += looked_up + (0 if reuses else summed - min(summed, pending))
-            if has_loop and recomputes and choice.zero == 3:
-                gradients += _SEQUENCE_LOOP_COPIES * largest
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
     def _compute_largest_unit(self, names: tuple[str, ...], model: int, over: int) -> int:
@@ -543,8 +547,7 @@ class CostModel:
         if choice.recompute == "layer":
             return max(sum(self._list_edges(choice, split, part)) for part in parts[:-1])
         kept = split.shared if choice.sequence == "split" else split.kept
-        share = _STORED_SHARE if choice.model == 1 else _STORED_SPLIT_SHARE
-        return int(share * max(sum(kept[u] for u in part) for part in parts[:-1]))
+        return int(_STORED_SHARE * max(sum(kept[u] for u in part) for part in parts[:-1]))
 
     # ---- traffic ---------------------------------------------------------------------------
 

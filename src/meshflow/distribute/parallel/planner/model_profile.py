@@ -43,6 +43,9 @@ from meshflow.passes.jaxprs import select_variables
 
 __all__ = ["ModelProfile", "SplitProfile", "WeightProfile", "profile_model"]
 
+# Between two layers a result and its gradient are live and, if several operations read the result, as with a residual
+# connection, the summand and its gradient.
+_COPIES, _SUMMED_COPIES = 2, 4
 _COMPARISONS = frozenset(["eq", "ge", "gt", "le", "lt", "ne"])
 # Number of traced examples. With two, axes of examples differ from axes of size one.
 TRACED_ROWS = 2
@@ -125,6 +128,7 @@ class SplitProfile:
       kept: Bytes of residuals that each layer keeps on one device, for an example.
       shared: The same if sequences are split between products, too.
       edges: Bytes of values that each layer passes to other layers, for an example.
+      ends: Bytes of these values and their gradients at the end of each layer, for an example.
       sums: Sums over devices in each layer.
     """
 
@@ -132,6 +136,7 @@ class SplitProfile:
     kept: tuple[int, ...]
     shared: tuple[int, ...]
     edges: tuple[int, ...]
+    ends: tuple[int, ...]
     sums: tuple[LayerSums, ...]
 
     @property
@@ -460,9 +465,10 @@ class _TracedLoss:
                 operands[eqn.outvars[0]] = read
             elif not read:
                 constants += eqn.outvars
-            if eqn.primitive.name == "convert_element_type" and eqn.invars[0] in weights:
-                # Under a policy of mixed precision, products take copies of weights, which do not grow with the batch.
-                inputs.update(eqn.outvars)
+            if read and weights.issuperset(read):
+                # Copies of weights, such as those that products take under a policy of mixed precision, do not grow with
+                # the batch.
+                weights.update(eqn.outvars)
             label = re.search(rf"{CALL_SCOPE_PREFIX}(\d+)", str(eqn.source_info.name_stack))
             unit = int(label[1]) if label else unit
             for v in eqn.outvars:
@@ -471,7 +477,7 @@ class _TracedLoss:
         shapes = {v.aval.shape for v in select_variables(jaxpr.outvars) if v in operands}
         operands |= {v: [] for v in constants if v.aval.shape in shapes}
         outputs = [v for read in select_variables(jaxpr.outvars) for v in operands.get(read, [read])]
-        return jaxpr, list(dict.fromkeys(v for v in outputs if v not in inputs)), unit_of
+        return jaxpr, list(dict.fromkeys(v for v in outputs if v not in inputs | weights)), unit_of
 
     def split(
         self, weights: Sequence[WeightProfile], names: tuple[str, ...], parts: int
@@ -517,7 +523,7 @@ class _TracedLoss:
             tuple(c * factor for c in self.costs),
             tuple(sizes),
             tuple(shared),
-            self._compute_edges(weights, names, parts),
+            *self._compute_edges(weights, names, parts),
             tuple(get_layer_sums(u) for u in range(units)),
         )
 
@@ -531,16 +537,18 @@ class _TracedLoss:
                 # by block.
                 if v.aval.shape.count(length) < 2:
                     sizes[unit_of[v]] += count_bytes(v.aval) // TRACED_ROWS // parts
-            edges = tuple(n // parts for n in self._compute_edges((), (), 1))
+            edges, ends = (tuple(n // parts for n in v) for v in self._compute_edges((), (), 1))
             work = tuple(c / parts for c in self.costs)
             no_sums = (LayerSums(),) * self.cut.units
-            self._splits[key] = SplitProfile(work, tuple(sizes), tuple(sizes), edges, no_sums)
+            self._splits[key] = SplitProfile(
+                work, tuple(sizes), tuple(sizes), edges, ends, no_sums
+            )
         return self._splits[key]
 
     def _compute_edges(
         self, weights: Sequence[WeightProfile], names: tuple[str, ...], parts: int
-    ) -> tuple[int, ...]:
-        """Return the bytes that each layer passes to other layers, if the axes with some names are split."""
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the bytes that each layer passes to other layers, and those at its end, if the axes with some names are split."""
         axes = {
             self.cut.captured[i]: axis
             for i, n in self.weights.items()
@@ -548,18 +556,19 @@ class _TracedLoss:
         }
         jaxpr = self.traced.closed_jaxpr.jaxpr
         split_axes = propagate_splits(jaxpr, axes).axes if axes else {}
-        sizes = [0] * self.cut.units
-        units, producers = self.cut.equation_units, {}
+        sizes, ends = [0] * self.cut.units, [0] * self.cut.units
+        units = self.cut.equation_units
+        producers = {v: units[n] for n, eqn in enumerate(self.cut.eqns) for v in eqn.outvars}
+        readers: dict[Any, list[int]] = {}
         for n, eqn in enumerate(self.cut.eqns):
-            for v in eqn.outvars:
-                producers[v] = units[n]
-        counted = set()
-        for n, eqn in enumerate(self.cut.eqns):
-            for v in eqn.invars:
-                if isinstance(v, jex_core.Literal) or v not in producers or v in counted:
-                    continue
-                if producers[v] != units[n]:
-                    counted.add(v)
-                    size = count_bytes(v.aval) // TRACED_ROWS
-                    sizes[producers[v]] += size // parts if v in split_axes else size
-        return tuple(sizes)
+            for v in select_variables(eqn.invars):
+                if v in producers:
+                    readers.setdefault(v, []).append(units[n])
+        for v, reading in readers.items():
+            unit = producers[v]
+            if {*reading} - {unit}:
+                size = count_bytes(v.aval) // TRACED_ROWS
+                size = size // parts if v in split_axes else size
+                sizes[unit] += size
+                ends[unit] += (_SUMMED_COPIES if len(reading) > 1 else _COPIES) * size
+        return tuple(sizes), tuple(ends)
