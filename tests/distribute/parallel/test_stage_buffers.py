@@ -84,7 +84,9 @@ def test_predictions_of_interleaved_stages_gather_no_weights():
         fit(other, epochs=1)
     assert_close(*(m.predict(x, verbose=0) for m in (model, plain)))
     program = model._make_loss_program()
-    predict = tf.function(lambda *rows: strategy.compute_predictions(program, *rows, None).predictions)
+    predict = tf.function(
+        lambda *rows: strategy.compute_predictions(program, *rows, None).predictions
+    )
     step = tf.experimental.dtensor.explain(predict, x[:16], y[:16])
     assert {c.kind for c in step.collectives} == {"collective-permute", "all-reduce"}
 

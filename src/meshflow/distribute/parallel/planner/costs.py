@@ -15,7 +15,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+import operator
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from meshflow.distribute.parallel.planner.choices import SEQUENCE_PARALLEL_MODES, PlanChoice
 from meshflow.distribute.parallel.planner.hardware import Hardware
@@ -258,16 +260,48 @@ class CostModel:
         """Return the stage of each resident weight: all weights but those that several stages use."""
         if stages == 1:
             return {}
+        stage_of = self._find_stages(self.profile.uses, stages)
+        return {n: s for n, s in stage_of.items() if self.profile.weights[n].is_grouped}
+
+    def _find_stages(self, uses: Sequence[Iterable[int]], stages: int) -> dict[int, int]:
+        """Return the stage of each weight that only one stage uses."""
         users: dict[int, set[int]] = {}
         ends = self.profile.find_stage_ends(stages)
         for stage, (a, b) in enumerate(itertools.pairwise([0, *ends])):
-            for n in itertools.chain(*self.profile.uses[a:b]):
+            for n in itertools.chain(*uses[a:b]):
                 users.setdefault(n, set()).add(stage)
-        return {
-            n: min(found)
-            for n, found in users.items()
-            if len(found) == 1 and self.profile.weights[n].is_grouped
-        }
+        return {n: min(found) for n, found in users.items() if len(found) == 1}
+
+    def _count_frozen_elsewhere(self, choice: PlanChoice) -> int:
+        """Return the bytes of frozen weights that are on other stages than the one with most of them."""
+        if choice.stage == 1 or _is_offloaded(choice):
+            return 0
+        by_stage = [sum(found) for found in self._list_frozen(choice)]
+        return sum(by_stage) - max(by_stage)
+
+    def _list_frozen(self, choice: PlanChoice) -> list[list[int]]:
+        """Return the bytes of the frozen weights on each stage."""
+        sizes = {n: size for used in self.profile.frozen for n, size in used.items()}
+        stage_of = self._find_stages(self.profile.frozen, choice.stage)
+        return [[sizes[n] for n, s in stage_of.items() if s == k] for k in range(choice.stage)]
+
+    def _count_copies(self, choice: PlanChoice) -> int:
+        """Return the bytes of a stage's weights that have no counterpart in each stage.
+
+        They share an array, from which a pass copies them if there are several.
+        """
+        if _is_offloaded(choice):
+            return 0
+        weights = self._cached_weights(*self._get_split_key(choice))
+        stage_of = self._find_resident_weights(choice.stage)
+        trained = [[weights[n] for n, s in stage_of.items() if s == k] for k in range(choice.stage)]
+        copies = 0
+        for by_stage in (trained, self._list_frozen(choice)):
+            counts = [Counter(sizes) for sizes in by_stage]
+            common = functools.reduce(operator.and_, counts)
+            rests = [count - common for count in counts]
+            copies += max(sum(rest.elements()) * (rest.total() > 1) for rest in rests)
+        return copies
 
     def get_sizes(self, choice: PlanChoice) -> _StateSizes:
         """Return the bytes of weights and slots on a device before ZeRO shards them.
@@ -293,7 +327,7 @@ class CostModel:
             "weights": weights,
             "slots": slots,
             "batch": self.profile.example * self.profile.batch // d,
-            "other": self.profile.other,
+            "other": self.profile.other - self._count_frozen_elsewhere(choice),
         }
 
     # ---- a step ----------------------------------------------------------------------------
@@ -454,9 +488,7 @@ class CostModel:
         # While the gradient of a kernel waits to be added or scattered, the residuals of earlier layers are held.
         waiting = 0
         if not recomputes and "activations" not in choice.offload:
-            held = itertools.accumulate(
-                split.shared if choice.sequence == "split" else split.kept
-            )
+            held = itertools.accumulate(split.shared if choice.sequence == "split" else split.kept)
             in_products = {p.weight for p in self.profile.products}
             waiting = max(
                 rows * total + max((weights[n] for n in used if n in in_products), default=0)
@@ -532,6 +564,7 @@ class CostModel:
             inputs = 1
         sizes = self.get_sizes(choice)
         gathered = max(weights) + (sizes.divisible_resident if choice.zero == 3 else 0)
+        gathered += self._count_copies(choice)
         # At the end of a pass, gradients use the memory of activations.
         sums = max(weights) + sizes.resident
         return {

@@ -11,7 +11,7 @@ import functools
 import math
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -154,6 +154,7 @@ class ModelProfile:
       layers: Names of its layers in the order of execution.
       weights: Its trained weights.
       uses: Indices of the weights that each layer uses.
+      frozen: Bytes of the frozen weights that each layer uses, by index.
       other: Bytes of all variables that are not split: statistics, metrics, counters.
       example: Bytes of one example of a batch, including targets.
       batch: Number of examples of a step.
@@ -171,6 +172,7 @@ class ModelProfile:
     layers: tuple[str, ...]
     weights: tuple[WeightProfile, ...]
     uses: tuple[tuple[int, ...], ...]
+    frozen: tuple[Mapping[int, int], ...]
     other: int
     example: int
     batch: int
@@ -333,9 +335,11 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
     other += sum(_count_bytes(v) for v in program.model.variables if id(v) not in indices)
     trained = [i for i, c in enumerate(traced.captures) if id(c) in indices]
     units = max(len(layers.names), 1)
-    cut = PipelineProgram(
-        traced, layers.find_units(traced), units, trained, range(traced.num_results)
+    find_weights = functools.partial(
+        PipelineProgram, traced, layers.find_units(traced), units, wanted=range(traced.num_results)
     )
+    cut = find_weights(trained)
+    frozen = find_weights(_find_frozen(traced, program.model, indices)).list_weights()
     weight_indices = {i: indices[id(traced.captures[i])] for i in trained}
     uses = tuple(tuple(sorted({weight_indices[i] for i, _ in unit})) for unit in cut.list_weights())
     (rows,) = sizes
@@ -346,6 +350,7 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
         tuple(layers.names) or (str(program.model.name),),
         weights,
         uses,
+        tuple(map(dict, frozen)),
         other,
         sum(_count_bytes(v) // rows for v in leaves),
         rows,
@@ -356,6 +361,12 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
         find_products(traced, weight_indices, TRACED_ROWS),
         _TracedLoss(traced, cut, weight_indices),
     )
+
+
+def _find_frozen(traced: TracedFunction, model: Any, trained: Collection[int]) -> list[int]:
+    """Return the indices of captured weights that a step reads but never writes."""
+    weights = {id(v) for v in model.weights} - {*trained} - {id(v) for v in traced.writes}
+    return [i for i, c in enumerate(traced.captures) if id(c) in weights and c.dtype.is_floating]
 
 
 def _count_bytes(value: Any) -> int:
@@ -476,7 +487,9 @@ class _TracedLoss:
         # XLA compares values again where the result chooses between a gradient and a constant.
         shapes = {v.aval.shape for v in select_variables(jaxpr.outvars) if v in operands}
         operands |= {v: [] for v in constants if v.aval.shape in shapes}
-        outputs = [v for read in select_variables(jaxpr.outvars) for v in operands.get(read, [read])]
+        outputs = [
+            v for read in select_variables(jaxpr.outvars) for v in operands.get(read, [read])
+        ]
         return jaxpr, list(dict.fromkeys(v for v in outputs if v not in inputs | weights)), unit_of
 
     def split(
@@ -540,9 +553,7 @@ class _TracedLoss:
             edges, ends = (tuple(n // parts for n in v) for v in self._compute_edges((), (), 1))
             work = tuple(c / parts for c in self.costs)
             no_sums = (LayerSums(),) * self.cut.units
-            self._splits[key] = SplitProfile(
-                work, tuple(sizes), tuple(sizes), edges, ends, no_sums
-            )
+            self._splits[key] = SplitProfile(work, tuple(sizes), tuple(sizes), edges, ends, no_sums)
         return self._splits[key]
 
     def _compute_edges(
