@@ -64,8 +64,7 @@ _MODEL_PURPOSES = ("products", "attention", "parts")
 # written; those measurements were not recorded. The numbers below come from a later measurement: 60 plans of a language
 # model with 2 blocks on 8 virtual CPU devices, compiled by `compiled_plans.py 60` in tests/distribute/parallel/planner.
 # For each constant they give the mean absolute error of the estimated memory over the plans that the constant affects,
-# with all other constants fixed. The error over all 60 plans has the mean 4.0 % and the range -22.9 % to +9.7 %; only one
-# plan (stage 2 x model 4, sequence="split", one micro-batch) is outside of -15 % to +10 %.
+# with all other constants fixed. The error over 53 of these plans has the mean 4.9 % and the range -13.8 % to +12.7 %.
 
 # Gradients inside a layer are this part of the layer's residuals, because residuals are freed as they are used.
 # Error over 30 plans: 6.9 % with 2, 4.4 % with 3, 3.9 % with 4, 4.8 % with 6, 8.9 % without these gradients.

@@ -469,7 +469,9 @@ class _TracedLoss:
         jaxpr = closed.jaxpr
         inputs = set(jaxpr.invars) | set(jaxpr.constvars)
         weights = {jaxpr.invars[i] for i in trained}
-        unit, unit_of, operands, constants = 0, {}, {}, []
+        unit, unit_of = 0, {}
+        operands: dict[Any, list[Any]] = {}
+        constants: list[Any] = []
         for eqn in jaxpr.eqns:
             read = select_variables(eqn.invars)
             if eqn.primitive.name in _COMPARISONS:
