@@ -123,7 +123,7 @@ def trace_stages(
       wanted: Function that returns the indices of the results that are needed.
       name: Description of the model for error messages.
       placed_layers: Names of the layers of each stage in the cut by which weights were placed. A
-        function that calls the same layers gets the same cut, whatever `count` is.
+        function that calls the same layers gets the same cut, and its number of stages.
 
     Returns:
       The stages.
