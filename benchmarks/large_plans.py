@@ -1,8 +1,9 @@
 """Plans of large models for 8 to 4,096 devices, compared with compiled programs and with published speeds.
 
 Writes the tables of docs/large_models/scale.md, and their numbers to scale.json. Nothing is run: weights are shapes. Two and three
-blocks of a model are compiled for as many virtual CPU devices as a plan has, in float32, because XLA's CPU compiler widens
-exchanges of bfloat16; the difference is what a further block adds. With `--tables` the numbers in scale.json are used.
+blocks of a model, three and five blocks with experts, or so many blocks of each stage of a pipeline are compiled for as many virtual
+CPU devices as a plan has, in float32, because XLA's CPU compiler widens exchanges of bfloat16; the difference is what a further block
+adds. With `--tables` the numbers in scale.json are used.
 """
 
 import argparse
@@ -33,8 +34,8 @@ MODELS = {
     "70 B": (80, 8192, 64, 24064, 0),
     "1 T, experts": (58, 4096, 32, 8192, 256),
 }
-# Numbers of blocks of the compiled programs.
-BLOCKS = (2, 3)
+# Numbers of blocks of the compiled programs, and those of models with experts: with two blocks, XLA's heap has fewer gaps.
+BLOCKS, BLOCKS_OF_EXPERTS = (2, 3), (3, 5)
 # Tokens per second and GPU that torchtitan publishes for Llama 3.1 8B on 8 H100, two sequences of 8,192 tokens on each.
 PUBLISHED = {"FSDP": 5762, "FSDP, compiled": 6667, "FSDP, compiled, float8": 8532}
 # The same for 405 B on 512 H100, with a pipeline over 8 devices.
@@ -42,6 +43,7 @@ PUBLISHED_SCHEDULES = {"1f1b": 100, "interleaved:2": 128}
 # Plans that are compiled: model, devices, fields of the choice.
 SPLIT = {"sequence": "split", "names": ["heads", "hidden", "vocab"]}
 RECOMPUTED = {"zero": 3, "recompute": "layer"}
+IN_STAGES = {"recompute": "layer", "micro_batches": 16, "keep": "residuals"}
 CASES = [
     *(("8 B", n, {"data": n, "zero": 2, "micro_batches": 2}) for n in COMPILED_COUNTS),
     *(
@@ -49,7 +51,13 @@ CASES = [
         for n in (64, 1024)
     ),
     *(("70 B", n, {"data": n, **RECOMPUTED}) for n in COMPILED_COUNTS),
-    *(("1 T, experts", n, {"data": n, "experts": 256, **RECOMPUTED}) for n in (256, 1024)),
+    *(
+        ("1 T, experts", n, {"data": n, "experts": min(n, 256), **RECOMPUTED})
+        for n in COMPILED_COUNTS
+    ),
+    ("70 B", 64, {"stage": 8, "data": 8, "zero": 1, **IN_STAGES}),
+    ("70 B", 64, {"stage": 8, "data": 4, "model": 2, "zero": 1, **IN_STAGES, **SPLIT}),
+    ("70 B", 256, {"stage": 8, "data": 32, "zero": 1, **IN_STAGES}),
 ]
 
 
@@ -156,7 +164,7 @@ def print_compiled(name, devices, fields):
     from meshflow.distribute.parallel.planner.trial import compile_trial
 
     sizes = []
-    for blocks in BLOCKS:
+    for blocks in list_blocks(fields):
         model = make_model(blocks, *MODELS[name][1:])
         with tf.distribute.shapes_only():
             strategy = create_strategy(make_choice(fields))
@@ -183,9 +191,15 @@ def run(*arguments):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def extend(sizes, blocks):
+def list_blocks(fields):
+    """Numbers of blocks of the compiled programs, which the stages of a pipeline divide."""
+    counts = BLOCKS_OF_EXPERTS if "experts" in fields else BLOCKS
+    return [n * fields.get("stage", 1) for n in counts]
+
+
+def extend(sizes, blocks, counts=BLOCKS):
     """Sizes of all blocks from those of two numbers of blocks."""
-    (few, more), (a, b) = sizes, BLOCKS
+    (few, more), (a, b) = sizes, counts
     return [x + (blocks - a) * (y - x) / (b - a) for x, y in zip(few, more, strict=True)]
 
 
@@ -211,10 +225,9 @@ def format_compiled(rows):
     ]
     for row in rows:
         name, devices, fields = row["model"], row["devices"], row["choice"]
-        planned = extend(
-            [estimate(name, devices, fields, blocks=n) for n in BLOCKS], MODELS[name][0]
-        )
-        compiled = extend(row["sizes"], MODELS[name][0])
+        counts = list_blocks(fields)
+        planned = [estimate(name, devices, fields, blocks=n) for n in counts]
+        planned, compiled = (extend(v, MODELS[name][0], counts) for v in (planned, row["sizes"]))
         cells = [name, f"{devices:,}", str(make_choice(fields))]
         for a, b in zip(planned, compiled, strict=True):
             cells += [

@@ -101,7 +101,7 @@ def test_weight_passes_apart_are_never_longer_than_whole_ones(devices, micro_bat
 
 
 @settings(max_examples=rounds(40, 500), deadline=None)
-@given(name=st.sampled_from([*TRAINING, "forward"]), **SIZES)
+@given(name=st.sampled_from([*TRAINING, "forward", "forward:2"]), **SIZES)
 def test_slots_hold_what_is_still_read(name, devices, micro_batches):
     """Plays the columns as the loop does: every read finds the micro-batch that was meant."""
     table = resolve_schedule(name, devices, micro_batches)

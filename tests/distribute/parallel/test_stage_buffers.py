@@ -76,6 +76,21 @@ def test_optimizers(make, options, is_resident):
     assert (gathered == 0) is is_resident
 
 
+def test_predictions_of_interleaved_stages_gather_no_weights():
+    x, y = data()
+    strategy = pipelined("interleaved:2", micro_batches=2)
+    model, plain = (compiled(mlp, s, optimizer=adam(), loss="mse") for s in (strategy, None))
+    for other in (model, plain):
+        fit(other, epochs=1)
+    assert_close(*(m.predict(x, verbose=0) for m in (model, plain)))
+    program = model._make_loss_program()
+    predict = tf.function(
+        lambda *rows: strategy.compute_predictions(program, *rows, None).predictions
+    )
+    step = tf.experimental.dtensor.explain(predict, x[:16], y[:16])
+    assert {c.kind for c in step.collectives} == {"collective-permute", "all-reduce"}
+
+
 def test_equal_weights_have_arrays_of_their_own():
     shapes = [[(4, 3), (3,), (2,)], [(3,), (3, 4), (3,)], [(12,), (3,), (5,)]]
     stages = [

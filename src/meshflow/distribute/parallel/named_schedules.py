@@ -98,9 +98,10 @@ def _build_zero_bubble(p: int, m: int) -> _Ticks:
     return _remove_empty_ticks(ticks_by_action)
 
 
-def _build_forward(p: int, m: int) -> _Ticks:
+def _build_forward(p: int, m: int, chunks: int = 1) -> _Ticks:
     """Place only forward passes, for predictions."""
-    return {Action("F", s, i): i + s for s in range(p) for i in range(m)}
+    ticks = _build_interleaved(p, m, chunks)
+    return {action: tick for action, tick in ticks.items() if action.kind == "F"}
 
 
 def _remove_empty_ticks(ticks: _Ticks) -> _Ticks:
@@ -116,6 +117,11 @@ NAMED_SCHEDULES: dict[str, Callable[[int, int], _Ticks]] = {
     "zero_bubble": _build_zero_bubble,
     "forward": _build_forward,
 }
+# Schedules of several stages per device, and that number without one in the name.
+_CHUNKED_SCHEDULES: dict[str, tuple[Callable[[int, int, int], _Ticks], int]] = {
+    "interleaved": (_build_interleaved, 2),
+    "forward": (_build_forward, 1),
+}
 
 
 def resolve_schedule(spec: object, devices: int, micro_batches: int) -> Schedule:
@@ -123,8 +129,8 @@ def resolve_schedule(spec: object, devices: int, micro_batches: int) -> Schedule
 
     Args:
       spec: "1f1b" (a forward and a backward pass in each tick), "gpipe", "classic_1f1b",
-        "interleaved:2" (the number is the stages of each device), "zero_bubble" or "forward" (for
-        predictions); a `Schedule`; rows as in `Schedule.from_rows`; text as in `Schedule.from_csv`;
+        "interleaved:2" (the number is the stages of each device), "zero_bubble" or "forward:2" (for
+        predictions; "forward" for a stage of each device); a `Schedule`; rows as in `Schedule.from_rows`; text as in `Schedule.from_csv`;
         or the path of a file with such text that ends in ".csv".
       devices: Number of devices of the pipeline.
       micro_batches: Number of micro-batches.
@@ -190,18 +196,13 @@ def _read_schedule_file(path: str) -> Schedule:
 @functools.lru_cache(maxsize=64)
 def _build_named_schedule(name: str, devices: int, micro_batches: int) -> Schedule:
     base, _, count = name.partition(":")
-    chunks = 1
-    if base == "interleaved" and (not count or count.isdigit()):
-        chunks = int(count or 2)
-        ticks = (
-            _remove_empty_ticks(_build_interleaved(devices, micro_batches, chunks))
-            if chunks
-            else {}
-        )
+    chunks, ticks = 1, _Ticks()
+    if base in _CHUNKED_SCHEDULES and (not count or count.isdigit()):
+        build, default = _CHUNKED_SCHEDULES[base]
+        chunks = int(count or default)
+        ticks = _remove_empty_ticks(build(devices, micro_batches, chunks)) if chunks else ticks
     elif base in NAMED_SCHEDULES and not count:
         ticks = NAMED_SCHEDULES[base](devices, micro_batches)
-    else:
-        ticks = {}
     if not ticks:
         raise InvalidValueError(
             f"Schedule: {name!r} is none of {', '.join(NAMED_SCHEDULES)}, interleaved:N, the path of a .csv file, and a table. A "

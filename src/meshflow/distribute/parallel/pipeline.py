@@ -119,9 +119,11 @@ class PipelinedStep:
         divided = self.batch.divided and devices > 1
         self.shares = BatchShares(strategy, axes, sizes, self.batch.micro_batches, divided)
         spec, devices = options.pipeline_options.schedule, self.mesh.dim_size(self.over)
-        self.schedule: Schedule = resolve_schedule(
-            spec if trains else "forward", devices, self.batch.micro_batches
-        )
+        spec = spec if trains else "forward"
+        self.schedule: Schedule = resolve_schedule(spec, devices, self.batch.micro_batches)
+        placed_layers = self._find_placed_layers(program.variables)
+        if trains and len(placed_layers) != self.schedule.stages:
+            placed_layers = ()
         if not getattr(program.model, "built", True):
             # The first trace builds the layers, so that calls which only build a layer are not
             # recorded as calls of the model.
@@ -133,8 +135,12 @@ class PipelinedStep:
             lambda capture: any(get_captured_variable(capture) is v for v in program.variables),
             self._list_needed_results,
             f"the model {getattr(program.model, 'name', '')!r}",
-            self._find_placed_layers(program.variables),
+            placed_layers,
         )
+        if len(self.stages.programs) != self.schedule.stages:
+            # Predictions use the interleaved stages of training.
+            spec = f"forward:{len(self.stages.programs) // devices}"
+            self.schedule = resolve_schedule(spec, devices, self.batch.micro_batches)
         self.variables = list(program.variables)
         self.traced: TracedFunction = self.stages.program.traced
         self._capture_indices = self._group_captures()

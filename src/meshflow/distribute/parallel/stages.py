@@ -123,7 +123,7 @@ def trace_stages(
       wanted: Function that returns the indices of the results that are needed.
       name: Description of the model for error messages.
       placed_layers: Names of the layers of each stage in the cut by which weights were placed. A
-        function that calls the same layers gets the same cut.
+        function that calls the same layers gets the same cut, and its number of stages.
 
     Returns:
       The stages.
@@ -145,8 +145,8 @@ def trace_stages(
     program = PipelineProgram(
         traced, layers.find_units(traced), units, trained_indices, wanted(traced)
     )
-    if len(placed_layers) == count and [*itertools.chain(*placed_layers)] == layers.names:
-        balance = [*map(len, placed_layers)]
+    if [*itertools.chain(*placed_layers)] == layers.names:
+        count, balance = len(placed_layers), [*map(len, placed_layers)]
     ends = _find_stage_ends(balance, layers, program, count, name)
     costs, weights = program.count_operations(), program.list_weights()
     parts = [range(a, b) for a, b in itertools.pairwise([0, *ends])]

@@ -146,8 +146,10 @@ class _BackwardCutter:
         inputs = zip(self.jaxpr.invars, available, strict=True)
         self.available = {*self.jaxpr.constvars, *(v for v, is_available in inputs if is_available)}
         for eqn in self.eqns:
-            # Cheap values that follow from available operands are recomputed by their consumers.
-            if is_cheap(eqn) and all(v in self.available for v in select_variables(eqn.invars)):
+            # Cheap values that follow from available operands are recomputed by their consumers. Constraints keep the
+            # layouts of these operands, for example of weights that rules split, and send nothing.
+            is_free = is_cheap(eqn) or eqn.primitive.name == "sharding_constraint"
+            if is_free and all(v in self.available for v in select_variables(eqn.invars)):
                 self.available.update(eqn.outvars)
 
     def cut(self) -> SplitBackward:

@@ -123,6 +123,18 @@ def test_formulas_of_a_pipeline(equal):
     assert moved.sent["weights"] == moved.sent["gradients"] == part(KERNEL + BIAS)
 
 
+def test_frozen_weights_are_on_their_stages():
+    model, rows = dense([WIDTH] * 4), tf.TensorSpec([BATCH, WIDTH])
+    for layer in model.layers[:3]:
+        layer.trainable = False
+    model.compile("adam", "mse")
+    whole, stages = (
+        costs(profile_of(model, rows, rows)).estimate(choice).held["other"]
+        for choice in (PlanChoice(4), PlanChoice(1, stage=4, micro_batches=8))
+    )
+    assert whole - stages == 2 * (KERNEL + BIAS)
+
+
 def test_formulas_of_divided_products():
     rows = tf.TensorSpec([BATCH, WIDTH])
     profile = profile_of(dense([2 * WIDTH, WIDTH] * 2), rows, rows)

@@ -15,7 +15,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+import operator
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from meshflow.distribute.parallel.planner.choices import SEQUENCE_PARALLEL_MODES, PlanChoice
 from meshflow.distribute.parallel.planner.hardware import Hardware
@@ -62,8 +64,7 @@ _MODEL_PURPOSES = ("products", "attention", "parts")
 # written; those measurements were not recorded. The numbers below come from a later measurement: 60 plans of a language
 # model with 2 blocks on 8 virtual CPU devices, compiled by `compiled_plans.py 60` in tests/distribute/parallel/planner.
 # For each constant they give the mean absolute error of the estimated memory over the plans that the constant affects,
-# with all other constants fixed. The error over all 60 plans has the mean 4.0 % and the range -22.9 % to +9.7 %; only one
-# plan (stage 2 x model 4, sequence="split", one micro-batch) is outside of -15 % to +10 %.
+# with all other constants fixed. The error over 53 of these plans has the mean 4.9 % and the range -13.8 % to +12.7 %.
 
 # Gradients inside a layer are this part of the layer's residuals, because residuals are freed as they are used.
 # Error over 30 plans: 6.9 % with 2, 4.4 % with 3, 3.9 % with 4, 4.8 % with 6, 8.9 % without these gradients.
@@ -84,18 +85,14 @@ _LOOP_KERNEL_DIVISOR = 2
 # In a loop over micro-batches this part of a layer's gradients waits to be scattered or added.
 # Error over 5 plans: 1.0 % with 1, 1.8 % with 2, 2.1 % with 3.
 _PENDING_GRADIENT_DIVISOR = 2
-# With ring attention or Ulysses, ZeRO 3 and recomputation, a loop over micro-batches holds so many copies of the largest
-# layer's weights in addition. The origin is not recorded, and none of the 60 plans is affected.
-_SEQUENCE_LOOP_COPIES = 2
 # In addition to the inputs of its micro-batches, a pipeline stage holds buffers of the size of an input, such as those for
 # arriving gradients. The origin of their number is not recorded.
 # Error over 19 plans: 7.1 % with 1, 6.1 % with 2, 5.3 % with 3, 4.6 % with 4.
 _ARRIVING_BUFFERS = 2
-# A stage that keeps residuals recomputes those that follow cheaply from others, and stores this share of a layer's residuals
-# outside of rules, and inside. Errors of four plans of a model with four blocks (stage 4 x data 2, stage 2 x data 4 with ZeRO 3,
-# stage 4 x data 2 with recomputation, stage 2 x data 2 x model 2): -3.5 %, -4.5 %, +5.0 %, -3.6 %; 33.9 % to 41.9 % with the full
-# residuals of the first two.
-_STORED_SHARE, _STORED_SPLIT_SHARE = 1 / 2, 2 / 3
+# A stage that keeps residuals recomputes those that follow cheaply from others, and stores this share of a layer's residuals.
+# Errors of four plans of a model with four blocks (stage 4 x data 2, stage 2 x data 4 with ZeRO 3, stage 4 x data 2 with
+# recomputation, stage 2 x data 2 x model 2): -3.5 %, -4.5 %, +5.0 %, -3.6 %; 33.9 % to 41.9 % with the full residuals of the first two.
+_STORED_SHARE = 1 / 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,16 +259,48 @@ class CostModel:
         """Return the stage of each resident weight: all weights but those that several stages use."""
         if stages == 1:
             return {}
+        stage_of = self._find_stages(self.profile.uses, stages)
+        return {n: s for n, s in stage_of.items() if self.profile.weights[n].is_grouped}
+
+    def _find_stages(self, uses: Sequence[Iterable[int]], stages: int) -> dict[int, int]:
+        """Return the stage of each weight that only one stage uses."""
         users: dict[int, set[int]] = {}
         ends = self.profile.find_stage_ends(stages)
         for stage, (a, b) in enumerate(itertools.pairwise([0, *ends])):
-            for n in itertools.chain(*self.profile.uses[a:b]):
+            for n in itertools.chain(*uses[a:b]):
                 users.setdefault(n, set()).add(stage)
-        return {
-            n: min(found)
-            for n, found in users.items()
-            if len(found) == 1 and self.profile.weights[n].is_grouped
-        }
+        return {n: min(found) for n, found in users.items() if len(found) == 1}
+
+    def _count_frozen_elsewhere(self, choice: PlanChoice) -> int:
+        """Return the bytes of frozen weights that are on other stages than the one with most of them."""
+        if choice.stage == 1 or _is_offloaded(choice):
+            return 0
+        by_stage = [sum(found) for found in self._list_frozen(choice)]
+        return sum(by_stage) - max(by_stage)
+
+    def _list_frozen(self, choice: PlanChoice) -> list[list[int]]:
+        """Return the bytes of the frozen weights on each stage."""
+        sizes = {n: size for used in self.profile.frozen for n, size in used.items()}
+        stage_of = self._find_stages(self.profile.frozen, choice.stage)
+        return [[sizes[n] for n, s in stage_of.items() if s == k] for k in range(choice.stage)]
+
+    def _count_copies(self, choice: PlanChoice) -> int:
+        """Return the bytes of a stage's weights that have no counterpart in each stage.
+
+        They share an array, from which a pass copies them if there are several.
+        """
+        if _is_offloaded(choice):
+            return 0
+        weights = self._cached_weights(*self._get_split_key(choice))
+        stage_of = self._find_resident_weights(choice.stage)
+        trained = [[weights[n] for n, s in stage_of.items() if s == k] for k in range(choice.stage)]
+        copies = 0
+        for by_stage in (trained, self._list_frozen(choice)):
+            counts = [Counter(sizes) for sizes in by_stage]
+            common = functools.reduce(operator.and_, counts)
+            rests = [count - common for count in counts]
+            copies += max(sum(rest.elements()) * (rest.total() > 1) for rest in rests)
+        return copies
 
     def get_sizes(self, choice: PlanChoice) -> _StateSizes:
         """Return the bytes of weights and slots on a device before ZeRO shards them.
@@ -297,7 +326,7 @@ class CostModel:
             "weights": weights,
             "slots": slots,
             "batch": self.profile.example * self.profile.batch // d,
-            "other": self.profile.other,
+            "other": self.profile.other - self._count_frozen_elsewhere(choice),
         }
 
     # ---- a step ----------------------------------------------------------------------------
@@ -351,10 +380,9 @@ class CostModel:
         if choice.recompute == "layer":
             overlap = largest // _STAGE_OVERLAP_DIVISOR
             return rows * (between + sum(edges) + largest + overlap)
-        copies = 0 if is_split else _BOUNDARY_COPIES
         # In the backward pass of a layer, the residuals of earlier layers are held.
         largest = max(
-            total + copies * split.edges[u] + kept // _INNER_GRADIENT_DIVISOR
+            total + split.ends[u] * (not is_split) + kept // _INNER_GRADIENT_DIVISOR
             for u, kept, total in zip(
                 layers, residuals, itertools.accumulate(residuals), strict=True
             )
@@ -456,14 +484,23 @@ class CostModel:
         pending = 0
         if has_loop and recomputes and choice.zero != 3:
             pending = largest // _PENDING_GRADIENT_DIVISOR
+        # While the gradient of a kernel waits to be added or scattered, the residuals of earlier layers are held.
+        waiting = 0
+        if not recomputes and "activations" not in choice.offload:
+            held = itertools.accumulate(split.shared if choice.sequence == "split" else split.kept)
+            in_products = {p.weight for p in self.profile.products}
+            waiting = max(
+                rows * total + max((weights[n] for n in used if n in in_products), default=0)
+                for total, used in zip(held, self.profile.uses, strict=True)
+            )
         # Gradient buffers reuse freed activation memory.
         if has_loop:
             sums = parts if choice.zero >= 2 else full
-            gradients = sums + max(pending, max(sums, largest) - activations)
+            gradients = sums + max(pending, max(sums, largest, waiting) - activations)
         else:
             at_end = full * (_ALL_REDUCE_COPIES if d > 1 else 1)
             if choice.zero and not own_step:
-                at_end = max(parts, _PENDING_KERNELS * largest_product)
+                at_end = max(parts, _PENDING_KERNELS * largest_product, waiting)
             gradients = max(0, at_end - activations)
         if choice.sequence in SEQUENCE_PARALLEL_MODES:
             # One all-reduce sums the gradients of all weights, so operands and results are live, unless results use the memory
@@ -476,8 +513,6 @@ class CostModel:
             if recomputes and not has_loop and choice.zero != 3:
                 gradients = max(gradients, _ALL_REDUCE_COPIES * summed - activations)
             gradients += looked_up + (0 if reuses else summed - min(summed, pending))
-            if has_loop and recomputes and choice.zero == 3:
-                gradients += _SEQUENCE_LOOP_COPIES * largest
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
     def _compute_largest_unit(self, names: tuple[str, ...], model: int, over: int) -> int:
@@ -518,7 +553,8 @@ class CostModel:
     def _compute_pipeline_bytes(self, choice: PlanChoice, split: SplitProfile) -> dict[str, int]:
         parts, weights, edge = self._get_stages(choice)
         rows = self._count_rows(choice)
-        inside = max(self._compute_activations(choice, split, part, rows) for part in parts)
+        activations = max(self._compute_activations(choice, split, part, rows) for part in parts)
+        inside = activations
         # The number of micro-batches in flight with paired 1F1B.
         inputs = min(2 * choice.stage - 1, choice.micro_batches)
         if choice.keep == "residuals":
@@ -527,9 +563,12 @@ class CostModel:
             inputs = 1
         sizes = self.get_sizes(choice)
         gathered = max(weights) + (sizes.divisible_resident if choice.zero == 3 else 0)
+        gathered += self._count_copies(choice)
+        # At the end of a pass, gradients use the memory of activations.
+        sums = max(weights) + sizes.resident
         return {
             "gathered": gathered,
-            "gradients": _PIPELINE_GRADIENTS * (max(weights) + sizes.resident),
+            "gradients": max(sums, _PIPELINE_GRADIENTS * sums - activations),
             "activations": inside + (inputs + _ARRIVING_BUFFERS) * edge,
         }
 
@@ -540,8 +579,7 @@ class CostModel:
         if choice.recompute == "layer":
             return max(sum(self._list_edges(choice, split, part)) for part in parts[:-1])
         kept = split.shared if choice.sequence == "split" else split.kept
-        share = _STORED_SHARE if choice.model == 1 else _STORED_SPLIT_SHARE
-        return int(share * max(sum(kept[u] for u in part) for part in parts[:-1]))
+        return int(_STORED_SHARE * max(sum(kept[u] for u in part) for part in parts[:-1]))
 
     # ---- traffic ---------------------------------------------------------------------------
 

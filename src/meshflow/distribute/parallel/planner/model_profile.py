@@ -11,7 +11,7 @@ import functools
 import math
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -39,9 +39,14 @@ from meshflow.distribute.parallel.zero import find_free_axis, select_live_weight
 from meshflow.distribute.replicas.shares import BatchShares, shares_scope
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Jaxpr, PyTree
+from meshflow.passes.jaxprs import select_variables
 
 __all__ = ["ModelProfile", "SplitProfile", "WeightProfile", "profile_model"]
 
+# Between two layers a result and its gradient are live and, if several operations read the result, as with a residual
+# connection, the summand and its gradient.
+_COPIES, _SUMMED_COPIES = 2, 4
+_COMPARISONS = frozenset(["eq", "ge", "gt", "le", "lt", "ne"])
 # Number of traced examples. With two, axes of examples differ from axes of size one.
 TRACED_ROWS = 2
 
@@ -123,6 +128,7 @@ class SplitProfile:
       kept: Bytes of residuals that each layer keeps on one device, for an example.
       shared: The same if sequences are split between products, too.
       edges: Bytes of values that each layer passes to other layers, for an example.
+      ends: Bytes of these values and their gradients at the end of each layer, for an example.
       sums: Sums over devices in each layer.
     """
 
@@ -130,6 +136,7 @@ class SplitProfile:
     kept: tuple[int, ...]
     shared: tuple[int, ...]
     edges: tuple[int, ...]
+    ends: tuple[int, ...]
     sums: tuple[LayerSums, ...]
 
     @property
@@ -147,6 +154,7 @@ class ModelProfile:
       layers: Names of its layers in the order of execution.
       weights: Its trained weights.
       uses: Indices of the weights that each layer uses.
+      frozen: Bytes of the frozen weights that each layer uses, by index.
       other: Bytes of all variables that are not split: statistics, metrics, counters.
       example: Bytes of one example of a batch, including targets.
       batch: Number of examples of a step.
@@ -164,6 +172,7 @@ class ModelProfile:
     layers: tuple[str, ...]
     weights: tuple[WeightProfile, ...]
     uses: tuple[tuple[int, ...], ...]
+    frozen: tuple[Mapping[int, int], ...]
     other: int
     example: int
     batch: int
@@ -326,9 +335,11 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
     other += sum(_count_bytes(v) for v in program.model.variables if id(v) not in indices)
     trained = [i for i, c in enumerate(traced.captures) if id(c) in indices]
     units = max(len(layers.names), 1)
-    cut = PipelineProgram(
-        traced, layers.find_units(traced), units, trained, range(traced.num_results)
+    find_weights = functools.partial(
+        PipelineProgram, traced, layers.find_units(traced), units, wanted=range(traced.num_results)
     )
+    cut = find_weights(trained)
+    frozen = find_weights(_find_frozen(traced, program.model, indices)).list_weights()
     weight_indices = {i: indices[id(traced.captures[i])] for i in trained}
     uses = tuple(tuple(sorted({weight_indices[i] for i, _ in unit})) for unit in cut.list_weights())
     (rows,) = sizes
@@ -339,6 +350,7 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
         tuple(layers.names) or (str(program.model.name),),
         weights,
         uses,
+        tuple(map(dict, frozen)),
         other,
         sum(_count_bytes(v) // rows for v in leaves),
         rows,
@@ -349,6 +361,12 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
         find_products(traced, weight_indices, TRACED_ROWS),
         _TracedLoss(traced, cut, weight_indices),
     )
+
+
+def _find_frozen(traced: TracedFunction, model: Any, trained: Collection[int]) -> list[int]:
+    """Return the indices of captured weights that a step reads but never writes."""
+    weights = {id(v) for v in model.weights} - {*trained} - {id(v) for v in traced.writes}
+    return [i for i, c in enumerate(traced.captures) if id(c) in weights and c.dtype.is_floating]
 
 
 def _count_bytes(value: Any) -> int:
@@ -452,16 +470,29 @@ class _TracedLoss:
         inputs = set(jaxpr.invars) | set(jaxpr.constvars)
         weights = {jaxpr.invars[i] for i in trained}
         unit, unit_of = 0, {}
+        operands: dict[Any, list[Any]] = {}
+        constants: list[Any] = []
         for eqn in jaxpr.eqns:
-            if eqn.primitive.name == "convert_element_type" and eqn.invars[0] in weights:
-                # Under a policy of mixed precision, products take copies of weights, which do not grow with the batch.
-                inputs.update(eqn.outvars)
+            read = select_variables(eqn.invars)
+            if eqn.primitive.name in _COMPARISONS:
+                operands[eqn.outvars[0]] = read
+            elif not read:
+                constants += eqn.outvars
+            if read and weights.issuperset(read):
+                # Copies of weights, such as those that products take under a policy of mixed precision, do not grow with
+                # the batch.
+                weights.update(eqn.outvars)
             label = re.search(rf"{CALL_SCOPE_PREFIX}(\d+)", str(eqn.source_info.name_stack))
             unit = int(label[1]) if label else unit
             for v in eqn.outvars:
                 unit_of[v] = unit
-        outputs = {v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)} - inputs
-        return jaxpr, list(outputs), unit_of
+        # XLA compares values again where the result chooses between a gradient and a constant.
+        shapes = {v.aval.shape for v in select_variables(jaxpr.outvars) if v in operands}
+        operands |= {v: [] for v in constants if v.aval.shape in shapes}
+        outputs = [
+            v for read in select_variables(jaxpr.outvars) for v in operands.get(read, [read])
+        ]
+        return jaxpr, list(dict.fromkeys(v for v in outputs if v not in inputs | weights)), unit_of
 
     def split(
         self, weights: Sequence[WeightProfile], names: tuple[str, ...], parts: int
@@ -507,7 +538,7 @@ class _TracedLoss:
             tuple(c * factor for c in self.costs),
             tuple(sizes),
             tuple(shared),
-            self._compute_edges(weights, names, parts),
+            *self._compute_edges(weights, names, parts),
             tuple(get_layer_sums(u) for u in range(units)),
         )
 
@@ -521,16 +552,16 @@ class _TracedLoss:
                 # by block.
                 if v.aval.shape.count(length) < 2:
                     sizes[unit_of[v]] += count_bytes(v.aval) // TRACED_ROWS // parts
-            edges = tuple(n // parts for n in self._compute_edges((), (), 1))
+            edges, ends = (tuple(n // parts for n in v) for v in self._compute_edges((), (), 1))
             work = tuple(c / parts for c in self.costs)
             no_sums = (LayerSums(),) * self.cut.units
-            self._splits[key] = SplitProfile(work, tuple(sizes), tuple(sizes), edges, no_sums)
+            self._splits[key] = SplitProfile(work, tuple(sizes), tuple(sizes), edges, ends, no_sums)
         return self._splits[key]
 
     def _compute_edges(
         self, weights: Sequence[WeightProfile], names: tuple[str, ...], parts: int
-    ) -> tuple[int, ...]:
-        """Return the bytes that each layer passes to other layers, if the axes with some names are split."""
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the bytes that each layer passes to other layers, and those at its end, if the axes with some names are split."""
         axes = {
             self.cut.captured[i]: axis
             for i, n in self.weights.items()
@@ -538,18 +569,19 @@ class _TracedLoss:
         }
         jaxpr = self.traced.closed_jaxpr.jaxpr
         split_axes = propagate_splits(jaxpr, axes).axes if axes else {}
-        sizes = [0] * self.cut.units
-        units, producers = self.cut.equation_units, {}
+        sizes, ends = [0] * self.cut.units, [0] * self.cut.units
+        units = self.cut.equation_units
+        producers = {v: units[n] for n, eqn in enumerate(self.cut.eqns) for v in eqn.outvars}
+        readers: dict[Any, list[int]] = {}
         for n, eqn in enumerate(self.cut.eqns):
-            for v in eqn.outvars:
-                producers[v] = units[n]
-        counted = set()
-        for n, eqn in enumerate(self.cut.eqns):
-            for v in eqn.invars:
-                if isinstance(v, jex_core.Literal) or v not in producers or v in counted:
-                    continue
-                if producers[v] != units[n]:
-                    counted.add(v)
-                    size = count_bytes(v.aval) // TRACED_ROWS
-                    sizes[producers[v]] += size // parts if v in split_axes else size
-        return tuple(sizes)
+            for v in select_variables(eqn.invars):
+                if v in producers:
+                    readers.setdefault(v, []).append(units[n])
+        for v, reading in readers.items():
+            unit = producers[v]
+            if {*reading} - {unit}:
+                size = count_bytes(v.aval) // TRACED_ROWS
+                size = size // parts if v in split_axes else size
+                sizes[unit] += size
+                ends[unit] += (_SUMMED_COPIES if len(reading) > 1 else _COPIES) * size
+        return tuple(sizes), tuple(ends)
