@@ -39,7 +39,7 @@ def test_constants_for_one_batch_size(combine, shape):
     outputs = layers.Lambda(combine)(inputs)
     assert outputs.shape == shape
     assert keras.Model(inputs, outputs)(np.ones((4, 2))).shape == shape
-    with pytest.raises(ValueError, match=r"\(None, 3\), \(4, 2\)"):
+    with pytest.raises(ValueError, match=r"\[None, 3\] vs\. \[4, 2\]"):
         _ = keras.Input((3,)) + tf.ones((4, 2))
 
 

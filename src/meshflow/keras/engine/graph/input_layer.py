@@ -117,21 +117,25 @@ class InputLayer(Layer):
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        config = {
+        type_spec = self.inbound_nodes[0].outputs.type_spec
+        if is_extension_spec(type_spec):
+            return {"name": self.name, "type_spec": serialize_value(type_spec)}
+        return {
             "batch_input_shape": self._batch_input_shape,
             "dtype": self.dtype,
             "sparse": self.sparse,
             "ragged": self.ragged,
             "name": self.name,
         }
-        type_spec = self.inbound_nodes[0].outputs.type_spec
-        is_extension = is_extension_spec(type_spec)
-        return config | ({"type_spec": serialize_value(type_spec)} if is_extension else {})
 
     @classmethod
     def from_config(cls, config: Config) -> InputLayer:
         """Create the layer from its configuration."""
-        return cls(**config | {"type_spec": deserialize_value(config.get("type_spec"))})
+        type_spec = deserialize_value(config.get("type_spec"))
+        if type_spec is None:
+            return cls(**config)
+        # Earlier versions also wrote the shape and dtype.
+        return cls(name=config.get("name"), type_spec=type_spec)
 
 
 def _make_composite_spec(
