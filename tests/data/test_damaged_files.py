@@ -195,8 +195,10 @@ def number_recorded(path):
 def number_logged(path):
     with open(path) as file:
         header, row = file.read().split()
-    assert header == "epoch,loss"
-    return one(map(int, row.split(",")))
+    assert header == "epoch,loss,val_loss"
+    *numbers, validation = row.split(",")
+    assert validation == "NA"
+    return one(map(int, numbers))
 
 
 def one(numbers):

@@ -81,7 +81,14 @@ def test_a_convolutions_size_decides(rng, size, channels, wanted):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("rows,wanted", [(256, []), (512, [INLINE]), (4096, [TEAM])])
+@pytest.mark.parametrize(
+    "rows,wanted",
+    [
+        (256, []),
+        (512, [descriptors.COLUMN_SUMS | descriptors.INLINE]),
+        (4096, [descriptors.COLUMN_SUMS]),
+    ],
+)
 def test_a_sums_size_decides(rng, rows, wanted, dtype):
     total = lambda x: jax.lax.reduce_sum(x, (0,))
     assert computations(total, array(rng, rows, 256, dtype=dtype)) == wanted

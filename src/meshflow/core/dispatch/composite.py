@@ -641,7 +641,9 @@ class SparseTensor(CompositeTensor):
     def __mul__(self, other: Any) -> SparseTensor:
         return self._combine_elements(other, operator.mul)
 
-    __rmul__ = __mul__
+    def __rmul__(self, other: Any) -> SparseTensor:
+        # As in TensorFlow, a number or array is not a factor on the left.
+        return self * other if isinstance(other, Tensor) else NotImplemented
 
     def __truediv__(self, other: Any) -> SparseTensor:
         return self._combine_elements(other, operator.truediv)

@@ -277,8 +277,10 @@ def model_from_config(config: Config, custom_objects: CustomObjects = None) -> M
       >>> tf.keras.models.model_from_config(config).output_shape
       (None, 2)
     """
-    if not isinstance(config, dict) or not {"class_name", "config"} <= set(config):
-        raise TypeError("model_from_config: expected a dictionary with class_name and config.")
+    if not isinstance(config, dict):
+        raise TypeError(f"model_from_config: expected a dictionary, got {type(config).__name__}.")
+    if not {"class_name", "config"} <= set(config):
+        raise ValueError("model_from_config: expected a dictionary with class_name and config.")
     with registry.custom_object_scope(custom_objects or {}):
         config = from_keras_3(config)
         return registry.LAYERS.deserialize(config, custom_objects)
