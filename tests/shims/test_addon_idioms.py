@@ -144,6 +144,12 @@ def test_graphs_run_ops_at_once():
     assert isinstance(tf.Variable(1.0), tf.compat.v1.Variable)
     assert issubclass(tf.Variable, tf.compat.v1.Variable)
 
+    class Own(tf.compat.v1.Variable):
+        pass
+
+    assert type(Own(1.0)) is Own and isinstance(Own(1.0), tf.compat.v1.Variable)
+    assert not isinstance(variable, Own)
+
 
 def test_helpers_of_tests_of_layers():
     class Untrue(keras.layers.Dense):

@@ -1,6 +1,8 @@
 """What libraries and copied code of TensorFlow rely on; the expected values are those of TensorFlow 2.15."""
 
 import collections
+import sys
+import types
 import unittest
 
 import numpy as np
@@ -14,6 +16,7 @@ from meshflow.core.values.composite import (
     CompositeTensor,
     named_spec_classes,
 )
+from meshflow.environment.protobuf_messages import declare_messages
 from meshflow.keras.engine.graph import instance_layers
 from meshflow.keras.engine.symbolic.keras_tensor import _specializations
 from meshflow.shims import test_combinations as combinations
@@ -100,6 +103,12 @@ for program in {PRIVATE_NAMES!r}:
         print(program, traceback.format_exc())
 """)
     assert (code, output) == (0, "")
+
+
+def test_messages_beside_a_stand_in_of_tensorflow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tensorflow"))
+    message = declare_messages("point.proto", {"Point": {"x": (1, "int64")}})["Point"]
+    assert message(x=3).x == 3
 
 
 def test_dimensions_and_names_of_version_1():
@@ -343,26 +352,46 @@ def test_types_of_libraries(monkeypatch, tmp_path):
 
 @keras.utils.register_keras_serializable("libraries")
 class Holding(keras.layers.Layer):
-    """Layer whose configuration has an object that is not serialized."""
+    """Layer whose configuration has objects that are not serialized."""
 
-    def __init__(self, inner, **kwargs):
+    def __init__(self, inner, start="ones", loss=None, **kwargs):
         super().__init__(**kwargs)
-        self.inner = inner
+        self.inner, self.loss = inner, loss
+        self.start = keras.initializers.get(start)
 
     def call(self, inputs):
-        return self.inner(inputs)
+        return self.inner(inputs) * self.start([2])
 
     def get_config(self):
-        return {"inner": self.inner, **super().get_config()}
+        own = {"inner": self.inner, "start": self.start, "loss": self.loss}
+        return own | super().get_config()
 
 
-def test_objects_in_configurations():
+@keras.utils.register_keras_serializable("libraries")
+class Deserializing(Holding):
+    @classmethod
+    def from_config(cls, config):
+        restore = keras.saving.deserialize_keras_object
+        return cls(restore(config.pop("inner")), restore(config.pop("start")), **config)
+
+
+@pytest.mark.parametrize("kind", [Holding, Deserializing])
+@pytest.mark.parametrize("file", ["m.keras", "m.h5", None])
+def test_objects_in_configurations(kind, file, tmp_path):
     inputs = keras.Input([3])
-    model = keras.Model(inputs, Holding(keras.layers.Dense(2))(inputs))
-    copy = keras.models.model_from_json(model.to_json())
-    copy.set_weights(model.get_weights())
+    loss = keras.losses.MeanSquaredError()
+    model = keras.Model(inputs, kind(keras.layers.Dense(2), "zeros", loss)(inputs))
+    if file:
+        model.save(tmp_path / file)
+        copy = keras.models.load_model(tmp_path / file)
+    else:
+        copy = keras.models.model_from_json(model.to_json())
+        copy.set_weights(model.get_weights())
+    holding = copy.layers[1]
+    assert isinstance(holding.start, keras.initializers.Zeros)
+    assert type(holding.loss) is keras.losses.MeanSquaredError
     x = tf.ones([1, 3])
-    assert copy(x).numpy().tolist() == model(x).numpy().tolist()
+    assert holding.inner(x).numpy().tolist() == model.layers[1].inner(x).numpy().tolist()
 
 
 def test_sums_and_errors_that_libraries_expect():

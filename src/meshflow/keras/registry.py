@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, Json
 
 if TYPE_CHECKING:
 
@@ -281,11 +281,16 @@ class ObjectRegistry:
         if not isinstance(target, type):
             return target
         if isinstance(config, dict):
-            config = {
-                k: self.get(v, custom_objects) if isinstance(v, dict) and OBJECT_MARK in v else v
-                for k, v in config.items()
-            }
+            config = {k: self._restore_entry(v, custom_objects) for k, v in config.items()}
         return _create_from_config(target, config, custom_objects)
+
+    def _restore_entry(self, value: Json, custom_objects: CustomObjects) -> Any:
+        """Return the object of a marked entry, which may be in another table: layers have initializers."""
+        if not isinstance(value, dict) or not {OBJECT_MARK, "class_name"} <= value.keys():
+            return value
+        is_own = self.find(value["class_name"], custom_objects) is not None
+        default = self if is_own else ObjectRegistry(self.item_name, collect_objects())
+        return find_registry(value, default).get(value, custom_objects)
 
     def _make_unknown_name_error(self, name: str) -> UnknownNameError:
         similar_names = difflib.get_close_matches(name, self.table, n=5, cutoff=0.5)

@@ -245,6 +245,9 @@ def _deserialize(config: object, registry: ObjectRegistry, custom_objects: Custo
         return config
     if isinstance(config, (list, tuple)):
         return [_deserialize(part, registry, custom_objects) for part in config]
+    if hasattr(config, "get_config"):
+        # An entry that `get_config` had not serialized, see `OBJECT_MARK`.
+        return config
     if not isinstance(config, dict):
         raise TypeError(f"Could not parse config: {config!r}")
     if "class_name" not in config or "config" not in config:

@@ -264,7 +264,7 @@ def clear_session() -> None:
 
 
 def make_unique_name(base: str, zero_based: bool = True) -> str:
-    """Return `base`, then `base_1`, `base_2`, and so on."""
+    """Return `base` (only if `zero_based`), then `base_1`, `base_2`, and so on."""
     count = get_uid(base) - (1 if zero_based else 0)
     return base if count == 0 else f"{base}_{count}"
 

@@ -77,7 +77,7 @@ def layer_test(
         layer.adapt(adapt_data)
     weights = layer.get_weights()
     layer.set_weights(weights)
-    with _custom_object_scope(custom_objects):
+    with tf.keras.utils.custom_object_scope(dict(custom_objects or {})):
         x = tf.keras.Input(shape[1:], dtype=input_dtype)
         y = layer(x)
         assert y.dtype == output_dtype, f"{y.dtype} is not the expected dtype {output_dtype}."
@@ -114,10 +114,6 @@ def layer_test(
         if validate_training and output_dtype.is_floating:
             _train(model, data, actual)
     return actual
-
-
-def _custom_object_scope(custom_objects: Mapping[str, Any] | None) -> Any:
-    return tf.keras.utils.custom_object_scope(dict(custom_objects or {}))
 
 
 def _check_shape(expected: ShapeLike, actual: ShapeLike) -> None:

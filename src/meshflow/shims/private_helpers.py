@@ -138,9 +138,10 @@ def lookup(name: str) -> type:
 
 def get_name(cls: type) -> str:
     """Return the name of the class of a spec in files."""
-    if cls not in _TYPE_SPEC_TO_NAME:
+    name = composite.find_spec_name(cls)
+    if name is None:
         raise ValueError(f"TypeSpec {cls.__name__} has not been registered.")
-    return _TYPE_SPEC_TO_NAME[cls]
+    return name
 
 
 # ---- structures -----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from meshflow.environment import limits
 from meshflow.keras import safe_mode as modes
 from meshflow.keras.engine.graph import op_table
 from meshflow.keras.engine.saving import archives
+from meshflow.keras.registry import OBJECT_MARK
 
 h5py = pytest.importorskip("h5py")
 keras, layers = tf.keras, tf.keras.layers
@@ -191,6 +192,21 @@ def test_lambda_layers_name_ops_only(function, watched):
     config = {"class_name": "Lambda", "config": {**config, "module": "os"}}
     with pytest.raises(ValueError, match="no op"):
         layers.deserialize(config)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"class_name": "Lambda", "config": {"name": "z", "function": ["code", None, None]}},
+        {"class_name": "TextVectorization", "config": {"vocabulary": "words.txt"}},
+        {"module": "os", "class_name": "system", "config": "true"},
+        {"module": "builtins", "class_name": "function", "config": "eval"},
+    ],
+)
+def test_marked_entries_are_restricted_like_others(entry):
+    marked = {OBJECT_MARK: True, **entry}
+    with watching(), pytest.raises(ValueError, match=r"Requested the deserialization|Unknown"):
+        layers.deserialize({"class_name": "Dense", "config": {"units": 1, "name": marked}})
 
 
 def _places(value, path=()):

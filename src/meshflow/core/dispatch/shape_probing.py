@@ -28,15 +28,15 @@ class ShapeProbe:
 
     Args:
       trace_index: 0 for the first trace, 1 for the second.
+      invents_sizes: Whether unknown sizes are replaced by numbers, for which assertions do not hold.
 
     Attributes:
       used: Whether a placeholder value was created.
-      invents_sizes: Whether unknown sizes are replaced by numbers, for which assertions do not hold.
     """
 
-    def __init__(self, trace_index: int) -> None:
-        self.trace_index = trace_index
-        self.used = self.invents_sizes = False
+    def __init__(self, trace_index: int, invents_sizes: bool = False) -> None:
+        self.trace_index, self.invents_sizes = trace_index, invents_sizes
+        self.used = False
 
     def make_value(self, tensor: Tensor) -> np.ndarray:
         """Return a placeholder value.

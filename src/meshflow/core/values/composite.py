@@ -28,6 +28,7 @@ __all__ = [
     "CompositeSpec",
     "CompositeTensor",
     "can_split",
+    "find_spec_name",
     "get_batch_encoder",
     "is_extension",
     "is_extension_spec",
@@ -135,6 +136,11 @@ class CompositeTensor:
 
 # Classes of specs by their names in files, for extension types that have one.
 named_spec_classes: dict[str, type[CompositeSpec]] = {}
+
+
+def find_spec_name(spec_class: type) -> str | None:
+    """Return the name in files of the class of a spec; None if it has no entry in `named_spec_classes`."""
+    return next((n for n, cls in named_spec_classes.items() if cls is spec_class), None)
 
 
 class CompositeSpec(TypeSpec):

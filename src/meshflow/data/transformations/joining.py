@@ -305,9 +305,7 @@ class FlatMap(RandomTransformation):
             elements.close()
         samples = samples or [structure.map_specs(_make_blank_leaf, self.parent.element_spec)]
         # Assertions hold when elements are read, perhaps not yet.
-        probe = ShapeProbe(0)
-        probe.invents_sizes = True
-        with probe_shapes(probe):
+        with probe_shapes(ShapeProbe(0, invents_sizes=True)):
             inner = [
                 self._create_inner_dataset(element, index) for index, element in enumerate(samples)
             ]

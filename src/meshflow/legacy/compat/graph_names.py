@@ -63,36 +63,44 @@ class SparseTensorValue(NamedTuple):
 
 
 class _VariableType(type):
-    """Type of version 1's `Variable`, which has other parameters; variables are instances of `tf.Variable`."""
+    """Type of `Variable`; variables are instances of `tf.Variable`."""
 
-    def __call__(
-        cls,
-        initial_value: Any = None,
-        trainable: bool | None = None,
-        collections: object = None,
-        validate_shape: bool = True,
-        caching_device: object = None,
-        name: str | None = None,
-        variable_def: object = None,
-        dtype: DTypeLike | None = None,
-        expected_shape: object = None,
-        import_scope: object = None,
-        constraint: Callable[[Any], Any] | None = None,
-        use_resource: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Create a variable; `collections`, `expected_shape` and `use_resource` have no effect."""
-        kwargs |= {"validate_shape": validate_shape, "name": name, "constraint": constraint}
-        return tf.Variable(initial_value, trainable, dtype=dtype, **kwargs)
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Create a variable, or an instance of a subclass with the parameters of the subclass."""
+        return (_create_variable if cls is Variable else super().__call__)(*args, **kwargs)
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, tf.Variable)
+        return cls.__subclasscheck__(type(instance))
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, tf.Variable)
+        return (
+            issubclass(subclass, tf.Variable)
+            if cls is Variable
+            else super().__subclasscheck__(subclass)
+        )
 
 
-class Variable(metaclass=_VariableType):
+def _create_variable(
+    initial_value: Any = None,
+    trainable: bool | None = None,
+    collections: object = None,
+    validate_shape: bool = True,
+    caching_device: object = None,
+    name: str | None = None,
+    variable_def: object = None,
+    dtype: DTypeLike | None = None,
+    expected_shape: object = None,
+    import_scope: object = None,
+    constraint: Callable[[Any], Any] | None = None,
+    use_resource: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Create a variable; `collections`, `expected_shape` and `use_resource` have no effect."""
+    kwargs |= {"validate_shape": validate_shape, "name": name, "constraint": constraint}
+    return tf.Variable(initial_value, trainable, dtype=dtype, **kwargs)
+
+
+class Variable(tf.Variable, metaclass=_VariableType):
     """`tf.Variable` with the parameters of version 1."""
 
 

@@ -20,7 +20,12 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.tracing.trace import CompositeResultSlot, TensorSlot
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor, named_spec_classes
+from meshflow.core.values.composite import (
+    CompositeSpec,
+    CompositeTensor,
+    find_spec_name,
+    named_spec_classes,
+)
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor
@@ -58,9 +63,9 @@ def get_spec_name(spec: CompositeSpec) -> str:
     """
     if type(spec) in _SPEC_CLASSES.values():
         return type(spec).__name__
-    for name, spec_class in named_spec_classes.items():
-        if spec_class is type(spec):
-            return name
+    name = find_spec_name(type(spec))
+    if name is not None:
+        return name
     raise UnsavableError(
         f"a {spec.value_type.__name__}, which has no name in files. Define the attribute __name__ = "
         f"'package.{spec.value_type.__name__}' in the class"

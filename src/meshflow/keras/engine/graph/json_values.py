@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import SparseTensorSpec
-from meshflow.core.values.composite import CompositeSpec, is_extension_spec, named_spec_classes
+from meshflow.core.values.composite import (
+    CompositeSpec,
+    find_spec_name,
+    is_extension_spec,
+    named_spec_classes,
+)
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -45,11 +50,10 @@ def serialize_value(value: PyTree) -> Json:
             "serialized": [shape, value.dtype.name, value.name],
         }
     if isinstance(value, CompositeSpec):
-        name = f"tf.{type(value).__name__}"
-        if is_extension_spec(value):
-            name = next((n for n, cls in named_spec_classes.items() if cls is type(value)), "")
-            if not name:
-                return None
+        is_own = not is_extension_spec(value)
+        name = f"tf.{type(value).__name__}" if is_own else find_spec_name(type(value))
+        if name is None:
+            return None
         parts = [serialize_value(part) for part in value._serialize()]
         return {"class_name": "TypeSpec", "type_spec": name, "serialized": parts}
     if isinstance(value, DType):

@@ -60,16 +60,15 @@ def write_structure(proto: Message, value: PyTree) -> None:
     elif isinstance(value, str):
         proto.string_value = value
     elif isinstance(value, TensorSpec):
-        is_bounded = isinstance(value, BoundedTensorSpec)
-        spec = proto.bounded_tensor_spec_value if is_bounded else proto.tensor_spec_value
+        spec = proto.tensor_spec_value
+        if isinstance(value, BoundedTensorSpec):
+            spec = proto.bounded_tensor_spec_value
+            for field in ("minimum", "maximum"):
+                text = make_tensor_proto(getattr(value, field)).SerializeToString()
+                getattr(spec, field).ParseFromString(text)
         spec.dtype = to_dtype_enum(value.dtype)
         spec.name = value.name or ""
         write_shape(spec.shape, get_sizes(value.shape))
-        if isinstance(value, BoundedTensorSpec):
-            bounded = proto.bounded_tensor_spec_value
-            for field in ("minimum", "maximum"):
-                text = make_tensor_proto(getattr(value, field)).SerializeToString()
-                getattr(bounded, field).ParseFromString(text)
     elif isinstance(value, DType):
         proto.tensor_dtype_value = to_dtype_enum(value)
     elif isinstance(value, TensorShape):

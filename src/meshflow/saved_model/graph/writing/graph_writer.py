@@ -29,6 +29,7 @@ from meshflow.saved_model.graph.format.nodes import (
     write_shape,
 )
 from meshflow.saved_model.graph.format.structured_values import (
+    encode_structure,
     get_sizes,
     write_argument_spec,
     write_structure,
@@ -489,10 +490,8 @@ def _set_user_object(proto: Message, identifier: str) -> None:
 def _set_tensor_info(proto: Message, names: Iterator[str], spec: PyTree) -> None:
     """Describe an argument or a result, given an iterator of the names of its tensors."""
     if isinstance(spec, CompositeSpec):
-        described = messages.StructuredValue()
-        write_structure(described, spec)
         composite = proto.composite_tensor
-        composite.type_spec = described.type_spec_value.SerializeToString()
+        composite.type_spec = encode_structure(spec).type_spec_value.SerializeToString()
         for part in list_component_specs(spec):
             _set_tensor_info(composite.components.add(), names, part)
         return
