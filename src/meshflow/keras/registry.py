@@ -281,11 +281,16 @@ class ObjectRegistry:
         if not isinstance(target, type):
             return target
         if isinstance(config, dict):
-            config = {
-                k: self.get(v, custom_objects) if isinstance(v, dict) and OBJECT_MARK in v else v
-                for k, v in config.items()
-            }
+            config = {k: self._create_marked(v, custom_objects) for k, v in config.items()}
         return _create_from_config(target, config, custom_objects)
+
+    def _create_marked(self, entry: Any, custom_objects: CustomObjects) -> Any:
+        """Return the object for a marked entry of a configuration; other entries unchanged."""
+        if not isinstance(entry, dict) or OBJECT_MARK not in entry:
+            return entry
+        # A layer may hold an initializer, or another object that is no layer.
+        every_kind = ObjectRegistry("object", collect_objects() | self.table)
+        return find_registry(entry, every_kind).get(entry, custom_objects)
 
     def _make_unknown_name_error(self, name: str) -> UnknownNameError:
         similar_names = difflib.get_close_matches(name, self.table, n=5, cutoff=0.5)

@@ -80,7 +80,7 @@ def serialize_keras_object(
         return tuple(parts) if isinstance(obj, tuple) else parts
     if isinstance(obj, dict):
         return {key: serialize_keras_object(value) for key, value in obj.items()}
-    if hasattr(obj, "get_config") and not isinstance(obj, type):
+    if _is_object(obj):
         return _serialize_instance(obj)
     if callable(obj) and hasattr(obj, "__name__"):
         return _serialize_function(obj)
@@ -114,8 +114,11 @@ def _serialize_instance(obj: Any) -> Config:
 def _serialize_entry(value: object) -> Json:
     """Serialize an entry of a configuration; `from_config` receives an object for a marked one."""
     serialized: Any = serialize_keras_object(value)
-    is_object = hasattr(value, "get_config") and not isinstance(value, type)
-    return serialized | {OBJECT_MARK: True} if is_object else serialized
+    return serialized | {OBJECT_MARK: True} if _is_object(value) else serialized
+
+
+def _is_object(value: object) -> bool:
+    return hasattr(value, "get_config") and not isinstance(value, type)
 
 
 def _serialize_function(obj: Any) -> Config:
@@ -245,6 +248,9 @@ def _deserialize(config: object, registry: ObjectRegistry, custom_objects: Custo
         return config
     if isinstance(config, (list, tuple)):
         return [_deserialize(part, registry, custom_objects) for part in config]
+    if _is_object(config):
+        # `from_config` of a class received the object for a marked entry.
+        return config
     if not isinstance(config, dict):
         raise TypeError(f"Could not parse config: {config!r}")
     if "class_name" not in config or "config" not in config:
