@@ -171,8 +171,7 @@ def _clone_custom_model(
             f"models. Received model of type {type(model).__name__!r}, with clone_function={clone_function!r} and "
             f"input_tensors={input_tensors!r}"
         )
-    clone = cast(Model, type(model).from_config(model.get_config()))
-    return clone
+    return cast(Model, type(model).from_config(model.get_config()))
 
 
 def _copy_attached(model: Model, target: Model) -> None:

@@ -278,7 +278,10 @@ def model_from_config(config: Config, custom_objects: CustomObjects = None) -> M
       (None, 2)
     """
     if not isinstance(config, dict) or not {"class_name", "config"} <= set(config):
-        raise TypeError("model_from_config: expected a dictionary with class_name and config.")
+        raise TypeError(
+            "model_from_config: expected a dictionary with class_name and config, as from to_json or tf.keras.layers.serialize, "
+            f"got {config!r:.100}."
+        )
     with registry.custom_object_scope(custom_objects or {}):
         config = from_keras_3(config)
         return registry.LAYERS.deserialize(config, custom_objects)
