@@ -5,7 +5,10 @@ The format is `{'module', 'class_name', 'config', 'registered_name'}`.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,11 +36,27 @@ from meshflow.keras.safe_mode import safe_mode_scope as safe_mode_scope
 __all__ = [
     "build_and_compile",
     "deserialize_keras_object",
+    "mark_objects",
     "serialize",
     "serialize_keras_object",
     "serialize_legacy",
     "to_legacy_config",
 ]
+
+
+_marks_objects: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "marks_objects", default=False
+)
+
+
+@contextlib.contextmanager
+def mark_objects() -> Iterator[None]:
+    """Mark the objects in the result of `get_config`, so that `from_config` receives objects, as for files of Keras 2."""
+    token = _marks_objects.set(True)
+    try:
+        yield
+    finally:
+        _marks_objects.reset(token)
 
 
 def serialize(obj: object, use_legacy_format: bool = False) -> Json:
@@ -112,9 +131,9 @@ def _serialize_instance(obj: Any) -> Config:
 
 
 def _serialize_entry(value: object) -> Json:
-    """Serialize an entry of a configuration; `from_config` receives an object for a marked one."""
     serialized: Any = serialize_keras_object(value)
-    return serialized | {OBJECT_MARK: True} if _is_object(value) else serialized
+    is_marked = _marks_objects.get() and _is_object(value)
+    return serialized | {OBJECT_MARK: True} if is_marked else serialized
 
 
 def _is_object(value: object) -> bool:
