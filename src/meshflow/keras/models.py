@@ -11,7 +11,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.engine.graph.graph import get_graph
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
@@ -100,7 +100,8 @@ def clone_model(
         raise ValueError(
             f"Expected `clone_function` argument to be a callable. Received: clone_function={clone_function}"
         )
-    config = model.get_config()
+    with serialization.mark_objects():
+        config = model.get_config()
     originals = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
     if clone_function is None:
         # A class that is not registered cannot be found by its name in the configuration.
@@ -171,8 +172,7 @@ def _clone_custom_model(
             f"models. Received model of type {type(model).__name__!r}, with clone_function={clone_function!r} and "
             f"input_tensors={input_tensors!r}"
         )
-    clone = cast(Model, type(model).from_config(model.get_config()))
-    return clone
+    return cast(Model, type(model).from_config(model.get_config()))
 
 
 def _copy_attached(model: Model, target: Model) -> None:

@@ -281,16 +281,16 @@ class ObjectRegistry:
         if not isinstance(target, type):
             return target
         if isinstance(config, dict):
-            config = {k: self._restore_entry(v, custom_objects) for k, v in config.items()}
+            config = {k: self._create_marked(v, custom_objects) for k, v in config.items()}
         return _create_from_config(target, config, custom_objects)
 
-    def _restore_entry(self, value: Json, custom_objects: CustomObjects) -> Any:
-        """Return the object of a marked entry, which may be in another table: layers have initializers."""
-        if not isinstance(value, dict) or not {OBJECT_MARK, "class_name"} <= value.keys():
-            return value
-        is_own = self.find(value["class_name"], custom_objects) is not None
-        default = self if is_own else ObjectRegistry(self.item_name, collect_objects())
-        return find_registry(value, default).get(value, custom_objects)
+    def _create_marked(self, entry: Any, custom_objects: CustomObjects) -> Any:
+        """Return the object for a marked entry of a configuration; other entries unchanged."""
+        if not isinstance(entry, dict) or OBJECT_MARK not in entry:
+            return entry
+        # A layer may hold an initializer, or another object that is no layer.
+        every_kind = ObjectRegistry("object", collect_objects() | self.table)
+        return find_registry(entry, every_kind).get(entry, custom_objects)
 
     def _make_unknown_name_error(self, name: str) -> UnknownNameError:
         similar_names = difflib.get_close_matches(name, self.table, n=5, cutoff=0.5)

@@ -5,7 +5,10 @@ The format is `{'module', 'class_name', 'config', 'registered_name'}`.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,11 +36,27 @@ from meshflow.keras.safe_mode import safe_mode_scope as safe_mode_scope
 __all__ = [
     "build_and_compile",
     "deserialize_keras_object",
+    "mark_objects",
     "serialize",
     "serialize_keras_object",
     "serialize_legacy",
     "to_legacy_config",
 ]
+
+
+_marks_objects: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "marks_objects", default=False
+)
+
+
+@contextlib.contextmanager
+def mark_objects() -> Iterator[None]:
+    """Mark the objects in the result of `get_config`, so that `from_config` receives objects, as for files of Keras 2."""
+    token = _marks_objects.set(True)
+    try:
+        yield
+    finally:
+        _marks_objects.reset(token)
 
 
 def serialize(obj: object, use_legacy_format: bool = False) -> Json:
@@ -80,7 +99,7 @@ def serialize_keras_object(
         return tuple(parts) if isinstance(obj, tuple) else parts
     if isinstance(obj, dict):
         return {key: serialize_keras_object(value) for key, value in obj.items()}
-    if hasattr(obj, "get_config") and not isinstance(obj, type):
+    if _is_object(obj):
         return _serialize_instance(obj)
     if callable(obj) and hasattr(obj, "__name__"):
         return _serialize_function(obj)
@@ -112,10 +131,13 @@ def _serialize_instance(obj: Any) -> Config:
 
 
 def _serialize_entry(value: object) -> Json:
-    """Serialize an entry of a configuration; `from_config` receives an object for a marked one."""
     serialized: Any = serialize_keras_object(value)
-    is_object = hasattr(value, "get_config") and not isinstance(value, type)
-    return serialized | {OBJECT_MARK: True} if is_object else serialized
+    is_marked = _marks_objects.get() and _is_object(value)
+    return serialized | {OBJECT_MARK: True} if is_marked else serialized
+
+
+def _is_object(value: object) -> bool:
+    return hasattr(value, "get_config") and not isinstance(value, type)
 
 
 def _serialize_function(obj: Any) -> Config:
@@ -245,8 +267,8 @@ def _deserialize(config: object, registry: ObjectRegistry, custom_objects: Custo
         return config
     if isinstance(config, (list, tuple)):
         return [_deserialize(part, registry, custom_objects) for part in config]
-    if hasattr(config, "get_config"):
-        # An entry that `get_config` had not serialized, see `OBJECT_MARK`.
+    if _is_object(config):
+        # `from_config` of a class received the object for a marked entry.
         return config
     if not isinstance(config, dict):
         raise TypeError(f"Could not parse config: {config!r}")

@@ -1,6 +1,7 @@
 import csv
 import os
 import pathlib
+import pickle
 
 import numpy as np
 import pytest
@@ -194,6 +195,14 @@ def test_cooldown_of_a_reduced_rate():
     assert not callback.in_cooldown()
     callback.cooldown_counter = 1
     assert callback.in_cooldown()
+
+
+def test_monitoring_callbacks_are_pickled_and_warn_at_their_creation():
+    for cls in (callbacks.EarlyStopping, callbacks.ReduceLROnPlateau):
+        with pytest.warns(UserWarning, match="mode best is unknown") as warned:
+            callback = pickle.loads(pickle.dumps(cls(mode="best")))
+        assert warned[0].filename == __file__
+        assert callback.monitor_op(1.0, 2.0) and not callback.monitor_op(2.0, 1.0)
 
 
 def test_logs_are_always_dictionaries():

@@ -92,6 +92,34 @@ def test_subclasses_are_configured_by_their_arguments():
     assert OfLayer(keras.layers.Dense(2)).get_config() == {}
 
 
+@pytest.mark.parametrize("extension", [".keras", ".h5"])
+@pytest.mark.parametrize("converts", [False, True])
+def test_objects_of_other_kinds_in_configurations_of_layers(extension, converts, tmp_path):
+    @keras.saving.register_keras_serializable("objects")
+    class Holder(keras.layers.Layer):
+        def __init__(self, start, sublayer, **kwargs):
+            super().__init__(**kwargs)
+            self.start, self.sublayer = start, sublayer
+
+        def get_config(self):
+            return super().get_config() | {"start": self.start, "sublayer": self.sublayer}
+
+        @classmethod
+        def from_config(cls, config):
+            if converts:
+                config["start"] = keras.initializers.deserialize(config["start"])
+                config["sublayer"] = keras.saving.deserialize_keras_object(config["sublayer"])
+            return cls(**config)
+
+    layer = Holder(keras.initializers.Constant(3.0), keras.layers.ReLU())
+    model = keras.Sequential([keras.Input((3,)), layer])
+    model.save(tmp_path / f"model{extension}")
+    loaded = keras.models.load_model(tmp_path / f"model{extension}")
+    for copy in (loaded, keras.models.clone_model(model)):
+        assert copy.layers[0].start.value == 3.0
+        assert isinstance(copy.layers[0].sublayer, keras.layers.ReLU)
+
+
 def test_build_and_compile_configurations():
     layer = keras.layers.Dense(2)
     assert layer.get_build_config() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
 import jax
@@ -41,7 +42,7 @@ class MonitorCallback(Callback):
         """
         if mode not in ("auto", "min", "max"):
             warnings.warn(
-                f"{self._description} mode {mode} is unknown, fallback to auto mode.", stacklevel=4
+                f"{self._description} mode {mode} is unknown, fallback to auto mode.", stacklevel=3
             )
             mode = "auto"
         is_maximized = mode == "max" or (
@@ -154,6 +155,12 @@ class PlateauArguments(TypedDict, total=False):
     epsilon: float
 
 
+def _compare_with_margin(
+    compare: Callable[[Any, Any], Any], margin: float, value: float, best: float
+) -> bool:
+    return bool(compare(value, best + margin))
+
+
 class ReduceLROnPlateau(MonitorCallback):
     """Callback that reduces the learning rate when a metric has stopped improving.
 
@@ -198,9 +205,8 @@ class ReduceLROnPlateau(MonitorCallback):
         self.factor, self.patience, self.verbose = factor, patience, verbose
         self.cooldown, self.min_lr = cooldown, min_lr
         self._set_monitor(monitor, mode, kwargs.pop("epsilon", min_delta))
-        compare, signed_delta = self.monitor_op, self.min_delta
-        self.monitor_op = lambda value, best: compare(value, best + signed_delta)
-        self.min_delta = abs(signed_delta)
+        self.monitor_op = partial(_compare_with_margin, self.monitor_op, self.min_delta)
+        self.min_delta = abs(self.min_delta)
         self._reset()
 
     def in_cooldown(self) -> bool:

@@ -111,9 +111,11 @@ class Initializer:
             )
         dtype = as_dtype(dtype or settings.floatx())
         if dtype is string:
-            raise ValueError(f"Expected numeric or boolean dtype, got {dtype}.")
+            raise ValueError(
+                f"{type(self).__name__}: Expected numeric or boolean dtype, got {dtype}."
+            )
         if self._needs_floating_dtype and not dtype.is_floating:
-            raise ValueError(f"Expected floating point type, got {dtype}.")
+            raise ValueError(f"{type(self).__name__}: Expected floating point type, got {dtype}.")
         sizes = (shape,) if isinstance(shape, int) else shape
         values = self.values(tuple(int(s) for s in sizes))
         if size is not None:

@@ -54,7 +54,7 @@ class Merge(Layer):
             or len(input_shape) < 1
         ):
             raise ValueError(
-                f"A merge layer should be called on a list of inputs, at least 1. Received: input_shape={input_shape} (layer {self.name})."
+                f"A merge layer should be called on a list of inputs (at least 1). Received: input_shape={input_shape} (layer {self.name})."
             )
         self.built = True
 

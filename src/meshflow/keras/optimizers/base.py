@@ -168,10 +168,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             return
         with init_scope():
             self._create_slots(new)
-        if self.use_ema:
-            for var in new:
-                with init_scope():
-                    self.add_slot(var, "average", None if var.has_no_value else var.numpy())
+            for var in new if self.use_ema else ():
+                self.add_slot(var, "average", None if var.has_no_value else var.numpy())
         if self.gradient_accumulation_steps:
             self._create_accumulators(new)
         self._run_build_hooks()

@@ -165,12 +165,8 @@ class Hyperparameters:
 
     @learning_rate.setter
     def learning_rate(self, value: TensorLike | LearningRateSchedule) -> None:
-        is_schedule = isinstance(value, LearningRateSchedule)
-        if (
-            self._since_2_11
-            and not is_schedule
-            and isinstance(self._learning_rate, LearningRateSchedule)
-        ):
+        has_schedule = self._since_2_11 and isinstance(self._learning_rate, LearningRateSchedule)
+        if has_schedule and not isinstance(value, LearningRateSchedule):
             raise TypeError(
                 f"{type(self).__name__} was created with a `LearningRateSchedule`, so its learning rate is not settable to "
                 f"{value!r}. Create it with a number, or set another schedule."
@@ -188,7 +184,7 @@ class Hyperparameters:
         self._set_hyper("learning_rate", value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in type(self).hyper_names and name != "learning_rate" and "_hyper" in self.__dict__:
+        if name in type(self).hyper_names and "_hyper" in self.__dict__:
             self._set_hyper(name, value)
         else:
             if name in type(self).setting_names and value is not None:

@@ -277,10 +277,14 @@ def model_from_config(config: Config, custom_objects: CustomObjects = None) -> M
       >>> tf.keras.models.model_from_config(config).output_shape
       (None, 2)
     """
+    expected = (
+        "model_from_config: expected a dictionary with class_name and config, as from to_json or "
+        f"tf.keras.layers.serialize, got {config!r:.100}."
+    )
     if not isinstance(config, dict):
-        raise TypeError(f"model_from_config: expected a dictionary, got {type(config).__name__}.")
+        raise TypeError(expected)
     if not {"class_name", "config"} <= set(config):
-        raise ValueError("model_from_config: expected a dictionary with class_name and config.")
+        raise ValueError(expected)
     with registry.custom_object_scope(custom_objects or {}):
         config = from_keras_3(config)
         return registry.LAYERS.deserialize(config, custom_objects)

@@ -312,7 +312,7 @@ def test_constants_of_a_longest_length_may_be_cut_to_unknown_ones():
     y = tf.keras.layers.Lambda(lambda t: t + positions[:, : tf.shape(t)[1]])(x)
     assert y.shape == [None, None, 3]
     assert tf.keras.Model(x, y)(tf.ones([2, 7, 3])).shape == [2, 7, 3]
-    with pytest.raises(ValueError, match=r"\(None, None, 3\), \(1, 2, 5\)"):
+    with pytest.raises(ValueError, match=r"\[None, None, 3\] vs. \[1, 2, 5\]"):
         tf.keras.layers.Lambda(lambda t: t + tf.ones([1, 2, 5]))(x)
 
 

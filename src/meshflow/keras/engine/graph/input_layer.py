@@ -80,12 +80,13 @@ class InputLayer(Layer):
         self.sparse = sparse or isinstance(type_spec, SparseTensorSpec)
         if self.ragged and self.sparse:
             raise ValueError("Cannot set both sparse and ragged to True in a Keras input.")
-        given = (input_shape, batch_size, kwargs.get("batch_input_shape"))
-        if type_spec is not None and any(value is not None for value in (*given, dtype)):
+        batch_input_shape = kwargs.get("batch_input_shape")
+        given = (input_shape, batch_size, batch_input_shape, dtype)
+        if type_spec is not None and any(value is not None for value in given):
             raise ValueError(
                 f"Input: type_spec={type_spec} defines the shape and dtype, so all other args except `name` must be None."
             )
-        if input_shape is not None and kwargs.get("batch_input_shape") is not None:
+        if input_shape is not None and batch_input_shape is not None:
             raise ValueError(
                 "Only provide the `input_shape` OR `batch_input_shape` argument to InputLayer, not both at the same time."
             )
@@ -93,8 +94,8 @@ class InputLayer(Layer):
             output = KerasTensor(type_spec)
             batch_shape: tuple[int | None, ...] = tuple(output.shape.as_list())
             dtype = output.dtype
-        elif kwargs.get("batch_input_shape") is not None:
-            batch_shape = tuple(TensorShape(kwargs["batch_input_shape"]))
+        elif batch_input_shape is not None:
+            batch_shape = tuple(TensorShape(batch_input_shape))
         elif input_shape is not None:
             inner = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
             batch_shape = (batch_size, *inner)
@@ -186,8 +187,7 @@ def Input(
       >>> y.shape
       TensorShape([None, 3])
     """
-    batch_shape = kwargs.pop("batch_input_shape", None)
-    batch_shape = kwargs.pop("batch_shape", batch_shape)
+    batch_shape = kwargs.pop("batch_shape", kwargs.pop("batch_input_shape", None))
     if kwargs:
         raise ValueError(f"Unrecognized keyword arguments to Input: {sorted(kwargs)}")
     if shape is not None and batch_shape is not None:
@@ -203,6 +203,6 @@ def Input(
         name=name,
         ragged=bool(ragged),
         type_spec=type_spec,
-        **({"batch_input_shape": batch_shape} if batch_shape is not None else {}),
+        batch_input_shape=batch_shape,
     )
     return layer.inbound_nodes[0].outputs

@@ -222,7 +222,7 @@ class SymbolicCallMethods:
     # Code written for TensorFlow reads this name.
     _outbound_nodes = outbound_nodes
 
-    def _get_only_node(self, attribute: str) -> Node:
+    def _get_first_node(self, attribute: str) -> Node:
         if not self._inbound_nodes:
             raise AttributeError(
                 f"Layer {self.name} has no inbound nodes: it is not connected, so it has no {attribute}. Call it on a "
@@ -233,8 +233,7 @@ class SymbolicCallMethods:
     @property
     def input(self) -> Tensor:
         """Return the symbolic input of the layer's first call."""
-        node = self._get_only_node("input")
-        return node.outputs if node.is_input else node.input_tensors
+        return _get_inputs(self._get_first_node("input"))
 
     @property
     def input_mask(self) -> PyTree:
@@ -249,7 +248,7 @@ class SymbolicCallMethods:
     @property
     def output(self) -> Tensor:
         """Return the symbolic output of the layer's first call."""
-        return self._get_only_node("output").outputs
+        return self._get_first_node("output").outputs
 
     @property
     def input_shape(self) -> PyTree:
@@ -258,8 +257,7 @@ class SymbolicCallMethods:
             raise AttributeError(
                 f"The layer {self.name} has never been called and thus has no defined input shape."
             )
-        nodes = self._inbound_nodes
-        inputs = [n.outputs if n.is_input else n.input_tensors for n in nodes]
+        inputs = [_get_inputs(node) for node in self._inbound_nodes]
         if len({str(get_shapes(i)) for i in inputs}) > 1:
             raise AttributeError(
                 f"The layer {self.name} has multiple inbound nodes with different input shapes. Hence the notion "
@@ -282,10 +280,9 @@ class SymbolicCallMethods:
             )
         return as_tuples(get_shapes(self._inbound_nodes[0].outputs))
 
-    def get_input_at(self, node_index: int, attribute: str = "input") -> PyTree:
+    def get_input_at(self, node_index: int) -> PyTree:
         """Return the symbolic input of one call."""
-        node = self._get_node(node_index, attribute)
-        return node.outputs if node.is_input else node.input_tensors
+        return _get_inputs(self._get_node(node_index, "input"))
 
     def get_output_at(self, node_index: int) -> PyTree:
         """Return the symbolic output of one call."""
@@ -305,11 +302,11 @@ class SymbolicCallMethods:
 
     def get_input_shape_at(self, node_index: int) -> PyTree:
         """Return the input shape of one call."""
-        return as_tuples(get_shapes(self.get_input_at(node_index, "input shape")))
+        return as_tuples(get_shapes(_get_inputs(self._get_node(node_index, "input shape"))))
 
     def get_output_shape_at(self, node_index: int) -> PyTree:
         """Return the output shape of one call."""
-        return as_tuples(get_shapes(self.get_output_at(node_index)))
+        return as_tuples(get_shapes(self._get_node(node_index, "output shape").outputs))
 
     def get_input_mask_at(self, node_index: int) -> PyTree:
         """Return the symbolic mask of the input of one call, or None."""
@@ -318,6 +315,11 @@ class SymbolicCallMethods:
     def get_output_mask_at(self, node_index: int) -> PyTree:
         """Return the symbolic mask of the output of one call, or None."""
         return _get_masks(self.get_output_at(node_index))
+
+
+def _get_inputs(node: Node) -> PyTree:
+    """Return the symbolic inputs of a call; those of an input layer are its outputs."""
+    return node.outputs if node.is_input else node.input_tensors
 
 
 def _get_masks(tensors: PyTree) -> PyTree:

@@ -77,7 +77,8 @@ def to_plain_config(model: Layer, own_calls: bool = False) -> Json:
         )
     token = _keep_own_calls.set(own_calls)
     try:
-        return serialization.to_legacy_config(json.loads(to_json(model.get_config())))
+        with serialization.mark_objects():
+            return serialization.to_legacy_config(json.loads(to_json(model.get_config())))
     finally:
         _keep_own_calls.reset(token)
 
@@ -103,8 +104,9 @@ def model_to_json(model: Any, **kwargs: Any) -> str:
       model: The model.
       **kwargs: Arguments of `json.dumps`.
     """
-    content = {"class_name": type(model).__name__, "config": model.get_config()}
-    return to_json({**content, "keras_version": KERAS_VERSION, "backend": "jax"}, **kwargs)
+    with serialization.mark_objects():
+        content = {"class_name": type(model).__name__, "config": model.get_config()}
+        return to_json({**content, "keras_version": KERAS_VERSION, "backend": "jax"}, **kwargs)
 
 
 # ---- graphs ------------------------------------------------------------------------------

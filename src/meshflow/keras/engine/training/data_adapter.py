@@ -262,8 +262,10 @@ class DataHandler:
         elif isinstance(x, Iterable) or hasattr(x, "__getitem__"):
             for value, name in ((y, "y"), (sample_weight, "sample_weight")):
                 if value is not None:
+                    kind = "python generator" if isinstance(x, Iterator) else type(x).__name__
+                    kind = "dataset" if hasattr(x, "element_spec") else kind
                     raise ValueError(
-                        f"`{name}` argument is not supported when using python generator or {type(x).__name__} as input: it must yield (x, y) or (x, y, sample_weight)."
+                        f"`{name}` argument is not supported when using {kind} as input: it must yield (x, y) or (x, y, sample_weight)."
                     )
             # `batch_size` is ignored, as in Keras: the elements are batches.
             self.source = IterableSource(x, shuffle)
