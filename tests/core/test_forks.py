@@ -35,12 +35,14 @@ works = {
     "function": lambda: float(tf.reduce_sum(double(big))),
     "variable": lambda: float(tf.reduce_sum(tf.Variable(big))),
     "compiled": lambda: double(inputs).shape,
+    "stack": lambda: tf.stack([large, large]).shape,
 }
 if "early" in sys.argv:
     print(in_a_fork(works["op"]))
 else:
     variable, inputs = tf.Variable(big), tf.linalg.matmul(big, big)
-    double(inputs)
+    large = tf.ones([1000, 1000])
+    double(inputs), tf.stack([large, large])
     for work in works.values():
         print(in_a_fork(work))
     print(report(works["op"]))
@@ -58,7 +60,7 @@ def run(*arguments):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 def test_a_fork_after_the_first_use_says_what_to_do():
     *late, parent = run()
-    assert len(late) == 4
+    assert len(late) == 5
     for text in late:
         assert text.startswith("RuntimeError: Process ") and "'spawn'" in text, text
     assert parent == "gave 27000000.0"

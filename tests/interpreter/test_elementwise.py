@@ -1,11 +1,14 @@
 """Elementwise primitives on corner values of each dtype, next to XLA."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
 from interpreter.comparison import check
+from meshflow.interpreter.elementwise import make_selection
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -131,6 +134,14 @@ def test_selection_and_bits(block, monkeypatch):
         ]
 
     check(run, x, y, which)
+
+
+@pytest.mark.parametrize("sizes", list(itertools.product((1, 40), repeat=3)))
+def test_selection_from_operands_of_size_1(sizes, monkeypatch):
+    monkeypatch.setattr("meshflow.interpreter.elementwise.BLOCK_SIZE", 16)
+    p, x, y = (np.arange(1, n + 1, dtype=np.float32) for n in sizes)
+    result = make_selection(np.dtype(np.float32))(p % 2 == 0, x, y)
+    np.testing.assert_array_equal(result, np.where(p % 2 == 0, y, x))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -154,6 +154,8 @@ def test_segments():
     x = np.arange(8.0).reshape(4, 2)
     assert_close(tf.math.segment_sum(x, [0, 0, 2, 2]), [[2, 4], [0, 0], [10, 12]])
     assert_close(tf.math.segment_mean(x, [0, 0, 1, 1]), [[1, 2], [5, 6]])
+    means = tf.math.segment_mean([1, 2, 4], [0, 0, 0])
+    assert means.dtype == tf.int32 and means.numpy().tolist() == [2]
     assert_close(tf.math.unsorted_segment_max(x, [1, 0, 1, -1], 2), [[2, 3], [4, 5]])
     with pytest.raises(tf.errors.InvalidArgumentError, match="increasing"):
         tf.math.segment_sum(x, [1, 0, 0, 0])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeAlias
 
 from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import ClosedJaxpr, Jaxpr, JaxprEqn
+from meshflow.environment.types import ClosedJaxpr, Jaxpr
 
 AnyJaxpr: TypeAlias = Jaxpr | ClosedJaxpr
 
 
-def find_inner_jaxprs(equation: JaxprEqn) -> list[AnyJaxpr]:
+class _Parametrized(Protocol):
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+
+
+def find_inner_jaxprs(equation: _Parametrized) -> list[AnyJaxpr]:
     """Return the jaxprs in an equation's parameters, open or closed."""
     found: list[AnyJaxpr] = []
     for value in equation.params.values():

@@ -246,6 +246,9 @@ def make_selection(dtype: np.dtype) -> Compute:
     def select(p: HostArray, a: HostArray, b: HostArray) -> HostArray:
         if p.ndim == 0:
             return np.array(b if p else a)
+        if not p.shape == a.shape == b.shape:
+            # In place of an unknown size, constants have size 1.
+            p, a, b = np.broadcast_arrays(p, a, b)
         out = np.empty(p.shape, integer)
         p, a, b = p.view(np.int8), a.view(integer), b.view(integer)
         if _is_zero(a):

@@ -134,7 +134,7 @@ class Program:
     def _list_symbols(self, node: Node) -> tuple[int, ...] | None:
         if node.is_static:
             return ()
-        if any(map(_has_inner_jaxpr, node.params.values())):
+        if find_inner_jaxprs(node):
             return None
         shapes = [self._values[i].shape for i in (*node.inputs, *node.outputs)]
         found: set[int] = set()
@@ -230,7 +230,7 @@ class Program:
             node.is_static
             and node.rule.is_pure
             and all(i in self.constants for i in node.inputs)
-            and not any(type(n) is Symbol for shape in shapes for n in shape)
+            and not has_symbols(*shapes)
             and (
                 node.rule.is_view or sum(map(math.prod, shapes)) <= MAX_CONSTANT_SIZE  # type: ignore[arg-type]
             )
@@ -321,12 +321,10 @@ class Program:
         for node in self._nodes:
             if node.is_static:
                 continue
-            for name, value in node.params.items():
-                if name in node.symbolic_params:
-                    node.symbolic_params[name] = self.symbols.intern_all(value)
-                for inner in value if isinstance(value, (tuple, list)) else (value,):
-                    if isinstance(inner, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
-                        self._make_inner_program(inner)
+            for name, value in node.symbolic_params.items():
+                node.symbolic_params[name] = self.symbols.intern_all(value)
+            for inner in find_inner_jaxprs(node):
+                self._make_inner_program(inner)
         self.constants = {i: c for i, c in self.constants.items() if i in live}
 
     def bind(
@@ -423,12 +421,6 @@ class Program:
         node = self._nodes[i]
         compute = node.rule.build(self._specialize(node, dims, sizes, specs))
         return make_step(compute, node, self._memory.targets[i])
-
-
-def _has_inner_jaxpr(value: object) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(map(_has_inner_jaxpr, value))
-    return isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr))
 
 
 def _collect_symbols(value: object, found: set[int]) -> None:

@@ -287,7 +287,9 @@ def _scatter_to_maxima(
     # Padding never equals a maximum, and windows with NaN have none.
     padding = wide.type(np.nan) if wide.kind == "f" else get_identity(np.maximum, wide)
     select = make_selection(wide)
-    zero = np.broadcast_to(np.zeros((), wide), (1,) * len(geometry.shape))
+    zeros, zeros_of_image = (
+        np.broadcast_to(wide.type(0), shape) for shape in (geometry.grid, geometry.shape)
+    )
 
     def scatter(x: HostArray, y: HostArray, g: HostArray) -> HostArray:
         x, y, g = (a.astype(wide, copy=False) for a in (x, y, g))
@@ -298,10 +300,10 @@ def _scatter_to_maxima(
             is_first = np.equal(padded_x[index], y)
             np.logical_and(is_first, is_pending, is_first)
             np.logical_xor(is_pending, is_first, is_pending)
-            total[index] += select(is_first, zero, g)
+            total[index] += select(is_first, zeros, g)
         result = total[geometry.inner]
         if is_gated:
-            result = select(x > 0, zero, result)
+            result = select(x > 0, zeros_of_image, result)
         return np.array(result, dtype)
 
     return scatter

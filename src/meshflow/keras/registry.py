@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
-from meshflow.environment.types import Config, Json
+from meshflow.environment.types import Config
 
 if TYPE_CHECKING:
 

@@ -448,7 +448,7 @@ def make_product(
 
 
 def choose_column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
-    """Return a function that sums leading axes as a product with a row of ones, or None.
+    """Return a function that sums leading axes, or None.
 
     Such sums are the gradients of biases. Without AVX-512, oneDNN multiplies by a row of ones.
     """

@@ -1,8 +1,8 @@
 """NumPy implementations of cheap ops, in eager mode and for functions of elements in input pipelines.
 
 Tracing or calling a program costs more than flipping a small image. The results are bitwise equal to those
-of the compiled programs; ops with results that could differ (sums, half precision, conversions from
-floats to integers) are left to the programs. Quotients are the exception: they are rounded once, as
+of the compiled programs; ops with results that could differ (sums along axes, half precision, conversions
+from floats to integers) are left to the programs. Sums by index add in order, as programs do. Quotients are the exception: they are rounded once, as
 in TensorFlow, where XLA multiplies by the reciprocal of a scalar.
 """
 
@@ -159,7 +159,8 @@ def _reduce_rows(
 
 def _reduce_segments(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     (data, ids), (count, kind) = arrays, static
-    if not _is_summable(data) or kind == "prod":
+    divides_integers = kind in ("mean", "sqrt_n") and data.dtype.kind != "f"
+    if not _is_summable(data) or divides_integers or kind == "prod":
         return None
     rows, ids = data.reshape(ids.size, *data.shape[ids.ndim :]), ids.reshape(-1)
     if kind in ("max", "min"):

@@ -109,7 +109,9 @@ def apply_to_similar(op: Op, tensors: Sequence[Any], static: tuple[Any, ...]) ->
     """
     if context.trace is not None or context.tapes or context.computes_on_host:
         return None
-    if context.host_recorder is not None or any(type(t) is not Tensor for t in tensors):
+    if ForkState.forked_late or context.host_recorder is not None:
+        return None
+    if any(type(t) is not Tensor for t in tensors):
         return None
     arrays = [t._value for t in tensors]
     dtype = arrays[0].dtype

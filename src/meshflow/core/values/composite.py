@@ -12,6 +12,7 @@ A composite tensor with strings is a constant of a trace, like a tensor of strin
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Self, TypeGuard
 
@@ -192,8 +193,7 @@ class CompositeSpec(TypeSpec):
 
     def list_part_sizes(self) -> list[list[int | None] | None]:
         """List the shapes of the parts of values, with None for unknown sizes and shapes of unknown rank."""
-        leaves = jax.tree.leaves(self._component_specs)
-        return [sizes for leaf in leaves for sizes in list_part_sizes(leaf)]
+        return [sizes for leaf in self.list_component_specs() for sizes in list_part_sizes(leaf)]
 
     def fill_components(self, fill: Callable[[TypeSpec], PyTree]) -> PyTree:
         """Return a value with the results of a function of the specs of its components."""
@@ -264,8 +264,8 @@ class BatchableSpec(CompositeSpec):
         supply = iter(tensor_list)
 
         def fill(spec: PyTree) -> PyTree:
-            tensors = [tensor for _, tensor in zip(spec._flat_tensor_specs, supply, strict=False)]
-            return spec._from_compatible_tensor_list(tensors)
+            count = len(spec._flat_tensor_specs)
+            return spec._from_compatible_tensor_list(list(itertools.islice(supply, count)))
 
         return self.fill_components(fill)
 

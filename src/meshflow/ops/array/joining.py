@@ -53,7 +53,9 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
         raise InvalidValueError(
             "concat: `values` must hold at least one tensor, got an empty list. [Op:ConcatV2]"
         )
-    similar = apply_to_similar(_concat.op, values, (axis,)) if type(axis) is int else None
+    similar = None
+    if type(axis) is int:
+        similar = apply_to_similar(_concat.op, values, (axis,))  # type: ignore[attr-defined]
     return _concat(list(values), axis) if similar is None else similar
 
 
@@ -94,7 +96,9 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
             values = [convert_to_tensor(v, dtype=common_dtype) for v in values]
         except ValueError:
             pass
-    similar = apply_to_similar(_stack.op, values, (axis,)) if type(axis) is int else None
+    similar = None
+    if type(axis) is int:
+        similar = apply_to_similar(_stack.op, values, (axis,))  # type: ignore[attr-defined]
     if similar is not None:
         return similar
     stacked = find_stacked(values)

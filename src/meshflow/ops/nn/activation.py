@@ -293,9 +293,8 @@ def apply_dropout(
     """Apply dropout with an explicit key."""
     shape = None if noise_shape is None else to_static_value(noise_shape, "noise_shape")
     # A quotient of Python numbers has double precision: 3 / 2, not 1.5000001, for a rate of 1 / 3.
-    # Tensors divide by 0, too.
-    is_exact = isinstance(rate, (int, float)) and rate != 1
-    scale = 1 / (1 - (rate if is_exact else cast(rate, "float32")))
+    is_number = isinstance(rate, (int, float)) and rate != 1
+    scale = 1 / (1 - rate) if is_number else 1 / (1 - cast(rate, "float32"))
     rate, scale = (convert_to_tensor(v, dtype_hint="float32") for v in (rate, scale))
     return _dropout(x, key, rate, scale, shape)
 
