@@ -116,7 +116,7 @@ NAMED_SCHEDULES: dict[str, Callable[[int, int], _Ticks]] = {
     "classic_1f1b": _build_classic_1f1b,
     "zero_bubble": _build_zero_bubble,
 }
-# Schedules whose names may end in the number of stages of each device, and the number if they do not.
+# Schedules with the number of stages of each device after a colon, and the number for names without one.
 _CHUNKED_SCHEDULES: dict[str, tuple[Callable[[int, int, int], _Ticks], int]] = {
     "interleaved": (_build_interleaved, 2),
     "forward": (_build_forward, 1),

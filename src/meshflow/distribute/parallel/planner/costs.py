@@ -61,7 +61,7 @@ _MODEL_PURPOSES = ("products", "attention", "parts")
 # ---- FITTED: shares that depend on XLA's buffer assignment -------------------------------------
 
 # These shares have no formula. They were fitted by hand to the memory of compiled steps when the formulas around them were
-# written; those measurements were not recorded. The numbers below come from a later measurement: 60 plans of a language
+# written; those measurements were not recorded. The numbers below are from a later measurement: 60 plans of a language
 # model with 2 blocks on 8 virtual CPU devices, compiled by `compiled_plans.py 60` in tests/distribute/parallel/planner.
 # For each constant they give the mean absolute error of the estimated memory over the plans that the constant affects,
 # with all other constants fixed. They are older than the formulas of masks, residual connections, waiting gradients and
