@@ -324,6 +324,14 @@ def chain(*stack):
     return lambda: tf.keras.Sequential([tf.keras.Input([8]), *made])
 
 
+class Layerless(tf.keras.Model):
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 1))
+
+    def call(self, inputs):
+        return inputs @ self.kernel
+
+
 def test_balance_by_costs_marks_and_counts():
     x = np.ones((8, 8), np.float32)
 
@@ -352,6 +360,8 @@ def test_balance_by_costs_marks_and_counts():
         ValueError, match=r"4 stages are more than the 3 layers of .* \['d0', 'd1', 'd2'\]"
     ):
         stages(few, count=4)
+    with pytest.raises(ValueError, match=r"2 stages are more than the 1 layers of .*: \[\]"):
+        stages(Layerless)
 
 
 def test_schedules_that_do_not_fit_are_refused():

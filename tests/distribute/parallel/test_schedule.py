@@ -10,7 +10,7 @@ from meshflow.distribute.parallel.named_schedules import NAMED_SCHEDULES, resolv
 from meshflow.distribute.parallel.schedule import Action, Schedule
 from meshflow.distribute.parallel.schedule_columns import build_columns
 
-TRAINING = sorted(set(NAMED_SCHEDULES) - {"forward"}) + [
+TRAINING = sorted(NAMED_SCHEDULES) + [
     "interleaved:1",
     "interleaved:2",
     "interleaved:3",

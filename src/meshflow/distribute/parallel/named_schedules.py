@@ -98,7 +98,7 @@ def _build_zero_bubble(p: int, m: int) -> _Ticks:
     return _remove_empty_ticks(ticks_by_action)
 
 
-def _build_forward(p: int, m: int, chunks: int = 1) -> _Ticks:
+def _build_forward(p: int, m: int, chunks: int) -> _Ticks:
     """Place only forward passes, for predictions."""
     ticks = _build_interleaved(p, m, chunks)
     return {action: tick for action, tick in ticks.items() if action.kind == "F"}
@@ -115,9 +115,8 @@ NAMED_SCHEDULES: dict[str, Callable[[int, int], _Ticks]] = {
     "gpipe": _build_gpipe,
     "classic_1f1b": _build_classic_1f1b,
     "zero_bubble": _build_zero_bubble,
-    "forward": _build_forward,
 }
-# Schedules of several stages per device, and that number without one in the name.
+# Schedules with the number of stages of each device after a colon, and the number for names without one.
 _CHUNKED_SCHEDULES: dict[str, tuple[Callable[[int, int, int], _Ticks], int]] = {
     "interleaved": (_build_interleaved, 2),
     "forward": (_build_forward, 1),
@@ -130,8 +129,8 @@ def resolve_schedule(spec: object, devices: int, micro_batches: int) -> Schedule
     Args:
       spec: "1f1b" (a forward and a backward pass in each tick), "gpipe", "classic_1f1b",
         "interleaved:2" (the number is the stages of each device), "zero_bubble" or "forward:2" (for
-        predictions; "forward" for a stage of each device); a `Schedule`; rows as in `Schedule.from_rows`; text as in `Schedule.from_csv`;
-        or the path of a file with such text that ends in ".csv".
+        predictions; "forward" is "forward:1"); a `Schedule`; rows as in `Schedule.from_rows`; text
+        as in `Schedule.from_csv`; or the path of a file with such text that ends in ".csv".
       devices: Number of devices of the pipeline.
       micro_batches: Number of micro-batches.
 
@@ -205,7 +204,7 @@ def _build_named_schedule(name: str, devices: int, micro_batches: int) -> Schedu
         ticks = NAMED_SCHEDULES[base](devices, micro_batches)
     if not ticks:
         raise InvalidValueError(
-            f"Schedule: {name!r} is none of {', '.join(NAMED_SCHEDULES)}, interleaved:N, the path of a .csv file, and a table. A "
+            f"Schedule: {name!r} is none of {', '.join(NAMED_SCHEDULES)}, interleaved:N, forward:N, the path of a .csv file, and a table. A "
             "table has a line for each device, and cells with commas between them, such as 0F0,0F1,0B0,0B1."
         )
     return Schedule.from_ticks(ticks, devices, chunks, micro_batches, 1 + max(ticks.values()))

@@ -118,11 +118,12 @@ class PipelinedStep:
             warn_about_remainders(strategy, self.batch, devices)
         divided = self.batch.divided and devices > 1
         self.shares = BatchShares(strategy, axes, sizes, self.batch.micro_batches, divided)
-        spec, devices = options.pipeline_options.schedule, self.mesh.dim_size(self.over)
-        spec = spec if trains else "forward"
+        spec = options.pipeline_options.schedule if trains else "forward"
+        devices = self.mesh.dim_size(self.over)
         self.schedule: Schedule = resolve_schedule(spec, devices, self.batch.micro_batches)
         placed_layers = self._find_placed_layers(program.variables)
-        if trains and len(placed_layers) != self.schedule.stages:
+        placed = len(placed_layers)
+        if placed != self.schedule.stages and (trains or placed % devices):
             placed_layers = ()
         if not getattr(program.model, "built", True):
             # The first trace builds the layers, so that calls which only build a layer are not

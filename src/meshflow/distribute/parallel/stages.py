@@ -145,7 +145,7 @@ def trace_stages(
     program = PipelineProgram(
         traced, layers.find_units(traced), units, trained_indices, wanted(traced)
     )
-    if [*itertools.chain(*placed_layers)] == layers.names:
+    if placed_layers and [*itertools.chain(*placed_layers)] == layers.names:
         count, balance = len(placed_layers), [*map(len, placed_layers)]
     ends = _find_stage_ends(balance, layers, program, count, name)
     costs, weights = program.count_operations(), program.list_weights()

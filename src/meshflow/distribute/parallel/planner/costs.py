@@ -61,10 +61,11 @@ _MODEL_PURPOSES = ("products", "attention", "parts")
 # ---- FITTED: shares that depend on XLA's buffer assignment -------------------------------------
 
 # These shares have no formula. They were fitted by hand to the memory of compiled steps when the formulas around them were
-# written; those measurements were not recorded. The numbers below come from a later measurement: 60 plans of a language
+# written; those measurements were not recorded. The numbers below are from a later measurement: 60 plans of a language
 # model with 2 blocks on 8 virtual CPU devices, compiled by `compiled_plans.py 60` in tests/distribute/parallel/planner.
 # For each constant they give the mean absolute error of the estimated memory over the plans that the constant affects,
-# with all other constants fixed. The error over 53 of these plans has the mean 4.9 % and the range -13.8 % to +12.7 %.
+# with all other constants fixed. They are older than the formulas of masks, residual connections, waiting gradients and
+# weights of stages; with these, the error over 53 of the 60 plans has the mean 4.9 % and the range -13.8 % to +12.7 %.
 
 # Gradients inside a layer are this part of the layer's residuals, because residuals are freed as they are used.
 # Error over 30 plans: 6.9 % with 2, 4.4 % with 3, 3.9 % with 4, 4.8 % with 6, 8.9 % without these gradients.
@@ -91,7 +92,8 @@ _PENDING_GRADIENT_DIVISOR = 2
 _ARRIVING_BUFFERS = 2
 # A stage that keeps residuals recomputes those that follow cheaply from others, and stores this share of a layer's residuals.
 # Errors of four plans of a model with four blocks (stage 4 x data 2, stage 2 x data 4 with ZeRO 3, stage 4 x data 2 with
-# recomputation, stage 2 x data 2 x model 2): -3.5 %, -4.5 %, +5.0 %, -3.6 %; 33.9 % to 41.9 % with the full residuals of the first two.
+# recomputation, stage 2 x data 2 x model 2 with 2 / 3): -3.5 %, -4.5 %, +5.0 %, -3.6 %; 33.9 % to 41.9 % with the full residuals of
+# the first two.
 _STORED_SHARE = 1 / 2
 
 
@@ -173,6 +175,8 @@ class CostModel:
         self._cached_weights = functools.cache(self._compute_weight_bytes)
         self._cached_units = functools.cache(self._compute_largest_unit)
         self._cached_later_weights = functools.cache(self._compute_later_weights)
+        self._cached_frozen = functools.cache(self._list_frozen)
+        self._cached_copies = functools.cache(self._compute_copies)
 
     def estimate(self, choice: PlanChoice) -> CostEstimate:
         """Estimate the costs of a choice.
@@ -275,27 +279,26 @@ class CostModel:
         """Return the bytes of frozen weights that are on other stages than the one with most of them."""
         if choice.stage == 1 or _is_offloaded(choice):
             return 0
-        by_stage = [sum(found) for found in self._list_frozen(choice)]
+        by_stage = [sum(sizes) for sizes in self._cached_frozen(choice.stage)]
         return sum(by_stage) - max(by_stage)
 
-    def _list_frozen(self, choice: PlanChoice) -> list[list[int]]:
-        """Return the bytes of the frozen weights on each stage."""
+    def _list_frozen(self, stages: int) -> list[list[int]]:
+        """Return the bytes of each frozen weight on each stage."""
         sizes = {n: size for used in self.profile.frozen for n, size in used.items()}
-        stage_of = self._find_stages(self.profile.frozen, choice.stage)
-        return [[sizes[n] for n, s in stage_of.items() if s == k] for k in range(choice.stage)]
+        stage_of = self._find_stages(self.profile.frozen, stages)
+        return [[sizes[n] for n, s in stage_of.items() if s == k] for k in range(stages)]
 
-    def _count_copies(self, choice: PlanChoice) -> int:
-        """Return the bytes of a stage's weights that have no counterpart in each stage.
+    def _compute_copies(self, stages: int, names: tuple[str, ...], model: int, over: int) -> int:
+        """Return the bytes of the weights that a pass of a stage copies from an array of several weights.
 
-        They share an array, from which a pass copies them if there are several.
+        Weights with a counterpart of equal size in each stage have arrays of their own (`separate_equal_arrays`). The other
+        weights of a stage share an array.
         """
-        if _is_offloaded(choice):
-            return 0
-        weights = self._cached_weights(*self._get_split_key(choice))
-        stage_of = self._find_resident_weights(choice.stage)
-        trained = [[weights[n] for n, s in stage_of.items() if s == k] for k in range(choice.stage)]
+        weights = self._cached_weights(names, model, over)
+        stage_of = self._find_resident_weights(stages)
+        trained = [[weights[n] for n, s in stage_of.items() if s == k] for k in range(stages)]
         copies = 0
-        for by_stage in (trained, self._list_frozen(choice)):
+        for by_stage in (trained, self._cached_frozen(stages)):
             counts = [Counter(sizes) for sizes in by_stage]
             common = functools.reduce(operator.and_, counts)
             rests = [count - common for count in counts]
@@ -563,7 +566,8 @@ class CostModel:
             inputs = 1
         sizes = self.get_sizes(choice)
         gathered = max(weights) + (sizes.divisible_resident if choice.zero == 3 else 0)
-        gathered += self._count_copies(choice)
+        if not _is_offloaded(choice):
+            gathered += self._cached_copies(choice.stage, *self._get_split_key(choice))
         # At the end of a pass, gradients use the memory of activations.
         sums = max(weights) + sizes.resident
         return {

@@ -561,7 +561,7 @@ class _TracedLoss:
     def _compute_edges(
         self, weights: Sequence[WeightProfile], names: tuple[str, ...], parts: int
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the bytes that each layer passes to other layers, and those at its end, if the axes with some names are split."""
+        """Return `edges` and `ends` of the `SplitProfile`, if the axes with some names are split."""
         axes = {
             self.cut.captured[i]: axis
             for i, n in self.weights.items()

@@ -240,13 +240,13 @@ class RunningClosure:
 
     # ---- what is sent ----------------------------------------------------------------------
 
-    def make_pushes(self, call: Call, clocks: Sequence[int]) -> list[Push | None]:
+    def make_pushes(self, clocks: Sequence[int]) -> list[Push | None]:
         """Return the push for each server, or None for a server with nothing to do.
 
         Args:
-          call: The closure.
           clocks: The clock of each server at the last pull.
         """
+        call = self._call
         pushes = [Push(call.closure_id, clock, attempt=call.attempt) for clock in clocks]
         owners = {id(box.owner): box.owner for box, _ in self.outboxes.values()}
         for owner in owners.values():

@@ -199,7 +199,7 @@ class Worker:
                         args, kwargs = self._resolve_arguments(call)
                     value = self._call_function(call.function, args, kwargs)
                 self._check_variables(call)
-                return value, running, running.make_pushes(call, clocks)
+                return value, running, running.make_pushes(clocks)
             except StepLocationError as error:
                 location = error.location
                 if error.loses_slots and self._strategy.cluster.worker_count > 1:
