@@ -272,3 +272,32 @@ def test_slices_of_unknown_size(tmp_path):
         for result, expected in zip(loaded.encode(x), module.encode(x), strict=True):
             np.testing.assert_array_equal(result, expected)
         assert loaded.encode(x)[0].shape == (min(size, 10), 4)
+
+
+def test_restored_functions_accept_sizes_of_zero(tmp_path):
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input((6, 3)),
+            tf.keras.layers.Conv1D(4, 3, activation="relu"),
+            tf.keras.layers.BatchNormalization(),
+            tf.keras.layers.GlobalMaxPooling1D(),
+            tf.keras.layers.Dense(2),
+        ]
+    )
+    model.total = tf.function(
+        lambda x: tf.reduce_sum(x, 1), input_signature=[tf.TensorSpec([None, None])]
+    )
+    tf.saved_model.save(model, str(tmp_path))
+    restored = tf.saved_model.load(str(tmp_path))
+    signature = restored.signatures["serving_default"]
+    for count in (2, 0, 3, 0):
+        (outputs,) = signature(tf.ones([count, 6, 3])).values()
+        assert outputs.shape == (count, 2)
+        np.testing.assert_allclose(outputs, model(tf.ones([count, 6, 3])), rtol=1e-5)
+    for shape in [(2, 0), (0, 3), (0, 0)]:
+        np.testing.assert_array_equal(restored.total(tf.ones(shape)), np.zeros(shape[0]))
+    x = tf.ones([0, 3])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total = restored.total(x)
+    assert tape.gradient(total, x).shape == (0, 3)

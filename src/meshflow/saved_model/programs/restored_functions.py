@@ -120,8 +120,9 @@ class StableHLOProgram:
             with suspend_autocast():
                 captured = read_tensors(self.captures)
             arguments, captures = [t.array for t in tensors], [t.array for t in captured]
-            if is_symbolic and not context.exporting:
-                # The program runs op by op.
+            # Symbols of an exported program are at least 1, so its operations are read for a size of 0.
+            is_empty = any(size == 0 for shape in key for size in shape)
+            if (is_symbolic and not context.exporting) or is_empty:
                 closed = read_jaxpr(exported, [*arguments, *captures])
             else:
                 closed = specialize_program(exported, arguments, captures)
