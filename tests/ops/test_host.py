@@ -159,9 +159,11 @@ _PAIRS = np.array([[0, 1], [1, 0], [1, 2], [2, 1], [2, 1], [3, 2]])
 def test_reductions_are_those_of_plans(kind, public, operands, static):
     op = getattr(public, "op", public)
     arrays = [numbers(kind, o) if isinstance(o, tuple) else o for o in operands]
-    if kind == "int32" and {"mean", "sqrt_n"}.intersection(static):
-        pytest.skip("integers are converted")
-    expected = op.get_eager(static)._choose_plan(arrays)(*arrays)
     result = op.host_function(arrays, static)
+    if kind == "int32" and {"mean", "sqrt_n"}.intersection(static):
+        # Means of integers need conversions, which the program makes.
+        assert result is None
+        return
+    expected = op.get_eager(static)._choose_plan(arrays)(*arrays)
     assert result.dtype == expected.dtype
     np.testing.assert_array_equal(result, np.asarray(expected))

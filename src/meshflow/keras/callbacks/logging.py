@@ -77,7 +77,7 @@ class CSVLogger(Callback):
       ...     _ = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), epochs=2, verbose=0, callbacks=[log])
       ...     lines = open(log.filename).read().split()
       >>> len(lines), lines[0]
-      (3, 'epoch,loss')
+      (3, 'epoch,loss,val_loss')
     """
 
     def __init__(self, filename: StrPath, separator: str = ",", append: bool = False) -> None:

@@ -12,7 +12,7 @@ from jax.export import is_symbolic_dim
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, function
 from meshflow.core.runtime.context import context, suspend_autocast
-from meshflow.core.runtime.errors import DataLossError
+from meshflow.core.runtime.errors import DataLossError, InvalidValueError
 from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec
@@ -120,12 +120,17 @@ class StableHLOProgram:
             with suspend_autocast():
                 captured = read_tensors(self.captures)
             arguments, captures = [t.array for t in tensors], [t.array for t in captured]
-            # Symbols of an exported program are at least 1, so its operations are read for a size of 0.
-            is_empty = any(size == 0 for shape in key for size in shape)
-            if (is_symbolic and not context.exporting) or is_empty:
+            if is_symbolic and not context.exporting:
+                # The program runs op by op.
                 closed = read_jaxpr(exported, [*arguments, *captures])
             else:
-                closed = specialize_program(exported, arguments, captures)
+                try:
+                    closed = specialize_program(exported, arguments, captures)
+                except InvalidValueError:
+                    # Symbols of an exported program are at least 1, so its ops are read for a size of 0.
+                    if not any(size == 0 for shape in key for size in shape):
+                        raise
+                    closed = read_jaxpr(exported, [*arguments, *captures])
             traced = TracedFunction(
                 self._name, closed, self.captures, self._writes, self._structure, self._count
             )
