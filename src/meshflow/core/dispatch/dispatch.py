@@ -101,13 +101,18 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
         raise translated from error
 
 
-def apply_to_similar(op: Op, tensors: Sequence[Any], static: tuple[Any, ...]) -> Tensor | None:
-    """Run an eager op directly on a list of tensors of one dtype that nothing observes.
+def apply_to_similar(op: Op, tensors: Sequence[Any], axis: object) -> Tensor | None:
+    """Run an eager op that joins tensors of one dtype along an axis, without the checks of `apply`.
 
     Returns:
       The output, or None if `apply` has to run the op or to explain an error.
     """
-    if context.trace is not None or context.tapes or context.computes_on_host:
+    if (
+        type(axis) is not int
+        or context.trace is not None
+        or context.tapes
+        or context.computes_on_host
+    ):
         return None
     if ForkState.forked_late or context.host_recorder is not None:
         return None
@@ -118,7 +123,7 @@ def apply_to_similar(op: Op, tensors: Sequence[Any], static: tuple[Any, ...]) ->
     if dtype.kind not in "fi" or any(a.dtype is not dtype for a in arrays):
         return None
     try:
-        result: Tensor = wrap_outputs(op.get_eager(static)(arrays))
+        result: Tensor = wrap_outputs(op.get_eager((axis,))(arrays))
     except Exception:
         return None
     return result

@@ -53,10 +53,8 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
         raise InvalidValueError(
             "concat: `values` must hold at least one tensor, got an empty list. [Op:ConcatV2]"
         )
-    similar = None
-    if type(axis) is int:
-        similar = apply_to_similar(_concat.op, values, (axis,))  # type: ignore[attr-defined]
-    return _concat(list(values), axis) if similar is None else similar
+    joined = apply_to_similar(_concat.op, values, axis)  # type: ignore[attr-defined]
+    return _concat(list(values), axis) if joined is None else joined
 
 
 @op(name="stack", strings="moves")
@@ -96,11 +94,9 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
             values = [convert_to_tensor(v, dtype=common_dtype) for v in values]
         except ValueError:
             pass
-    similar = None
-    if type(axis) is int:
-        similar = apply_to_similar(_stack.op, values, (axis,))  # type: ignore[attr-defined]
-    if similar is not None:
-        return similar
+    joined = apply_to_similar(_stack.op, values, axis)  # type: ignore[attr-defined]
+    if joined is not None:
+        return joined
     stacked = find_stacked(values)
     return _stack(values, axis) if stacked is None else _move_first_axis(stacked, axis)
 
