@@ -134,19 +134,19 @@ def _multiply_elements(
 
 
 def find_cells(
-    xp: ModuleType, indices: Array, sizes: Sequence[Any], kept: Sequence[int]
+    xp: ModuleType, indices: Array, sizes: Sequence[Any], remaining_axes: Sequence[int]
 ) -> tuple[Array, Any]:
     """Return the position of each element along some axes in row-major order, and the number of positions.
 
     The position of an element outside of the tensor is that number.
     """
-    kept_sizes = [sizes[axis] for axis in kept]
-    count = math.prod(kept_sizes)
+    remaining_sizes = [sizes[axis] for axis in remaining_axes]
+    count = math.prod(remaining_sizes)
     is_inside = ~is_padding(indices, sizes)[:, 0]
-    for axis in kept:
+    for axis in remaining_axes:
         is_inside &= (indices[:, axis] >= 0) & (indices[:, axis] < sizes[axis])
-    indices = indices[:, np.array(kept, np.int64)]
-    return xp.where(is_inside, get_row_ids(xp, indices, kept_sizes), count), count
+    indices = indices[:, np.array(remaining_axes, np.int64)]
+    return xp.where(is_inside, get_row_ids(xp, indices, remaining_sizes), count), count
 
 
 @op(same=("values",), name="sparse_reduce", sizes=("sizes", "shape"))
@@ -154,7 +154,7 @@ def reduce_elements(
     indices: TensorLike,
     values: TensorLike,
     sizes: Sequence[int],
-    kept: Sequence[int],
+    remaining_axes: Sequence[int],
     shape: Sequence[int],
     reduction: str,
 ) -> Tensor:
@@ -164,11 +164,11 @@ def reduce_elements(
       indices: Indices of the elements.
       values: The elements.
       sizes: The dense shape.
-      kept: The axes that remain.
+      remaining_axes: The axes that remain.
       shape: Shape of the result: the sizes of the remaining axes, and ones.
       reduction: "sum", or "max", which is 0 where there are no elements.
     """
-    ids, count = find_cells(jnp, indices, sizes, kept)
+    ids, count = find_cells(jnp, indices, sizes, remaining_axes)
     if reduction == "sum":
         return jax.ops.segment_sum(values, ids, count).reshape(shape)
     largest = jax.ops.segment_max(values, ids, count)

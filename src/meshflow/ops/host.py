@@ -184,10 +184,10 @@ def _multiply_sparse(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray
 
 
 def _reduce_sparse(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
-    (indices, values), (sizes, kept, shape, reduction) = arrays, static
+    (indices, values), (sizes, remaining_axes, shape, reduction) = arrays, static
     if reduction != "sum" or not _is_summable(values):
         return None
-    ids, count = coordinates.find_cells(np, indices, sizes, kept)
+    ids, count = coordinates.find_cells(np, indices, sizes, remaining_axes)
     return _reduce_rows(values, np.asarray(ids), count).reshape(shape)
 
 

@@ -91,7 +91,10 @@ class _InterpretedCall:
 
 
 class _GeneralCall:
-    """A call with other sizes than earlier ones: the function is called, which has a trace for all sizes, until it is frequent."""
+    """Marks sizes for which the function itself is called, because it has a trace for all sizes.
+
+    Frequent sizes are compiled after `RARE_RUNS` calls.
+    """
 
     def __init__(self) -> None:
         self._num_runs = 0
