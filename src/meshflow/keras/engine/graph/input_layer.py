@@ -187,7 +187,8 @@ def Input(
       >>> y.shape
       TensorShape([None, 3])
     """
-    batch_shape = kwargs.pop("batch_shape", kwargs.pop("batch_input_shape", None))
+    shapes = kwargs.pop("batch_shape", None), kwargs.pop("batch_input_shape", None)
+    batch_shape = next((s for s in shapes if s is not None), None)
     if kwargs:
         raise ValueError(f"Unrecognized keyword arguments to Input: {sorted(kwargs)}")
     if shape is not None and batch_shape is not None:
