@@ -87,7 +87,7 @@ def test_files_that_are_named_are_there(name):
 
 
 @pytest.mark.parametrize("name", NAMING)
-def test_links_lead_somewhere(name):
+def test_links_are_valid(name):
     folder = ROOT if name in ("README.md", "CONTRIBUTING.md") else (DOCS / name).parent
     links = re.findall(r"\]\((?!https?:|#|mailto:)([\w./-]+)[)#]", NAMING[name])
     assert not [link for link in links if not (folder / link).exists()]

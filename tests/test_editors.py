@@ -150,11 +150,11 @@ def test_wrong_calls_are_errors(findings):
     assert len(calls) - len(missed) >= sum(SAMPLE["mistakes"].values())
 
 
-def test_names_lead_to_their_classes_and_signatures(types_of):
+def test_names_resolve_to_classes_and_signatures(types_of):
     assert {expression: types_of.get(expression) for expression in SEEN} == SEEN
 
 
-def test_300_names_are_seen_as_they_were(types_of):
+def test_types_of_300_names_are_unchanged(types_of):
     """A changed type is written to the file by hand, or it is a mistake."""
     assert len(STORED) == 300
     assert {expression: types_of.get(expression) for expression in STORED} == STORED

@@ -33,7 +33,7 @@ def test_every_module_is_in_a_layer(imports):
     assert filled == set(listed), "the page names a group without modules"
 
 
-def test_imports_lead_down(imports):
+def test_imports_follow_the_layers(imports):
     level = {group: n for n, layer in enumerate(graph.read_layers()) for group in layer}
     groups = graph.read_groups()
     wrong = []

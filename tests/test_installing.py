@@ -149,7 +149,7 @@ def built(tmp_path_factory, index):
 
 
 @pytest.mark.long
-def test_one_wheel_has_the_kernels_and_what_they_need(built, tmp_path):
+def test_wheel_contains_kernels_and_their_libraries(built, tmp_path):
     (wheel,) = built.glob("*-manylinux_2_*.whl")
     assert wheel.name.split("-")[2:4] == ["py3", "none"]
     (pure,) = built.glob("meshflow_tf-*-py3-none-any.whl")
@@ -169,7 +169,7 @@ def test_one_wheel_has_the_kernels_and_what_they_need(built, tmp_path):
     check(by_uv)
 
 
-def test_the_optional_distribution_is_tensorflow_unless_it_is_installed(tmp_path):
+def test_optional_distribution_provides_tensorflow_unless_installed(tmp_path):
     build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path)
     run(*build, ROOT / "packaging" / "as_tensorflow", folder=tmp_path)
     environment = Environment(tmp_path / "venv", "uv")
@@ -192,7 +192,7 @@ def test_the_optional_distribution_is_tensorflow_unless_it_is_installed(tmp_path
     )
 
 
-def test_without_a_compiler_the_first_use_says_so_once(source, tmp_path):
+def test_missing_compiler_warns_once_at_the_first_use(source, tmp_path):
     environment = Environment(tmp_path / "venv", "uv")
     environment.borrow()
     (tmp_path / "programs").mkdir()
@@ -224,7 +224,7 @@ def test_the_kernels_of_a_wheel_are_compiled_for_the_oldest_jax():
 
 
 @pytest.mark.soak
-def test_the_line_it_says_mends_it(source, index, tmp_path):
+def test_suggested_command_fixes_the_installation(source, index, tmp_path):
     for name in ("pip", "uv"):
         environment = Environment(tmp_path / name, name)
         environment.install(source, CXX="/nonexistent", PATH=str(tmp_path))
@@ -245,7 +245,7 @@ def test_the_line_it_says_mends_it(source, index, tmp_path):
 @pytest.mark.soak
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 @pytest.mark.parametrize("kind", ["*-manylinux_2_*.whl", "*.tar.gz"])
-def test_with_everything_it_depends_on(built, kind, installer, tmp_path):
+def test_installation_with_all_dependencies(built, kind, installer, tmp_path):
     """From the index: extras too, and the source compiled apart."""
     environment = Environment(tmp_path / "venv", installer)
     (file,) = built.glob(kind)

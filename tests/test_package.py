@@ -56,7 +56,7 @@ SPACES = [
 ]
 
 
-def test_importing_starts_nothing_and_loads_no_extras():
+def test_import_starts_no_backend_and_loads_no_extras():
     code = """
 import sys
 def watch(event, args):
@@ -123,7 +123,7 @@ def test_documented_arguments_are_the_signatures(name):
     assert documented == list(inspect.signature(function).parameters)
 
 
-def test_what_is_missing_says_so():
+def test_missing_names_are_errors():
     with pytest.raises(NotImplementedError, match=r"use tf\.keras"):
         _ = tf.estimator
     with pytest.raises(AttributeError, match="no_such_name"):
@@ -145,7 +145,7 @@ def test_versions_name_the_api_that_is_followed():
     assert importlib.metadata.version("meshflow-tf") != tf.__version__
 
 
-def test_sysconfig_says_where_headers_are():
+def test_sysconfig_returns_header_paths():
     assert Path(tf.sysconfig.get_lib(), "__init__.py").exists()
     include = Path(tf.sysconfig.get_include())
     assert (include / "xla" / "ffi" / "api" / "ffi.h").exists()
@@ -156,7 +156,7 @@ def test_sysconfig_says_where_headers_are():
     assert tf.sysconfig.get_build_info()["is_cuda_build"] in (True, False)
 
 
-def test_a_jax_user_keeps_float32():
+def test_jax_default_dtype_remains_float32():
     code = """
 import warnings
 import jax
@@ -179,7 +179,7 @@ assert meshflow.constant([1], meshflow.int64).numpy().dtype == "int64"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_who_has_no_arrays_of_jax_is_not_told_of_64_bits():
+def test_64_bit_warning_requires_jax_arrays():
     code = "import meshflow as tf; assert tf.constant(1.0).dtype == tf.float32"
     command = [sys.executable, "-W", "error", "-c", code]
     subprocess.run(command, check=True, timeout=120)

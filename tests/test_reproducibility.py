@@ -64,7 +64,7 @@ def hashes(*arguments, **environment):
     return dict(line.split() for line in done.stdout.splitlines())
 
 
-def test_training_twice_gives_the_same_bits():
+def test_repeated_training_is_bitwise_equal():
     first, second = hashes(), hashes("another", TF_DETERMINISTIC_OPS="1")
     assert first == second
     assert first.pop("again") == first["float32"]

@@ -35,7 +35,7 @@ def test_patterns_cover_tests_and_reasons(monkeypatch):
 
 @pytest.mark.skipif(not installation.has_onednn(), reason="only printed on this platform")
 @pytest.mark.parametrize(("allowed", "code"), [("", 1), ("*test_is_skipped: no moon", 0)])
-def test_a_run_of_ci_fails_for_what_is_not_allowed(allowed, code, tmp_path):
+def test_ci_fails_for_forbidden_skips(allowed, code, tmp_path):
     (tmp_path / "test_program.py").write_text(PROGRAM)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-p", "capabilities", "-n", "2", "-q"]

@@ -37,7 +37,7 @@ def test_operands_of_other_shapes():
         tf.ones([2]) + tf.ones([3])
 
 
-def test_compute_gradient_gives_two_tuples():
+def test_compute_gradient_returns_two_tuples():
     exact, numeric = tf.test.compute_gradient(tf.square, [tf.constant([3.0, 2.0])])
     assert type(exact) is type(numeric) is tuple
     assert exact[0].tolist() == [[6, 0], [0, 4]]

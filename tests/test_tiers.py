@@ -36,7 +36,7 @@ def test_long():
 
 
 @pytest.mark.parametrize(("soak", "passed", "rounds"), [("0", 2, 2), ("1", 3, 200)])
-def test_soak_tests_run_when_asked_for_and_long_ones_first(
+def test_soak_tests_run_on_request_and_long_tests_first(
     tmp_path, monkeypatch, request, soak, passed, rounds
 ):
     monkeypatch.setenv("MESHFLOW_SOAK", soak)
@@ -154,7 +154,7 @@ def test_areas_that_try_a_file():
     assert nearest.areas_of("docs/conf.py") == []
 
 
-def test_tests_that_name_what_changed_come_first():
+def test_tests_that_name_changed_modules_come_first():
     first, scores = nearest.ranked(["src/meshflow/core/values/nest.py", "tests/io/test_records.py"])
     assert first == ["src/meshflow/core/values/nest.py", "tests/io/test_records.py"]
     assert max(scores, key=scores.get) == "tests/core/test_nest.py"

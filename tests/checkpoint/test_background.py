@@ -28,7 +28,7 @@ def gate(monkeypatch):
 
 
 @pytest.mark.parametrize("wanted", ASYNC, ids=lambda w: next(iter(w)))
-def test_training_goes_on_while_the_values_of_before_are_written(wanted, gate, tmp_path):
+def test_training_continues_during_a_background_save(wanted, gate, tmp_path):
     v, written = tf.Variable(tf.range(1000.0)), []
     step = tf.function(lambda: v.assign_add(tf.ones([1000])))
     step()
@@ -64,7 +64,7 @@ def test_the_next_save_and_restoring_wait(gate, tmp_path):
     assert train.load_variable(path, "v") == 3
 
 
-def test_a_manager_counts_what_is_whole(gate, tmp_path):
+def test_manager_counts_only_complete_checkpoints(gate, tmp_path):
     v = tf.Variable(0.0)
     manager = train.CheckpointManager(train.Checkpoint(v=v), tmp_path, 2)
     options = train.CheckpointOptions(enable_async=True)
@@ -81,7 +81,7 @@ def test_a_manager_counts_what_is_whole(gate, tmp_path):
     assert train.load_variable(last, "v") == 2
 
 
-def test_what_goes_wrong_is_told_by_the_next_call(tmp_path, monkeypatch):
+def test_background_errors_are_raised_by_the_next_call(tmp_path, monkeypatch):
     v = tf.Variable(1.0)
     checkpoint = train.Checkpoint(v=v)
     options = train.CheckpointOptions(enable_async=True)

@@ -36,7 +36,7 @@ ARRAYS = {
 }
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_read_returns_written_tensors(tmp_path):
     arrays = ARRAYS
     write_bundle(tmp_path / "b", arrays)
     bundle = BundleReader(tmp_path / "b")
@@ -57,7 +57,7 @@ def test_what_is_written_is_read(tmp_path):
     )
 
 
-def test_one_takes_the_place_of_another_and_open_ones_are_read_on(tmp_path):
+def test_replacing_a_bundle_keeps_open_readers_valid(tmp_path):
     for number in range(3):
         write_bundle(tmp_path / "b", {"a": np.full(5, number)})
         opened = BundleReader(tmp_path / "b")
@@ -104,7 +104,7 @@ def test_messages():
             decode_graph(wrong)
 
 
-def test_parts_make_a_whole(tmp_path):
+def test_slices_are_joined_to_the_full_tensor(tmp_path):
     whole = np.arange(24.0).reshape(6, 4)
     places = (((0, 2), (0, -1)), ((2, 4), (0, 1)), ((2, 4), (1, 3)))
     parts = ArrayParts(
@@ -124,7 +124,7 @@ def test_parts_make_a_whole(tmp_path):
         SlicedArray((6,), whole.dtype, [((4, 3), (0, -1))], read)
 
 
-def test_tables_in_shards_are_parts_of_one_array(tmp_path):
+def test_sharded_tables_are_slices_of_one_array(tmp_path):
     def table(sizes, first=0.0):
         rows = np.split(first + np.arange(16.0).reshape(8, 2), np.cumsum(sizes)[:-1])
         return ShardedVariable([tf.Variable(r) for r in rows], "table")

@@ -31,7 +31,7 @@ class Module(tf.Module):
         self.table = tf.Variable(tf.zeros([4, 2]), name="table")
 
 
-def test_variables_take_the_values_of_their_names(path):
+def test_variables_are_restored_by_name(path):
     module = Module()
     status = tf.train.Checkpoint(anything=module).restore(path)
     status.assert_consumed().assert_existing_objects_matched().assert_nontrivial_match()
@@ -58,7 +58,7 @@ def test_variables_that_are_made_later(path):
         ).load_weights(path)
 
 
-def test_what_does_not_fit_is_named(tmp_path, path):
+def test_error_names_mismatched_values(tmp_path, path):
     wrong = tf.Module()
     wrong.v = tf.Variable(tf.zeros([2, 3]), name="dense/kernel")
     with pytest.raises(ValueError, match="dense/kernel"):

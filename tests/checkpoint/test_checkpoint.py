@@ -75,7 +75,7 @@ def test_keys_are_tensorflows(tmp_path):
 
 
 @pytest.mark.parametrize("built", [True, False])
-def test_training_goes_on_where_it_stopped(tmp_path, built):
+def test_training_resumes_from_a_checkpoint(tmp_path, built):
     m = trained(built)
     path = train.Checkpoint(model=m).save(tmp_path / "ckpt")
     m.fit(X, Y, verbose=0, shuffle=False, epochs=2)
@@ -121,7 +121,7 @@ def test_custom_loop_restores_before_variables_exist(tmp_path):
     assert_close(other.hidden[0].kernel, net.hidden[0].kernel.numpy())
 
 
-def test_modules_that_make_variables_late_are_matched_when_asked(tmp_path):
+def test_variables_created_later_are_matched_on_request(tmp_path):
     class Lazy(tf.Module):
         def __call__(self):
             if not hasattr(self, "w"):
@@ -187,7 +187,7 @@ def test_bad_input_is_named(tmp_path):
             train.load_checkpoint(path)
 
 
-def test_silent_damage_is_found(tmp_path):
+def test_silent_corruption_is_detected(tmp_path):
     path = train.Checkpoint(v=tf.Variable(np.arange(8.0))).write(tmp_path / "c")
     file = tmp_path / "c.data-00000-of-00001"
     data = bytearray(file.read_bytes())
@@ -293,7 +293,7 @@ def test_a_function_that_writes_runs_op_by_op(tmp_path, caplog):
         tf.function(lambda: checkpoint.save(tmp_path / "c"))()
 
 
-def test_attributes_set_after_restoring_take_their_values(tmp_path):
+def test_attributes_set_after_restore_get_stored_values(tmp_path):
     def module(value=None):
         made = tf.Module()
         if value is not None:
@@ -339,7 +339,7 @@ def test_strings(tmp_path):
         train.Checkpoint(many=tf.Variable(tf.zeros([2, 3]))).read(path)
 
 
-def test_damaged_strings_are_found(tmp_path):
+def test_corrupt_strings_are_detected(tmp_path):
     path = train.Checkpoint(v=tf.Variable(["abc", "de"])).write(str(tmp_path / "ckpt"))
     file = tmp_path / "ckpt.data-00000-of-00001"
     content = file.read_bytes()
@@ -352,7 +352,7 @@ def test_damaged_strings_are_found(tmp_path):
             train.Checkpoint(v=tf.Variable(["", ""])).read(path)
 
 
-def test_what_is_put_into_lists_and_dictionaries_later_is_restored(tmp_path):
+def test_items_added_to_containers_later_are_restored(tmp_path):
     saved = tf.train.Checkpoint(
         listed=[tf.Variable(1.0), tf.Variable(2.0)], named={"a": tf.Variable(3.0)}
     )
@@ -375,7 +375,7 @@ def test_what_is_put_into_lists_and_dictionaries_later_is_restored(tmp_path):
     assert type(copy.deepcopy(later.listed)) is list
 
 
-def test_lists_and_dictionaries_in_others_are_restored_when_they_are_filled(tmp_path):
+def test_nested_containers_are_restored_when_filled(tmp_path):
     saved = tf.train.Checkpoint(
         listed=[[tf.Variable(1.0)], {"x": tf.Variable(2.0)}],
         named={"a": {"b": [tf.Variable(3.0)]}, "c": [tf.Variable(4.0)]},

@@ -17,7 +17,7 @@ def names(manager):
     return [os.path.basename(p) for p in manager.checkpoints]
 
 
-def test_old_checkpoints_go(tmp_path):
+def test_old_checkpoints_are_deleted(tmp_path):
     v, manager = make(tmp_path)
     assert manager.latest_checkpoint is None and manager.restore_or_initialize() is None
     for i in range(4):
@@ -38,7 +38,7 @@ def test_old_checkpoints_go(tmp_path):
     assert manager.restore_or_initialize() == manager.latest_checkpoint and float(v) == 3
 
 
-def test_a_new_run_takes_over(tmp_path):
+def test_new_manager_continues_the_old_list(tmp_path):
     _, manager = make(tmp_path)
     for _ in range(3):
         manager.save()
@@ -61,7 +61,7 @@ def test_numbers_names_and_intervals(tmp_path):
     assert manager.save(check_interval=False) is not None and manager.checkpoint_interval == 10
 
 
-def test_some_are_kept_for_ever(tmp_path, monkeypatch):
+def test_keep_checkpoint_every_n_hours(tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(module.time, "time", lambda: now[0])
     _, manager = make(tmp_path, 1, keep_checkpoint_every_n_hours=2)

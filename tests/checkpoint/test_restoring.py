@@ -14,7 +14,7 @@ def saved(path, **values):
     return tf.train.Checkpoint(**{k: tf.Variable(v) for k, v in values.items()}).save(path)
 
 
-def test_a_root_takes_what_it_is_given_later(tmp_path):
+def test_root_restores_objects_attached_later(tmp_path):
     root = tf.Module()
     root.v, root.late = tf.Variable(2.0), tf.Variable(5.0)
     path = tf.train.Checkpoint(root).save(tmp_path / "ckpt")
@@ -44,7 +44,7 @@ def test_a_root_may_be_a_variable_or_be_referred_to_weakly(tmp_path):
     assert root_of() is None
 
 
-def test_a_copy_has_variables_of_its_own(tmp_path):
+def test_deepcopy_has_separate_variables(tmp_path):
     module = tf.Module()
     module.v = tf.Variable(1.0)
     checkpoint = tf.train.Checkpoint(module)
@@ -54,7 +54,7 @@ def test_a_copy_has_variables_of_its_own(tmp_path):
     assert float(module.v) == 2 and copied.root is not module
 
 
-def test_what_is_restored_goes_when_the_program_lets_go_of_it(tmp_path, caplog):
+def test_restored_objects_are_freed_with_their_last_reference(tmp_path, caplog):
     path = saved(tmp_path / "ckpt", v1=2.0, v2=3.0)
     gc.disable()  # so that a circle of references would be seen
     try:
@@ -84,7 +84,7 @@ def test_the_last_restoring_wins(tmp_path):
         assert float(variable) == expected
 
 
-def test_one_stored_object_is_not_restored_into_two(tmp_path, caplog):
+def test_one_stored_object_is_not_restored_into_two_objects(tmp_path, caplog):
     shared = tf.Variable(1.0)
     path = tf.train.Checkpoint(a=shared, b=shared).save(tmp_path / "ckpt")
     a, b = tf.Variable(0.0), tf.Variable(0.0)
@@ -98,7 +98,7 @@ def test_one_stored_object_is_not_restored_into_two(tmp_path, caplog):
     assert float(a) == 4
 
 
-def test_an_object_writes_tensors_by_names_of_its_own(tmp_path):
+def test_objects_choose_names_of_their_tensors(tmp_path):
     class Pair(tf.Module):
         def __init__(self, first, second):
             super().__init__()
@@ -150,7 +150,7 @@ def test_a_saved_models_variables(tmp_path):
     assert float(other.v) == 7
 
 
-def test_a_python_state_that_gets_none_is_missed(tmp_path):
+def test_missing_python_state_is_reported(tmp_path):
     class State(tf.train.experimental.PythonState):
         def serialize(self):
             return 3

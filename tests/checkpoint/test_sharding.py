@@ -51,7 +51,7 @@ def test_files_have_a_largest_size(tmp_path, most, files, smallest):
         assert np.array_equal(variable.numpy(), array)
 
 
-def test_what_cannot_be_split_has_a_file_of_its_own(tmp_path, caplog):
+def test_indivisible_values_are_saved_in_a_separate_file(tmp_path, caplog):
     texts = [b"abc", b"defg", b"hijklm", b"n"]
     checkpoint = tf.train.Checkpoint(a=tf.Variable(texts), b=tf.Variable("x" * 50))
     path, sizes = written(checkpoint, tmp_path / "ckpt", experimental.MaxShardSizePolicy(10))

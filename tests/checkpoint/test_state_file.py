@@ -38,7 +38,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_checkpoints_are_found_again_where_the_file_is_damaged(kind, tmp_path, caplog):
+def test_checkpoints_are_found_without_a_valid_state_file(kind, tmp_path, caplog):
     saved(tmp_path)
     (tmp_path / "checkpoint").write_bytes(DAMAGE[kind])
     with caplog.at_level(logging.WARNING, "meshflow"):
@@ -53,14 +53,14 @@ def test_checkpoints_are_found_again_where_the_file_is_damaged(kind, tmp_path, c
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_an_error_where_no_checkpoint_is(kind, tmp_path):
+def test_damaged_state_file_without_checkpoints_is_an_error(kind, tmp_path):
     (tmp_path / "checkpoint").write_bytes(DAMAGE[kind])
     for attempt in (train.latest_checkpoint, train.get_checkpoint_state, lambda p: saved(p, 0)):
         with pytest.raises(tf.errors.DataLossError, match=r"checkpoint is damaged"):
             attempt(tmp_path)
 
 
-def test_the_prefix_written_to_last_comes_first(tmp_path):
+def test_latest_written_prefix_comes_first(tmp_path):
     for name, count, when in (("other", 12, 1), ("ckpt", 3, 2)):
         checkpoint = train.Checkpoint(v=tf.Variable(0.0))
         for _ in range(count):
@@ -84,7 +84,7 @@ def test_a_named_checkpoint_that_is_gone(tmp_path, caplog):
     assert train.latest_checkpoint(tmp_path) is None
 
 
-def test_only_what_the_manager_wrote_is_deleted(tmp_path):
+def test_manager_deletes_only_its_own_files(tmp_path):
     own, foreign = tmp_path / "own", tmp_path / "foreign"
     precious = [foreign / "ckpt-1", own / "best-1", own / "ckpt-x", own / "sub" / "ckpt-1"]
     for path in precious:
@@ -106,7 +106,7 @@ def test_only_what_the_manager_wrote_is_deleted(tmp_path):
     assert (own / "ckpt-0" / "notes.txt").read_text() == "tea"
 
 
-def test_files_of_others_stay(tmp_path):
+def test_unrelated_files_are_not_deleted(tmp_path):
     v = tf.Variable(1.0)
     checkpoint = train.Checkpoint(v=v)
     path = tmp_path / "model"
@@ -144,7 +144,7 @@ def test_arrays_in_a_folder_beside_files_of_others(tmp_path):
     assert (tmp_path / "file").read_text() == "tea"
 
 
-def test_a_link_stays_a_link(tmp_path):
+def test_symbolic_link_is_preserved(tmp_path):
     (tmp_path / "large").mkdir()
     os.symlink(tmp_path / "large", tmp_path / "ckpt")
     for value in (1.0, 2.0):
@@ -154,7 +154,7 @@ def test_a_link_stays_a_link(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["ckpt", "large"]
 
 
-def test_what_a_killed_manager_left_is_cleared(tmp_path, monkeypatch):
+def test_leftovers_of_a_killed_manager_are_removed(tmp_path, monkeypatch):
     v, manager = saved(tmp_path, 3)
     with monkeypatch.context() as patch:
         patch.setattr("meshflow.checkpoint.manager.delete_checkpoint", lambda _: 1 / 0)

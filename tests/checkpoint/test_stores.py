@@ -27,7 +27,7 @@ def place(request, bucket, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_manager_keeps_the_latest(place):
+def test_manager_keeps_the_latest_checkpoints(place):
     v = tf.Variable(0.0)
     checkpoint = train.Checkpoint(v=v)
     manager = train.CheckpointManager(checkpoint, place, 2)
@@ -50,7 +50,7 @@ def test_a_manager_keeps_the_latest(place):
     assert ("v/.ATTRIBUTES/VARIABLE_VALUE", []) in train.list_variables(place)
 
 
-def test_a_program_that_ends_while_it_writes_leaves_the_checkpoint_before(monkeypatch):
+def test_interrupted_write_preserves_the_previous_checkpoint(monkeypatch):
     place = stores.memory()
     v = tf.Variable(1.0)
     checkpoint = train.Checkpoint(v=v, more=tf.Variable(2.0))

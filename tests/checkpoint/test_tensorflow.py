@@ -43,7 +43,7 @@ def numbers(path):
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if "functional" not in n])
-def test_training_begun_there_goes_on_here(name, stored):
+def test_training_started_in_tensorflow_continues_here(name, stored):
     layout, optimizer = name.split("-")
     model = cases.compiled(tf.keras, layout, optimizer)
     checkpoint = train.Checkpoint(model=model, optimizer=model.optimizer)
@@ -100,7 +100,7 @@ def test_weights_of_a_model(stored, tmp_path):
     assert wanted and all(found[key] == shape for key, shape in wanted.items())
 
 
-def test_what_is_no_model(stored):
+def test_objects_other_than_models(stored):
     table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
     dense = tf.lookup.experimental.DenseHashTable(tf.int64, tf.float32, -1.0, -1, -2)
     values = {k: tf.Variable(tf.zeros_like(tf.constant(v, k))) for k, v in cases.values().items()}
@@ -149,7 +149,7 @@ def run(task, folder, legacy):
 
 @needs_tensorflow
 @pytest.mark.parametrize("legacy", [True, False], ids=["tf-keras", "Keras 3"])
-def test_training_begun_here_goes_on_there(legacy, tmp_path):
+def test_training_started_here_continues_in_tensorflow(legacy, tmp_path):
     after = {}
     for layout, names in cases.OPTIMIZERS.items():
         if legacy == (layout == "keras3"):
@@ -170,7 +170,7 @@ def test_training_begun_here_goes_on_there(legacy, tmp_path):
 
 
 @needs_tensorflow
-def test_what_is_no_model_there(tmp_path):
+def test_objects_other_than_models_in_tensorflow(tmp_path):
     table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
     table.insert(["a", "b"], [1, 2])
     values = {k: tf.Variable(tf.constant(v, k)) for k, v in cases.values().items()}

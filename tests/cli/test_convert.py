@@ -29,7 +29,7 @@ def by_litert(path, x):
 
 @pytest.mark.parametrize(("form", "needs"), [("onnx", "onnx"), ("tflite", "ai_edge_litert")])
 @pytest.mark.parametrize("folder", ["lstm_export", "subclassed_save", "cnn_save"])
-def test_what_tensorflow_saved_gives_what_it_gave_there(folder, form, needs, stored, tmp_path):
+def test_converted_models_reproduce_tensorflow_outputs(folder, form, needs, stored, tmp_path):
     pytest.importorskip(needs, reason=f"needs the extra of {form}")
     path = tmp_path / f"model.{form}"
     result = run(stored / folder, path)
@@ -61,7 +61,7 @@ def test_a_models_file_and_weights_of_fewer_bits(tmp_path):
         (["{}/cnn_save", "x.onnx", "--signature", "other"], "no signature 'other'"),
     ],
 )
-def test_what_cannot_be_converted_is_one_line(words, said, stored, tmp_path, monkeypatch):
+def test_conversion_failure_is_one_line(words, said, stored, tmp_path, monkeypatch):
     pytest.importorskip("onnx", reason="needs the extra onnx")
     monkeypatch.chdir(tmp_path)
     result = run(*(word.format(stored) for word in words))

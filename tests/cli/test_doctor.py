@@ -21,7 +21,7 @@ def in_another_process(**environment):
     return forked.run(program, COLUMNS="120", **environment)
 
 
-def test_it_names_what_serves_convolutions():
+def test_doctor_names_the_convolution_kernels():
     program = Path(sys.executable).with_name("meshflow")
     done = subprocess.run(
         [str(program), "doctor"],
@@ -35,7 +35,7 @@ def test_it_names_what_serves_convolutions():
         assert expected in done.stdout
 
 
-def test_without_kernels_it_says_what_to_install():
+def test_doctor_suggests_packages_if_kernels_are_missing():
     code, text = in_another_process(MESHFLOW_KERNELS="xla")
     assert code == 0 and "MESHFLOW_KERNELS=xla" in text
     assert "oneDNN" not in "".join(line for line in text.splitlines() if "convolution" in line)
@@ -70,7 +70,7 @@ def test_supported_versions_are_those_of_the_installation(tag, tmp_path, monkeyp
     assert ("supported", text) in doctor.collect_findings()["Versions"]
 
 
-def test_another_project_of_the_same_name_is_found(tmp_path, monkeypatch):
+def test_doctor_detects_another_project_of_the_same_name(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "apart"))
     install(tmp_path / "apart", "meshflow", files=["meshflow/__init__.py"])
     (advice,) = (line for line in doctor.list_advice() if "pip uninstall meshflow" in line)

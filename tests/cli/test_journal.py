@@ -62,7 +62,7 @@ def test_records_before_the_damage_are_recovered(folder, tmp_path):
     assert bytes(data) == log.read_bytes()
 
 
-def test_what_cannot_be_recovered_is_said(folder, tmp_path):
+def test_unrecoverable_records_are_reported(folder, tmp_path):
     snapshot = folder / "server-1" / "snapshot.2"
     snapshot.write_bytes(snapshot.read_bytes()[:-1])
     assert "the snapshot is incomplete" in said("show", folder, code=1)[-1]

@@ -95,7 +95,7 @@ def show(tmp_path):
     return script
 
 
-def test_workers_get_their_task_and_their_output_is_told_apart(show):
+def test_workers_get_tasks_and_prefixed_output(show):
     code, text = launch("--workers", 2, show, "0", "--option", "x y", CUDA_VISIBLE_DEVICES="4,5,7")
     assert code == 0, text
     for number in range(2):
@@ -120,7 +120,7 @@ def test_failure_ends_the_job_after_its_restarts(show):
     assert "[launch] Worker 1 ended with code 7. The job failed after 1 restarts." in text
 
 
-def test_a_worker_that_is_stopped_before_it_connects_fails(tmp_path):
+def test_worker_stopped_before_connecting_fails(tmp_path):
     script = tmp_path / "stop.py"
     script.write_text(
         "import os, signal\n"

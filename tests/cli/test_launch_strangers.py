@@ -16,7 +16,7 @@ WAITING = WORKERS / "waiting.py"
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc")
 
 
-def test_a_job_on_this_machine_is_left_alone(tmp_path):
+def test_local_job_needs_no_secret(tmp_path):
     command = [sys.executable, "-c", "from meshflow.cli import main; main()", "launch"]
     options = ["--workers", "2", "--devices-per-worker", "1", str(WAITING), str(tmp_path)]
     job = subprocess.Popen(
@@ -45,7 +45,7 @@ sys.exit(os.waitstatus_to_exitcode(pty.spawn(["sh", "-c", " ".join(sys.argv[5:])
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_the_secret_goes_to_other_machines_unseen(tmp_path, terminal):
+def test_secret_is_hidden_on_remote_command_lines(tmp_path, terminal):
     """A stand-in for ssh runs the command here and writes down what everybody can see."""
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()

@@ -88,7 +88,7 @@ def test_measured_speeds_margins_and_policies(script):
     assert "margin must be" in planned(script, "--margin", "2", code=2)
 
 
-def test_a_terminal_shows_what_is_being_done():
+def test_terminal_shows_progress():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)
     with command._show_progress(console) as progress:
@@ -109,7 +109,7 @@ def test_a_batch_that_the_caller_makes(tmp_path):
     assert "96 examples a step" in planned(path, "--devices", 2)
 
 
-def test_a_loop_of_ones_own_is_told_what_plans_it(tmp_path):
+def test_custom_loop_is_referred_to_its_planner(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(
         SCRIPT.replace("{train}", "pass").replace(
@@ -130,7 +130,7 @@ def test_a_loop_of_ones_own_is_told_what_plans_it(tmp_path):
         (["--devices", "7"], "32 examples do not divide over 7 devices"),
     ],
 )
-def test_what_cannot_be_planned(script, arguments, expected):
+def test_unplannable_programs(script, arguments, expected):
     assert expected in planned(script, *arguments, code=1)
 
 

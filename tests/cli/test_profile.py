@@ -57,7 +57,7 @@ def test_view(logs, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["summary", "view"])
-def test_errors_take_a_line(command, tmp_path):
+def test_errors_are_one_line(command, tmp_path):
     result = run(command, tmp_path / "nothing")
     assert result.exit_code == 1
     assert result.output.startswith("There is no profile in ")

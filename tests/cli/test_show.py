@@ -66,7 +66,7 @@ def test_signatures_run_on_arrays_of_files(folder, tmp_path):
     assert np.load(tmp_path / "output_0.npy").tolist() == [b"A", b"BC"]
 
 
-def test_what_is_missing_is_said(folder, tmp_path):
+def test_missing_parts_are_reported(folder, tmp_path):
     np.savez(tmp_path / "all.npz", x=np.ones([1, 3]))
     np.save(tmp_path / "object.npy", np.array([{}], object))
     assert "no signature 'other'" in said("show", folder, "--signature", "other", code=1)

@@ -44,7 +44,7 @@ def text_batches(lengths, batch=4):
 
 
 @pytest.mark.parametrize("kind", ["convolution", "attention", "lstm", "masked"])
-def test_an_epoch_of_many_lengths_compiles_nothing(programs, kind):
+def test_epoch_of_many_lengths_compiles_nothing(programs, kind):
     model = text_model(kind)
     batches = text_batches([5, 9, 6, 12, 30, 7, 8, 1, 2, 17])
     model.fit(iter(batches), verbose=0)

@@ -14,7 +14,7 @@ def put(folder, name, size, used):
     os.utime(path, (used, used))
 
 
-def test_those_not_used_for_longest_go(tmp_path):
+def test_least_recently_used_programs_are_evicted(tmp_path):
     for i, name in enumerate(("c-cache", "a-cache", "b-cache")):
         put(tmp_path, name, 100, 1000 + i)
     put(tmp_path, "notes.txt", 1000, 0)
@@ -27,7 +27,7 @@ def test_those_not_used_for_longest_go(tmp_path):
     compilation_cache.remove_old_entries(str(tmp_path / "none"), 1)
 
 
-def test_a_process_that_added_programs_bounds_them_when_it_ends(tmp_path, monkeypatch):
+def test_cache_is_trimmed_at_process_exit(tmp_path, monkeypatch):
     registered = []
     monkeypatch.setattr(atexit, "register", lambda *call: registered.append(call))
     monkeypatch.setenv("MESHFLOW_CACHE_DIR", str(tmp_path))

@@ -8,7 +8,7 @@ import pytest
 import meshflow as tf
 
 
-def test_functions_run_one_after_the_other():
+def test_functions_run_sequentially():
     section, inside, most = tf.CriticalSection(name="count"), [], []
 
     def work():

@@ -28,7 +28,7 @@ def test_sizes_that_arguments_decide_on(function, expected):
     np.testing.assert_array_equal(tf.function(function)(x, n), expected)
 
 
-def test_it_is_said_once_and_later_calls_follow_their_values(caplog):
+def test_fallback_warns_once_and_follows_values(caplog):
     @tf.function
     def positive(x):
         return tf.numpy_function(lambda x: x[x > 0], [x], tf.float32)
@@ -39,7 +39,7 @@ def test_it_is_said_once_and_later_calls_follow_their_values(caplog):
     assert [r.getMessage().split(",")[0] for r in caplog.records] == ["positive runs op by op"]
 
 
-def test_a_function_around_it_runs_op_by_op_too_with_its_variables_and_gradients():
+def test_outer_function_also_falls_back_with_variables_and_gradients():
     total = tf.Variable(0.0)
 
     @tf.function

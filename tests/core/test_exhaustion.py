@@ -40,7 +40,7 @@ def test_no_memory(work, named):
     assert caught.value.error_code == tf.errors.RESOURCE_EXHAUSTED
 
 
-def test_other_errors_stay_what_they_are():
+def test_other_errors_are_unchanged():
     def fails():
         raise RuntimeError("mine")
 
@@ -48,7 +48,7 @@ def test_other_errors_stay_what_they_are():
         tf.Variable(fails)
 
 
-def test_traces_called_least_recently_go_with_their_programs(monkeypatch, compile_tier):
+def test_least_recently_called_traces_are_evicted_with_their_programs(monkeypatch, compile_tier):
     monkeypatch.setattr(retracing, "MAX_TRACES", 3)
     calls = []
 
@@ -73,7 +73,7 @@ def test_traces_called_least_recently_go_with_their_programs(monkeypatch, compil
     assert times.experimental_get_tracing_count() == 7
 
 
-def test_objects_that_arguments_are_known_by_live_as_long_as_their_traces(monkeypatch):
+def test_objects_in_cache_keys_live_as_long_as_their_traces(monkeypatch):
     monkeypatch.setattr(retracing, "MAX_TRACES", 2)
 
     class Scale:

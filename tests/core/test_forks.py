@@ -58,7 +58,7 @@ def run(*arguments):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
-def test_a_fork_after_the_first_use_says_what_to_do():
+def test_late_fork_suggests_a_fix():
     *late, parent = run()
     assert len(late) == 5
     for text in late:

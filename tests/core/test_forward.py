@@ -28,7 +28,7 @@ def test_products_are_those_of_the_jacobian(wrap):
     assert_close(product(f, x, tf.constant(DIRECTION)), expected)
 
 
-def test_variables_structures_and_what_does_not_depend():
+def test_variables_structures_and_unconnected_outputs():
     v, x = tf.Variable([[1.0], [2.0]]), tf.constant([[2.0, 3.0]])
     with tf.autodiff.ForwardAccumulator(primals=[v], tangents=[tf.ones([2, 1])]) as acc:
         y = {"sum": tf.reduce_sum(v), "product": [x @ v]}

@@ -35,7 +35,7 @@ def test_traces_once_per_signature():
     assert len(traces) == 4
 
 
-def test_variables_are_read_at_call_time_and_written():
+def test_variables_are_read_and_written_at_call_time():
     v = tf.Variable(1.0)
 
     @tf.function
@@ -49,7 +49,7 @@ def test_variables_are_read_at_call_time_and_written():
 
 
 @pytest.mark.nan_expected  # JAX donates nothing while it looks for NaNs
-def test_every_variable_keeps_its_own_buffer():
+def test_variables_have_separate_buffers():
     first, second, third = (tf.Variable(tf.zeros([4])) for _ in range(3))
 
     @tf.function
@@ -98,7 +98,7 @@ def test_structures_and_python_results():
     )
 
 
-def test_known_results_of_a_function_stay_known_to_the_function_around_it():
+def test_static_results_remain_static_in_the_outer_function():
     rows = tf.function(lambda x: x.shape[0])
     double = tf.function(lambda x: tf.zeros([rows(x) * 2]))
     assert rows(tf.ones([3])).numpy() == 3 and double(tf.ones([3])).shape == [6]
@@ -164,12 +164,12 @@ def test_variables_created_on_the_first_call_only():
         another(tf.constant([1.0]))
 
 
-def test_a_variable_that_nobody_keeps_is_an_error_on_the_first_call():
+def test_unreferenced_variable_is_an_error_at_the_first_call():
     with pytest.raises(ValueError, match="singleton"):
         tf.function(lambda: tf.Variable(1.0) + 1.0)()
 
 
-def test_methods_are_bound_per_instance_and_do_not_keep_it_alive():
+def test_methods_are_bound_per_instance_without_keeping_it_alive():
     class Model:
         def __init__(self, k):
             self.k = k
@@ -263,7 +263,7 @@ def test_retracing_warning(caplog):
     assert "retracing" in caplog.text
 
 
-def test_symbolic_tensors_as_booleans_say_what_to_do():
+def test_symbolic_tensor_as_boolean_suggests_a_fix():
     @tf.function(autograph=False)
     def f(x):
         return x if x > 0 else -x
@@ -290,7 +290,7 @@ def test_leaked_tensors_are_named():
         g()
 
 
-def test_shape_arithmetic_stays_static():
+def test_shape_arithmetic_remains_static():
     @tf.function
     def f(x):
         n = tf.shape(x)[0] * 2
@@ -349,7 +349,7 @@ def test_python_called_with_constants_is_called_every_time():
     assert [int(f()), int(f())] == [3, 3] and calls == [2, 2]
 
 
-def test_a_concrete_function_of_any_size_tells_what_it_is():
+def test_concrete_function_of_any_size_has_a_readable_signature():
     v = tf.Variable(2.0)
     f = tf.function(lambda x: x * v)
     c = f.get_concrete_function(tf.TensorSpec([None, 3]))
@@ -361,7 +361,7 @@ def test_a_concrete_function_of_any_size_tells_what_it_is():
     )
 
 
-def test_a_tensor_that_left_its_function_is_named_out_of_scope():
+def test_leaked_tensor_is_reported_as_out_of_scope():
     leaked = []
 
     @tf.function
@@ -459,7 +459,7 @@ def _in_threads(work):
     assert failed == []
 
 
-def test_a_function_under_a_tape_is_alone_with_what_it_writes():
+def test_function_under_a_tape_owns_its_written_variables():
     total = tf.Variable(0.0)
 
     @tf.function
@@ -594,7 +594,7 @@ def test_functions_made_in_a_loop_are_warned_of_twice(caplog):
     assert "lambda" not in caplog.text
 
 
-def test_tensors_alone_are_given_to_a_concrete_function_as_tensors():
+def test_concrete_function_accepts_positional_tensors():
     concrete = tf.function(lambda x, y: y).get_concrete_function(1, tf.constant(2))
     assert int(concrete(tf.constant(3))) == 3
     with pytest.raises(TypeError, match="missing its argument 'y'"):

@@ -38,7 +38,7 @@ def gpu(monkeypatch):
         os.environ.pop(name, None)
 
 
-def test_growth_is_what_xla_calls_no_preallocation(gpu):
+def test_memory_growth_disables_preallocation(gpu):
     assert not tf.config.experimental.get_memory_growth(gpu)
     tf.config.experimental.set_memory_growth(gpu, True)
     assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
@@ -62,7 +62,7 @@ def test_a_memory_limit_is_a_share_of_the_gpus_memory(gpu):
     assert tf.config.get_logical_device_configuration(gpu) == [limited]
 
 
-def test_the_older_variable_gives_way_to_a_limit(gpu, monkeypatch):
+def test_memory_limit_overrides_the_older_environment_variable(gpu, monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75")
     gpu_memory.limit(40 * 1024)
     assert float(os.environ["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(0.5)
@@ -88,7 +88,7 @@ def test_a_client_that_is_started_again_reads_the_variables_again(monkeypatch):
     assert "memory_fraction" not in options
 
 
-def test_nothing_is_started_again_for_a_setting_that_holds_already(monkeypatch):
+def test_repeated_setting_does_not_restart_backends(monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     monkeypatch.setattr(gpu_memory, "restart_backend", lambda: pytest.fail("started again"))
     gpu_memory.grow(True)

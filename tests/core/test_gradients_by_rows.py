@@ -55,13 +55,13 @@ def test_picked_rows_have_gradients_by_rows(table, what, compiled):
 
 
 @pytest.mark.parametrize("what", WHOLE)
-def test_other_uses_have_whole_gradients(table, what):
+def test_other_uses_have_dense_gradients(table, what):
     found = gradient(WHOLE[what], table)
     assert isinstance(found, tf.Tensor)
     assert_close(found, dense(WHOLE[what], table))
 
 
-def test_rows_come_in_the_order_of_their_use(table):
+def test_rows_are_in_order_of_use(table):
     found = gradient(BY_ROWS["two lookups"], table)
     assert found.indices.numpy().tolist() == [3, 1, 1]
     watched = tf.constant([[1.0], [2.0]])
@@ -102,7 +102,7 @@ def test_custom_gradients_get_tensors(table):
     assert_close(found[:, 0], [0, 2, 4, 0, 0, 2])
 
 
-def test_functions_take_and_give_rows(table):
+def test_functions_accept_and_return_row_gradients(table):
     traces = []
 
     @tf.function
@@ -135,7 +135,7 @@ def test_inside_a_branch(table):
     assert_close(graph().values, np.ones((4, 3)))
 
 
-def test_what_takes_rows(table):
+def test_consumers_of_row_gradients(table):
     slices = gradient(lambda t: 3.0 * tf.reduce_sum(tf.gather(t, [1, 1])), table)
     (clipped, none), norm = tf.clip_by_global_norm([slices, None], 3.0 * 6**0.5 / 2)
     assert float(norm) == pytest.approx(3.0 * 6**0.5) and none is None

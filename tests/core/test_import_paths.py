@@ -30,7 +30,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_path_leads_to_what_the_attributes_lead_to(path):
+def test_import_path_equals_attribute_path(path):
     module = importlib.import_module(f"meshflow.{path}")
     found = tf
     for name in path.split("."):
@@ -51,7 +51,7 @@ def test_no_file_is_loaded_twice():
 
 
 @pytest.mark.parametrize("first", ["core.dispatch.operands", "numpy.behavior", "data.structure"])
-def test_no_file_is_loaded_twice_whatever_comes_first(first):
+def test_no_file_is_loaded_twice_in_any_import_order(first):
     program = f"""
 import collections, sys
 runs = collections.Counter()
@@ -71,7 +71,7 @@ assert runs and not again, again
 @pytest.mark.parametrize(
     "path", ["nothing", "config.nothing", "optimizers.nothing", "keras.nothing"]
 )
-def test_what_is_not_there_is_not_found(path):
+def test_missing_modules_are_not_found(path):
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(f"meshflow.{path}")
 

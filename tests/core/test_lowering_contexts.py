@@ -14,7 +14,7 @@ def context_of(size):
     return lowered.compiler_ir().context
 
 
-def test_as_many_share_one_as_are_to():
+def test_contexts_are_shared_by_the_configured_number_of_programs():
     made = []
 
     def make():
@@ -25,12 +25,12 @@ def test_as_many_share_one_as_are_to():
     assert [made.index(context()) for _ in range(7)] == [0, 0, 0, 1, 1, 1, 2]
 
 
-def test_jax_lowers_in_them():
+def test_jax_lowers_in_shared_contexts():
     contexts = [context_of(size) for size in range(2, lowering_contexts.PROGRAMS_PER_CONTEXT + 2)]
     assert 1 <= len({id(context) for context in contexts}) <= 2
 
 
-def test_other_threads_have_new_ones():
+def test_threads_have_separate_contexts():
     found = []
     for _ in range(2):
         thread = threading.Thread(target=lambda: found.append(context_of(5)))

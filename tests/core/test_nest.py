@@ -27,7 +27,7 @@ def test_map_structure_visits_every_leaf(structure):
     ]
 
 
-def test_differences_say_where():
+def test_structure_differences_name_their_path():
     with pytest.raises(ValueError, match=r"\['a'\]"):
         tf.nest.assert_same_structure({"a": [1]}, {"a": 1})
     with pytest.raises(ValueError, match="elements"):

@@ -21,7 +21,7 @@ def registered():
     return op_names._functions
 
 
-def test_every_name_that_files_may_hold_is_known(registered):
+def test_every_stored_op_name_is_registered(registered):
     missing = [name for name in STORED.read_text().split() if name not in registered]
     assert not missing, "add the new names of these ops to core/dispatch/stored_op_names.py"
 

@@ -67,7 +67,7 @@ def test_devices():
     assert tf.ones([2]).device.endswith("CPU:0")
 
 
-def test_what_is_asked_of_a_missing_device_runs_on_another():
+def test_soft_placement_replaces_a_missing_device():
     assert tf.config.get_soft_device_placement()
     with tf.device("/GPU:7"):
         assert tf.constant([1.0]).device == tf.Variable(1.0).device == (tf.ones([2]) + 1).device
@@ -106,7 +106,7 @@ else:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_where_code_runs():
+def test_code_location_predicates():
     assert tf.executing_eagerly() and not tf.inside_function()
 
     @tf.function(autograph=False)
@@ -172,7 +172,7 @@ def test_small_ops(rng):
     assert isinstance(tf.get_logger(), logging.Logger)
 
 
-def test_what_needs_a_graph_says_what_to_use():
+def test_graph_only_names_suggest_an_alternative():
     x = tf.constant(1.0)
     for use, instead in (
         (lambda: tf.gradients(x, x), "GradientTape"),

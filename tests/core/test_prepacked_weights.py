@@ -39,7 +39,7 @@ def runs(monkeypatch):
     return made
 
 
-def test_made_once_while_weights_stay(monkeypatch):
+def test_weights_are_packed_once_while_unchanged(monkeypatch):
     made, w, x = runs(monkeypatch), weights(), tf.ones([2, 256])
     f = dense(w)
     first = f(x)
@@ -58,7 +58,7 @@ def test_made_again_when_weights_change(monkeypatch):
     assert len(made) == 3
 
 
-def test_weights_that_the_function_writes_are_not_kept():
+def test_written_weights_are_not_prepacked():
     w = weights()
 
     @tf.function
@@ -73,7 +73,7 @@ def test_weights_that_the_function_writes_are_not_kept():
     assert keeper(step, x) is None
 
 
-def test_old_weights_are_not_held():
+def test_old_weights_are_released():
     import weakref
 
     w = weights()

@@ -50,7 +50,7 @@ def batch():
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1])
-def test_a_training_step_keeps_the_inside_of_one_block_only(rate):
+def test_training_step_stores_activations_of_one_block_only(rate):
     inside = 4 * BATCH * INNER
     plain, again = [
         dtensor.explain(blocks(again, rate), *batch()).memory["temporaries"] / inside
@@ -61,7 +61,7 @@ def test_a_training_step_keeps_the_inside_of_one_block_only(rate):
     assert again < plain / 4
 
 
-def test_training_with_it_changes_no_number():
+def test_recomputation_does_not_change_training():
     plain, again = blocks(False), blocks(True)
     losses = [m.fit(*batch(), BATCH, 3, verbose=0).history["loss"] for m in (plain, again)]
     assert_close(*losses)
@@ -70,7 +70,7 @@ def test_training_with_it_changes_no_number():
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_what_is_computed_again_draws_the_same_random_numbers(compiled):
+def test_recomputation_repeats_random_numbers(compiled):
     x = tf.ones([100])
     drop = tf.recompute_grad(lambda x: tf.nn.dropout(x, 0.5))
 
@@ -123,7 +123,7 @@ def test_under_a_strategy():
     assert_close(histories[0], histories[1])
 
 
-def test_gradients_of_gradients_and_of_whole_maps():
+def test_second_order_gradients_and_map_fn():
     f = tf.recompute_grad(lambda x, n: tf.cast(n, "float32") * tf.sin(x) ** 2)
     x = tf.constant([0.3, 0.7])
     with tf.GradientTape() as outer:
@@ -166,7 +166,7 @@ def test_a_saved_function_computes_again_too(tmp_path):
     assert_close(tf.saved_model.load(str(tmp_path / "m")).slope(x), module.slope(x).numpy())
 
 
-def test_seeded_ops_draw_what_they_draw_without_it():
+def test_seeded_ops_are_unchanged_by_recomputation():
     def draws(function):
         tf.random.set_seed(1)
         return [function(tf.ones([64])).numpy().tolist() for _ in range(2)]

@@ -22,7 +22,7 @@ def key(closed):
     return cache_key.custom_hook()
 
 
-def test_programs_of_other_names_are_kept_apart():
+def test_programs_with_other_scope_names_are_separate():
     assert key(program("wide")) != key(program("narrow"))
     # Numbers were given, and are the same program.
     assert key(program("wide_3")) == key(program("wide_11")) == key(program("wide"))

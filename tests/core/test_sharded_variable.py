@@ -22,7 +22,7 @@ def table(sizes=(3, 2), columns=2, dtype="float32", **kwargs):
 WHOLE = np.arange(10, dtype="float32").reshape(5, 2)
 
 
-def test_is_read_as_one():
+def test_sharded_variable_reads_as_one_tensor():
     t = table()
     assert t.shape == (5, 2) and t.dtype == tf.float32 and t.name == "t" and t.trainable
     assert [v.name for v in t.variables] == ["t/part_0:0", "t/part_1:0"]
@@ -55,7 +55,7 @@ def test_indices_and_slices(key, sizes):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_only_shards_with_the_rows_are_read():
+def test_gather_reads_only_shards_with_the_rows():
     t = table()
     with tf.GradientTape() as tape:
         _ = t[1] + t[0:2][0]
@@ -190,7 +190,7 @@ def test_wrong_shards():
         make([tf.Variable(1.0), tf.Variable(2.0)])
 
 
-def test_copies_have_their_own_shards():
+def test_copies_have_separate_shards():
     t = table()
     for other in (copy.deepcopy(t), pickle.loads(pickle.dumps(t))):
         other.assign_add(np.ones((5, 2), "f"))
@@ -199,7 +199,7 @@ def test_copies_have_their_own_shards():
         assert all(v._shard_of is other for v in other.variables)
 
 
-def test_modules_find_the_shards():
+def test_modules_track_shards():
     module = tf.Module()
     module.table, module.bias = table(), tf.Variable(1.0)
     assert len(module.variables) == len(module.trainable_variables) == 3
@@ -217,7 +217,7 @@ def test_gradients_are_taken_of_shards():
         tape.gradient(loss, t)
 
 
-def test_functions_take_tables_as_arguments():
+def test_functions_accept_sharded_tables():
     first, second, traced = table(), table((1, 4)), []
 
     @tf.function

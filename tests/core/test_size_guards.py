@@ -49,7 +49,7 @@ def test_sizes_that_varied_together_share_a_symbol():
     ],
 )
 @pytest.mark.parametrize("hint", [12, 24, 40])
-def test_a_trace_is_valid_only_where_python_decides_alike(decide, hint):
+def test_trace_is_valid_only_for_equal_python_decisions(decide, hint):
     sizes = GuardedSizes([[(10,)], [(hint,)]])
     results = []
 
@@ -77,7 +77,7 @@ def test_other_relations_of_sizes_get_another_trace():
     assert add.experimental_get_tracing_count() <= 6
 
 
-def test_a_decision_by_size_keeps_the_traces_results_exact():
+def test_size_guards_keep_results_exact():
     table = np.random.RandomState(0).randn(40, 3).astype("float32")
 
     @tf.function(reduce_retracing=True)

@@ -8,7 +8,7 @@ import meshflow as tf
 from helpers import assert_close
 
 
-def test_derivatives_of_what_was_computed_before_they_were_asked_for():
+def test_gradients_of_earlier_computations():
     v = tf.Variable(5.0)
 
     @tf.function
@@ -41,7 +41,7 @@ def test_constants_and_unconnected_sources():
     assert_close(zeros, [[0, 0]])
 
 
-def test_a_function_with_a_tape_of_its_own_and_a_variable_of_its_own():
+def test_function_with_inner_tape_and_variable():
     kept = []
 
     @tf.function
@@ -63,7 +63,7 @@ def test_hessians():
     assert_close(f(tf.constant([1.0, 2.0]))[0], [[6, 0], [0, 12]])
 
 
-def test_where_they_are_refused():
+def test_symbolic_gradients_are_refused_outside_functions():
     x = tf.constant(1.0)
     with pytest.raises(RuntimeError, match="GradientTape"):
         tf.gradients(x, x)

@@ -362,7 +362,7 @@ def test_output_gradients_are_repeated_to_the_shape_of_the_target():
     assert_close(tape.gradient(y, x, output_gradients=2.0), [4, 8])
 
 
-def test_what_a_tape_refuses():
+def test_tape_errors():
     x = tf.constant([[1.0, 2.0]])
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -380,7 +380,7 @@ def test_what_a_tape_refuses():
         tape.batch_jacobian(y[0], x[0])
 
 
-def test_batch_jacobian_of_what_does_not_depend_is_zero():
+def test_batch_jacobian_of_unconnected_target_is_zero():
     x = tf.constant([[1.0, 2.0]])
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -388,7 +388,7 @@ def test_batch_jacobian_of_what_does_not_depend_is_zero():
     assert_close(tape.batch_jacobian(y, x), np.zeros([1, 3, 2]))
 
 
-def test_recompute_grad_hands_on_what_is_no_tensor():
+def test_recompute_grad_passes_python_values():
     f = tf.recompute_grad(lambda x, double: x * 2 if double else x)
     x = tf.constant(1.0)
     with tf.GradientTape() as tape:
@@ -397,7 +397,7 @@ def test_recompute_grad_hands_on_what_is_no_tensor():
     assert_close([tape.gradient(y, x), f(x, False)], [2, 1])
 
 
-def test_methods_with_a_gradient_of_their_own():
+def test_methods_with_custom_gradients():
     class Scale:
         def __init__(self, factor):
             self.factor = factor
@@ -413,7 +413,7 @@ def test_methods_with_a_gradient_of_their_own():
     assert_close([y, z, tape.gradient(y, x), tape.gradient(z, x)], [2, 3, 20, 30])
 
 
-def test_a_variable_read_after_it_was_assigned_is_the_variable():
+def test_read_after_assignment_is_connected_to_the_variable():
     v = tf.Variable([2.0, 3.0])
 
     def gradient():
@@ -451,7 +451,7 @@ _SECOND = {
 
 @pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "traced"])
 @pytest.mark.parametrize("name", _SECOND)
-def test_what_a_gradient_does_not_depend_on_is_unconnected(name, wrap):
+def test_second_gradient_of_independent_source_is_unconnected(name, wrap):
     f, expected = _SECOND[name]
     x, w = tf.Variable(2.0), tf.Variable(1.0)
 

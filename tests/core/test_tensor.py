@@ -57,7 +57,7 @@ def test_mixing_dtypes_names_both():
         tf.constant(1) + 1.5
 
 
-def test_python_numbers_take_the_tensors_dtype():
+def test_python_numbers_get_the_dtype_of_the_tensor():
     assert (tf.constant([1.0], tf.float16) + 1).dtype == tf.float16
     assert (2 - tf.constant([1], tf.int8)).dtype == tf.int8
 
@@ -189,7 +189,7 @@ def test_indices_as_arrays_and_lists():
         x[..., ...]
 
 
-def test_arrays_are_cast_where_a_dtype_is_asked_for_and_numbers_are_not():
+def test_explicit_dtype_casts_arrays_but_not_numbers():
     assert tf.constant(np.array([1.5, -1.5]), tf.int32).numpy().tolist() == [1, -1]
     assert tf.constant(np.array([True]), tf.float32).numpy() == 1
     assert tf.constant(np.array([300]), tf.uint8).numpy() == 44
@@ -221,7 +221,7 @@ def test_shapes_with_bounds_on_their_rank():
         shape.with_rank_at_most(1)
 
 
-def test_specs_tell_what_they_describe():
+def test_spec_representations():
     spec = tf.TensorSpec([2])
     assert spec.value_type is tf.Tensor and not spec.is_compatible_with([1.0, 2.0])
     with pytest.raises(ValueError, match="compatible with both"):

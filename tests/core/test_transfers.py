@@ -37,7 +37,7 @@ def test_the_first_array_of_a_thread_may_be_empty(shape):
     assert batch.shape == (1, *shape)
 
 
-def test_what_is_ours():
+def test_is_owned_memory():
     array = transfers.allocate((100, 7), np.float32)
     array[:] = 0
     assert transfers.is_immutable(array[5:][:3]) and transfers.is_immutable(array.reshape(-1))
@@ -59,7 +59,7 @@ def test_arrays_of_others_may_change_later():
     assert float(tensor[3]) == 3
 
 
-def test_memory_is_used_again_when_nobody_has_it():
+def test_memory_is_reused_after_its_last_reference():
     shape = (3 << 18,)
     first = transfers.allocate(shape, np.float32)
     first[:] = 1
@@ -78,14 +78,14 @@ def test_memory_is_used_again_when_nobody_has_it():
     assert transfers.allocate(shape, np.float32).ctypes.data in (place, address)
 
 
-def test_little_memory_is_kept():
+def test_pool_size_is_bounded():
     arrays = [transfers.allocate((5 << 18,), np.float32) for _ in range(20)]
     del arrays
     assert sum(b.size for b in transfers._free_blocks) <= transfers._MAX_FREE_BYTES
 
 
 @pytest.mark.parametrize("size", [1 << 10, 1 << 14, 100_000, 3 << 20])
-def test_what_was_used_last_is_used_first(size):
+def test_pool_returns_the_most_recent_buffer(size):
     arrays = [transfers.allocate((size,), np.uint8) for _ in range(3)]
     if size <= transfers._MAX_SMALL_BYTES:
         # Small ones lie side by side.
@@ -113,7 +113,7 @@ def test_arrays_in_use_do_not_share_memory(wanted):
         assert (np.asarray(array) == number).all()
 
 
-def test_threads_get_memory_of_their_own():
+def test_threads_get_separate_memory():
     def work(number):
         kept = []
         for i in range(200):

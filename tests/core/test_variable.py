@@ -66,7 +66,7 @@ def test_scatter_updates():
     assert_close(v, [[3], [0], [9]])
 
 
-def test_module_finds_variables():
+def test_module_collects_variables():
     class Inner(tf.Module):
         def __init__(self):
             super().__init__()
@@ -109,7 +109,7 @@ def test_reading_parts_and_dividing_rows():
         v.scatter_add(3)
 
 
-def test_what_a_variable_says_of_itself():
+def test_variable_repr():
     v = tf.Variable(1.0)
     assert v.initializer is None and v.is_initialized().numpy()
     for name in ("synchronization", "aggregation"):
@@ -132,7 +132,7 @@ def test_modules_list_variables_by_sorted_keys_and_flatten_by_predicate():
     assert list(nested._flatten(recursive=False, predicate=lambda x: x == 3)) == []
 
 
-def test_modules_leave_out_what_they_say_and_look_into_all_sequences():
+def test_modules_skip_ignored_attributes_and_search_sequences():
     class Hiding(tf.Module):
         _TF_MODULE_IGNORED_PROPERTIES = frozenset(("hidden", "part"))
 

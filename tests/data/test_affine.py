@@ -97,7 +97,7 @@ def test_parts_that_are_computed_otherwise():
         lambda x: tf.cast(x + 200, tf.float32),
     ],
 )
-def test_what_is_no_chain(fn):
+def test_functions_that_are_not_affine_chains(fn):
     assert chains_of(fn) is None
 
 

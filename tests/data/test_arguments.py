@@ -77,7 +77,7 @@ def test_several_results_of_a_function():
     assert [int(x) for x, _ in D.from_tensors((np.arange(2), None)).unbatch()] == [0, 1]
 
 
-def test_functions_that_take_from_an_iterator():
+def test_functions_that_read_an_iterator():
     numbers = iter(D.range(10))
     found = D.range(3).map(lambda x: x * numbers.get_next())
     assert [int(x) for x in found] == [0, 1, 4]
@@ -97,7 +97,7 @@ def test_weights_of_each_turn():
     assert [int(x) for x in never] == [0, 1]
 
 
-def test_spec_where_there_are_no_elements():
+def test_element_spec_of_an_empty_dataset():
     assert D.range(0).flat_map(D.from_tensors).element_spec == tf.TensorSpec([], tf.int64)
 
 
@@ -115,7 +115,7 @@ def test_elements_by_number():
             tf.data.experimental.at(batches, number)
 
 
-def test_sizes_that_only_a_running_function_knows():
+def test_sizes_known_only_at_run_time():
     def total(count):
         return D.range(count).reduce(tf.constant(0, tf.int64), lambda a, b: a + b)
 

@@ -86,7 +86,7 @@ def test_parquet_files(tmp_path):
     assert [int(r["i"]) for r in some] == list(range(7))
 
 
-def test_whole_blocks_are_read(tmp_path):
+def test_complete_blocks_are_read(tmp_path):
     parquet.write_table(
         table(100).select(["i", "f", "pair"]), tmp_path / "a.parquet", row_group_size=7
     )
@@ -99,7 +99,7 @@ def test_whole_blocks_are_read(tmp_path):
     assert kept == [*range(90, 100)] * 2
 
 
-def test_few_chunks_are_held(tmp_path, monkeypatch):
+def test_few_chunks_are_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(arrow, "_MAX_CACHED_BYTES", 2000)
     numbers = pa.table({"x": np.arange(4000)})
     parquet.write_table(numbers, tmp_path / "a.parquet", row_group_size=50)

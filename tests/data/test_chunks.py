@@ -117,7 +117,7 @@ def test_pipelines(count, nested, steps, size, batched):
 
 
 @pytest.mark.parametrize("seed", [None, 5])
-def test_random_maps_draw_in_the_elements_order(seed):
+def test_random_maps_draw_in_element_order(seed):
     tf.random.set_seed(2)
 
     def noisy(x):
@@ -137,7 +137,7 @@ def test_random_maps_draw_in_the_elements_order(seed):
     assert len(np.unique(np.abs(twice))) > 1100
 
 
-def test_predicates_see_variables_as_they_are():
+def test_predicates_read_current_variable_values():
     limit = tf.Variable(5, dtype=tf.int64)
     found = []
     for x in D.range(100).filter(lambda x: x < limit):
@@ -276,7 +276,7 @@ def test_batched_windows_of_several_components():
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_a_failure_is_in_every_window_that_contains_it(stride):
+def test_failure_is_raised_by_every_window_that_contains_it(stride):
     values = np.arange(20.0)
     values[7] = np.nan
     windows = tf.data.Dataset.from_tensor_slices(values).map(_check).window(3, 1, stride)

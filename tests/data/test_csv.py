@@ -85,7 +85,7 @@ def test_fit_on_a_table(folder):
     assert history[-1] < history[0] / 10
 
 
-def test_bytes_that_are_no_text_are_found(tmp_path):
+def test_invalid_text_is_reported(tmp_path):
     path = str(tmp_path / "bad.csv")
     tf.io.write_file(path, b"x,name\n1,one\n2,tw\xff\n" + b"3,three\n" * 2000)
     with pytest.raises(

@@ -66,7 +66,7 @@ KINDS = {"cache": cached, "saved": saved, "compressed": squeezed, "snapshot": sh
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_cut_and_every_changed_byte_is_found(kind, tmp_path):
+def test_every_truncation_and_changed_byte_is_detected(kind, tmp_path):
     file, read = KINDS[kind](tmp_path)
     whole = file.read_bytes()
     assert len(read()) == 4
@@ -88,7 +88,7 @@ def test_every_cut_and_every_changed_byte_is_found(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_pickle_is_read(kind, tmp_path):
+def test_pickle_is_never_loaded(kind, tmp_path):
     file, read = KINDS[kind](tmp_path)
     planted = pickle.dumps(Planted(tmp_path / "pwned"))
     file.write_bytes(gzip.compress(planted) if kind == "compressed" else planted)
@@ -98,7 +98,7 @@ def test_no_pickle_is_read(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["saved", "snapshot"])
-def test_a_damaged_description_is_found(kind, tmp_path):
+def test_damaged_description_is_detected(kind, tmp_path):
     _, read = KINDS[kind](tmp_path)
     (file,) = [*tmp_path.glob("spec.json"), *tmp_path.glob("*/snapshot.metadata")]
     whole = file.read_text()
@@ -118,7 +118,7 @@ def test_a_file_of_other_elements_is_refused(tmp_path):
         list(D.range(3).window(2).cache(str(tmp_path / "w")))
 
 
-def test_sizes_in_a_file_take_no_memory(tmp_path):
+def test_sizes_in_a_file_allocate_no_memory(tmp_path):
     file, read = cached(tmp_path)
     whole = file.read_bytes()
     start = whole.index(b"[[")
@@ -214,7 +214,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new(kind, tmp_path):
     check_kills(WRITERS[kind], tmp_path, READERS[kind])
 
 
-def test_a_killed_cache_is_whole_or_made_again(tmp_path):
+def test_interrupted_cache_is_complete_or_rebuilt(tmp_path):
     nursery = Nursery(
         """
         import tempfile

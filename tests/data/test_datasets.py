@@ -36,7 +36,7 @@ def test_shuffle_is_a_permutation_and_changes_every_pass():
     assert len({tuple(e) for e in epochs}) == 3
 
 
-def test_a_small_buffer_keeps_elements_near():
+def test_small_shuffle_buffer_keeps_elements_close():
     found = values(D.range(1000).shuffle(10, seed=1))
     assert sorted(found) == list(range(1000))
     # An element cannot come before the buffer has reached it.
@@ -44,7 +44,7 @@ def test_a_small_buffer_keeps_elements_near():
 
 
 @pytest.mark.parametrize("source", [range(4), list("abcd")], ids=["compiled", "eager"])
-def test_seeded_maps_draw_the_same_in_every_pass(source):
+def test_seeded_maps_repeat_in_every_pass(source):
     def drawn(fn):
         dataset = D.from_tensor_slices(list(source)).map(lambda _: fn())
         return values(dataset), values(dataset), values(dataset.repeat(2))
@@ -77,7 +77,7 @@ def test_random_maps_do_not_depend_on_batching():
     assert len(set(flat)) == 6
 
 
-def test_iterators_are_saved_and_go_on(tmp_path):
+def test_saved_iterators_resume(tmp_path):
     dataset = D.range(20).shuffle(20).map(lambda x: x * 2).repeat(2).batch(3)
     iterator = iter(dataset)
     for _ in range(5):
@@ -236,7 +236,7 @@ def test_options_merge():
         options.determinstic = True
 
 
-def test_explain_says_why():
+def test_explain_names_reasons():
     text = tf.data.experimental.explain(
         D.from_tensor_slices(["7"]).map(tf.strings.to_number).filter(lambda n: n > 0).batch(2)
     )
@@ -304,7 +304,7 @@ def test_bad_input():
         list(D.range(3).apply(tf.data.experimental.assert_cardinality(2)))
 
 
-def test_it_is_a_dataset():
+def test_transformations_return_datasets():
     dataset = D.range(2).map(lambda x: x)
     assert isinstance(dataset, tf.data.Dataset) and isinstance(dataset, Dataset)
     assert bool(D.range(0)) and "element_spec" in repr(dataset)

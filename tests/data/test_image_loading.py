@@ -95,7 +95,7 @@ def augmented(path):
 
 @pytest.mark.parametrize("fn", [flipped, normalized, scaled_between, grey, middle, augmented])
 @pytest.mark.parametrize("calls", [None, 2])
-def test_same_as_one_by_one(fn, calls, paths, monkeypatch):
+def test_equals_elementwise_execution(fn, calls, paths, monkeypatch):
     assert_same(lambda f: D.from_tensor_slices(paths).map(f, calls), fn, monkeypatch)
     make = lambda f: D.from_tensor_slices(paths).map(f, calls).batch(6).prefetch(1)
     assert_same(make, fn, monkeypatch)
@@ -163,7 +163,7 @@ def test_images_of_all_sizes_from_another_map(paths):
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
-def test_labels_and_what_comes_before_and_after(paths, monkeypatch):
+def test_labels_and_surrounding_transformations(paths, monkeypatch):
     def load(path, label):
         return flipped(path), tf.one_hot(label, 3)
 
@@ -216,7 +216,7 @@ def test_batches_are_the_memory_that_images_were_loaded_to(paths):
     assert all(batch.base is not None for batch in batches)
 
 
-def test_bad_files_come_in_their_turn(paths, tmp_path):
+def test_bad_files_fail_at_their_position(paths, tmp_path):
     (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8\xff nothing")
     listed = [*paths[:3], str(tmp_path / "bad.jpg"), paths[3], str(tmp_path / "none.jpg"), paths[4]]
     for calls in (None, 2):
@@ -261,7 +261,7 @@ def test_iterator_is_resumed_in_the_middle(paths, tmp_path):
         lambda path: tf.image.resize(tf.io.decode_image(tf.io.read_file(path)), [4, 4]),
     ],
 )
-def test_other_functions_run_as_they_are(fn, paths):
+def test_unsupported_functions_run_unchanged(fn, paths):
     data = D.from_tensor_slices(paths[:3]).map(fn)
     assert "elements hold strings" in E.explain(data)
     assert len(list(data)) == 3

@@ -10,7 +10,7 @@ def numbers(count=10, size=2, drop=True):
     return tf.data.Dataset.range(count).batch(size, drop_remainder=drop)
 
 
-def test_each_call_takes_the_next():
+def test_each_call_reads_the_next_element():
     traces = []
 
     @tf.function
@@ -59,7 +59,7 @@ def test_loops_call_for_elements():
     np.testing.assert_array_equal(next(again), next(first))
 
 
-def test_branches_take_only_what_they_use():
+def test_branches_read_only_used_elements():
     @tf.function
     def step(iterator, taken):
         if taken:
@@ -134,7 +134,7 @@ def test_shapes_that_change_in_a_loop_are_refused():
         steps(iter(numbers(7, drop=False)))
 
 
-def test_what_cannot_be_compiled_is_refused():
+def test_uncompilable_iterators_are_refused():
     @tf.function
     def step(iterator):
         return next(iterator)
@@ -151,7 +151,7 @@ def test_what_cannot_be_compiled_is_refused():
         both(iter(numbers()))
 
 
-def test_iterator_made_inside_belongs_to_the_function():
+def test_iterator_created_inside_belongs_to_the_function():
     @tf.function
     def first_of(dataset):
         return next(iter(dataset))

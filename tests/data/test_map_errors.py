@@ -55,7 +55,7 @@ def test_functions_that_may_be_right():
     assert rows.get_single_element().numpy().tolist() == [[0, 1], [2, 3]]
 
 
-def test_states_that_grow():
+def test_growing_scan_states():
     numbers = D.range(3).scan(np.zeros(0, np.int64), lambda s, x: (tf.concat([s, [x]], 0), 2 * s))
     assert numbers.element_spec.shape.as_list() == [None]
     assert [x.numpy().tolist() for x in numbers] == [[], [0], [0, 2]]
@@ -63,7 +63,7 @@ def test_states_that_grow():
     assert joined.numpy().tolist() == [0, 1, 2]
 
 
-def test_sizes_of_results_that_stand_ins_do_not_have():
+def test_result_sizes_that_differ_from_placeholders():
     sounds = D.from_generator(lambda: iter([np.ones(100)]), tf.float64, [None])
     frames = sounds.map(lambda x: tf.signal.frame(x, 32, 16))
     assert frames.element_spec.shape.as_list() == [None, 32]

@@ -16,7 +16,7 @@ def test_a_value():
     assert some.element_spec["a"] == tf.TensorSpec([], tf.float32)
 
 
-def test_nothing():
+def test_empty_optional():
     nothing = Optional.empty(tf.TensorSpec([2], tf.int32))
     assert not bool(nothing.has_value())
     assert nothing.element_spec == tf.TensorSpec([2], tf.int32)
@@ -24,7 +24,7 @@ def test_nothing():
         nothing.get_value()
 
 
-def test_iterators_give_them():
+def test_iterators_return_optionals():
     iterator = iter(D.range(1))
     assert int(iterator.get_next_as_optional().get_value()) == 0
     last = iterator.get_next_as_optional()
@@ -87,7 +87,7 @@ def test_iterators_fit_a_signature():
         following(iter(D.from_tensors(1.0)))
 
 
-def test_functions_that_give_no_dataset_are_refused_at_once():
+def test_functions_that_return_no_dataset_fail_immediately():
     for make in (
         lambda: D.range(2).flat_map(lambda x: x),
         lambda: D.range(2).interleave(lambda x: x),

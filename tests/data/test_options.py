@@ -35,7 +35,7 @@ def test_groups_are_merged():
     assert D.range(1).options() == tf.data.Options() != found
 
 
-def test_those_of_a_dataset_stay():
+def test_options_of_a_dataset_are_preserved():
     found = D.range(1).with_options(tf.data.Options()).options()
     with pytest.raises(ValueError, match="with_options"):
         found.deterministic = True

@@ -36,7 +36,7 @@ def numbers(record):
     return {"sum": tf.reduce_sum(found["x"]) * scale}, tf.one_hot(found["y"] % 4, 4)
 
 
-def test_same_as_one_by_one(path):
+def test_equals_elementwise_execution(path):
     data = tf.data.TFRecordDataset(path).map(numbers)
     assert "parses strings" in E.explain(data)
     assert data.element_spec == (
@@ -71,7 +71,7 @@ def test_rows_of_a_table(tmp_path):
     assert rows == [([n, n / 2], n % 3) for n in range(70)]
 
 
-def test_bad_record_comes_in_its_turn():
+def test_bad_record_fails_at_its_position():
     texts = [example(n, width=4 if n == 5 else 3) for n in range(9)]
     data = D.from_generator(lambda: iter(texts), tf.string, []).map(numbers)
     iterator = iter(data)

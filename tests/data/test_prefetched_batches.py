@@ -49,7 +49,7 @@ KINDS = [
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(KINDS), st.data())
-def test_kept_batches_stay_what_they_were(kind, data):
+def test_stored_batches_are_not_overwritten(kind, data):
     count = data.draw(st.integers(100, 1500))
     keep = data.draw(st.lists(st.booleans(), min_size=1, max_size=9))
     stop = data.draw(st.integers(1, 40))
@@ -70,7 +70,7 @@ def test_kept_batches_stay_what_they_were(kind, data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_computations_go_on_with_batches_that_nobody_keeps(kind):
+def test_pending_computations_keep_dropped_batches(kind):
     slow = jax.jit(lambda x: jax.lax.fori_loop(0, 30, lambda i, v: v + x * 0, x).sum())
     dataset = labelled(D.from_tensor_slices((IMAGES, LABELS)), kind)
     started = [(slow(images._value), labels) for images, labels in dataset]
@@ -95,7 +95,7 @@ def test_leaving_early_and_beginning_again(kind):
             np.testing.assert_array_equal(x, wanted)
 
 
-def test_a_map_of_batches_is_computed_while_they_are_gathered():
+def test_map_of_batches_overlaps_gathering():
     source = D.from_tensor_slices((IMAGES, LABELS))
     dataset = source.batch(64).map(lambda x, y: (scaled(x), y))
     total = sum(len(y) for _, y in dataset)

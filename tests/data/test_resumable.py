@@ -57,7 +57,7 @@ BAD = "InvalidArgumentError"
         (lambda: numbers().map(lambda x: -x).batch(1).ignore_errors(), [[-1], [-2], [-4], [-5]]),
     ],
 )
-def test_a_pass_goes_on(made, expected):
+def test_interrupted_pass_resumes(made, expected):
     assert gone_through(made()) == expected
 
 
@@ -66,7 +66,7 @@ def test_shuffled_failures():
     assert sorted(map(str, found)) == sorted(map(str, [1.0, 2.0, BAD, 4.0, 5.0]))
 
 
-def test_a_cache_with_a_hole_is_none():
+def test_cache_with_a_missing_element_is_ignored():
     seen = []
     data = D.from_generator(lambda: seen.append(0) or iter([1, "x", 3]), tf.int32).cache()
     assert gone_through(data) == gone_through(data) == [1, BAD, 3]
@@ -105,7 +105,7 @@ def test_python_is_called_at_every_run():
     assert len(calls) == 2
 
 
-def test_generators_go_on_after_what_cannot_be_converted():
+def test_generators_continue_after_a_conversion_error():
     data = D.from_generator(lambda: [[1, 2], "x", [3, 4, 5], [6, 7]], tf.int64, [2])
     assert gone_through(data) == [[1, 2], BAD, BAD, [6, 7]]
     pairs = D.from_generator(lambda: [(1, 2), 5, (6, 7, 8), (9, 10)], (tf.int64, tf.int64))
@@ -125,7 +125,7 @@ def test_threads_end_after_a_failure():
     assert threading.active_count() == before
 
 
-def test_rows_that_cannot_be_read(tmp_path):
+def test_unreadable_rows(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("1,a\nx,b\n3,c\n")
     rows = tf.data.experimental.CsvDataset(str(path), [tf.int32, tf.string])

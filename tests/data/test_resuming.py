@@ -51,7 +51,7 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_restored_iterators_go_on(name, tmp_path):
+def test_restored_iterators_resume(name, tmp_path):
     dataset = PIPELINES[name]()
     iterator = iter(dataset)
     for _ in range(7):

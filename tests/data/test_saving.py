@@ -69,7 +69,7 @@ def test_bad_input(tmp_path):
         list(D.load(str(tmp_path)))
 
 
-def test_saving_over_what_is_read_and_beside_others(tmp_path):
+def test_saving_over_the_source_and_beside_other_files(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     D.range(3).save(str(tmp_path))
     D.load(str(tmp_path)).map(lambda x: x + 10).save(str(tmp_path))

@@ -55,7 +55,7 @@ def test_datasets_made_by_elements_are_shuffled_alike_in_every_run():
     assert len({tuple(first[i : i + 4]) for i in (0, 4, 8)}) > 1
 
 
-def test_orders_of_tensorflow_where_the_buffer_holds_all():
+def test_shuffle_order_equals_tensorflow_with_a_full_buffer():
     """Stored from TensorFlow 2.21, with the numbers of `Dataset.random`."""
     ten = tf.data.Dataset.range(10)
     listed = lambda data, count=10: [int(x) for x in data.take(count)]
@@ -89,7 +89,7 @@ def test_orders_of_tensorflow_where_the_buffer_holds_all():
     assert listed(tf.data.Dataset.random(seed=1), 2) == [2126179728, 737597871]
 
 
-def test_orders_of_tensorflow_where_the_buffer_is_filled_again():
+def test_shuffle_order_equals_tensorflow_with_a_small_buffer():
     """Stored from TensorFlow 2.21: elements by number, in chunks, and one by one."""
     listed = lambda data: [int(x) for x in data]
     tf.random.set_seed(7)

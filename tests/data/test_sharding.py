@@ -43,7 +43,7 @@ def test_parts(key, names):
             assert own == wanted, case
 
 
-def test_too_few_files_are_told(names, caplog):
+def test_too_few_files_for_sharding_warns(names, caplog):
     data = tf.data.TextLineDataset(names[:1])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"only has 1 file\(s\).*DATA"):
         auto_shard(data, 2, 0, Policy.FILE)
@@ -89,7 +89,7 @@ def test_caches_of_parts_are_apart(names, tmp_path):
         assert counts == [4, 6, 10]
 
 
-def test_hint_alone_is_refused():
+def test_hint_without_dataset_is_refused():
     with pytest.raises(tf.errors.FailedPreconditionError, match="HINT"):
         list(D.range(4).shard(E.SHARD_HINT, E.SHARD_HINT))
     with pytest.raises(tf.errors.InvalidArgumentError):

@@ -44,7 +44,7 @@ def test_elements_are_computed_once(tmp_path, counted, compression):
     assert passes.count == 1
 
 
-def test_a_pass_that_ends_early_keeps_nothing(tmp_path, counted):
+def test_incomplete_pass_writes_no_snapshot(tmp_path, counted):
     dataset, passes = counted
     kept = dataset().snapshot(tmp_path)
     assert values(kept.take(3)) == [0, 1, 2]
@@ -66,7 +66,7 @@ def test_a_changed_pipeline_is_computed_again(tmp_path):
     assert (of([1, 2]), of([1, 3])) == ([1, 2], [1, 3])
 
 
-def test_shards_are_chosen_and_read_as_told(tmp_path):
+def test_shard_and_reader_functions(tmp_path):
     data = D.range(6).snapshot(
         tmp_path, shard_func=lambda x: x // 3, reader_func=lambda d: d.flat_map(lambda s: s.skip(1))
     )
@@ -76,7 +76,7 @@ def test_shards_are_chosen_and_read_as_told(tmp_path):
     assert (values(in_turns), values(in_turns)) == (list(range(6)), [0, 3, 1, 4, 2, 5])
 
 
-def test_functions_that_give_something_else_are_refused(tmp_path):
+def test_invalid_results_of_functions_are_refused(tmp_path):
     with pytest.raises(TypeError, match="integer scalar"):
         D.range(3).snapshot(tmp_path, shard_func=lambda _: "first")
     with pytest.raises(TypeError, match="must return a Dataset"):
@@ -131,7 +131,7 @@ def test_globals_of_functions_count(monkeypatch):
     assert found() != before
 
 
-def test_another_process_finds_the_same_fingerprint(tmp_path):
+def test_fingerprint_is_equal_across_processes(tmp_path):
     source = """
 import meshflow as tf
 words = {"a", "b", "c"}

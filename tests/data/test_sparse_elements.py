@@ -35,7 +35,7 @@ def test_rows_and_batches(rows):
     np.testing.assert_array_equal(dense(batches.unbatch()), DENSE)
 
 
-def test_parts_of_elements_beside_dense_ones():
+def test_sparse_components_beside_dense_components():
     element = {"x": tf.sparse.from_dense(DENSE), "y": [1, 2, 3]}
     found = dense(D.from_tensor_slices(element).shuffle(3, seed=1).repeat(2).batch(6))[0]
     np.testing.assert_array_equal(found["x"], DENSE[found["y"] - 1])
@@ -44,7 +44,7 @@ def test_parts_of_elements_beside_dense_ones():
         D.from_tensor_slices({**element, "y": [1, 2]})
 
 
-def test_functions_take_and_give_them(rows):
+def test_functions_accept_and_return_sparse_elements(rows):
     def one(i):
         return tf.SparseTensor([[0, 0]], [tf.cast(i, tf.float32)], [1, i + 1])
 
@@ -70,7 +70,7 @@ def test_features_of_open_length_are_batched():
     np.testing.assert_array_equal(dense(parsed.batch(2))[0]["x"], [[1, 0], [2, 3]])
 
 
-def test_caches_and_generators_hold_them(rows, tmp_path):
+def test_caches_and_generators_of_sparse_elements(rows, tmp_path):
     kept = rows.cache(str(tmp_path / "cache"))
     np.testing.assert_array_equal(dense(kept), DENSE)
     np.testing.assert_array_equal(dense(kept), DENSE)

@@ -19,13 +19,13 @@ def spent(dataset):
     return {m[1]: (int(m[2].replace(",", "")), float(m[3])) for m in found if m}
 
 
-def test_nothing_was_spent_before_a_pass():
+def test_no_time_is_recorded_before_a_pass():
     data = D.range(9).map(lambda x: x.numpy()).filter(lambda x: x > 3).batch(2)
     assert data.element_spec.dtype == tf.int64
     assert spent(data) == {} and " s" not in explain(data).splitlines()[0]
 
 
-def test_slow_transformation_is_found():
+def test_slow_transformation_is_identified():
     def slow(x):
         time.sleep(0.02)
         return x.numpy() * 2
@@ -40,7 +40,7 @@ def test_slow_transformation_is_found():
     assert spent(data)["Filter"][0] > 5
 
 
-def test_whole_batches_are_counted_by_rows():
+def test_complete_batches_are_counted_by_rows():
     data = D.from_tensor_slices(np.ones((100, 3), np.float32)).map(lambda x: x * 2).shuffle(50)
     batches = data.batch(8).prefetch(2)
     for _ in range(2):
@@ -99,7 +99,7 @@ def test_mapped_array_does_not_become_resident(tmp_path):
     assert size > 300 and grown < 150
 
 
-def test_changes_of_a_private_map_are_kept(tmp_path, monkeypatch):
+def test_changes_of_a_private_mapping_are_preserved(tmp_path, monkeypatch):
     monkeypatch.setattr("meshflow.data.sources._MAX_MAPPED_BYTES", 1)
     np.save(tmp_path / "a.npy", np.zeros((50, 3)))
     array = np.load(tmp_path / "a.npy", mmap_mode="c")

@@ -37,7 +37,7 @@ def test_same_as_eagerly(name):
         assert float(function(dataset)) == float(summed(dataset))
 
 
-def test_it_is_a_loop_of_the_program():
+def test_dataset_loop_is_compiled():
     small = tf.function(summed).get_concrete_function(D.range(10).batch(5))
     large = tf.function(summed).get_concrete_function(D.range(1000).batch(5))
     assert len(small.closed_jaxpr.eqns) == len(large.closed_jaxpr.eqns) < 20

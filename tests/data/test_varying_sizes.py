@@ -91,7 +91,7 @@ def test_random_functions_repeat_with_their_seeds():
         np.testing.assert_array_equal(first, second)
 
 
-def test_threads_compute_what_one_thread_computes():
+def test_threads_equal_one_thread():
     function = lambda x: tf.cumsum(tf.cast(x, tf.float32)) / tf.cast(tf.size(x), tf.float32)
     several = make_dataset().repeat(5).map(function, num_parallel_calls=4)
     for result, expected in zip(several, make_dataset().repeat(5).map(function), strict=True):
@@ -114,7 +114,7 @@ def test_functions_are_compiled_when_the_interpreter_is_turned_off(monkeypatch, 
     assert programs
 
 
-def test_lengths_by_shape_and_by_value_give_the_same_buckets():
+def test_lengths_by_shape_and_by_value_select_equal_buckets():
     """A length that depends only on shapes is computed once for each shape."""
     sizes = np.random.default_rng(0).integers(0, 9, 60).tolist()
     data = tf.data.Dataset.from_generator(
@@ -154,7 +154,7 @@ def test_keys_of_chunks_and_of_elements_form_the_same_groups():
     assert group(lambda x: x % 7) == group(lambda x: x % 7 + zero)
 
 
-def test_failure_of_a_key_follows_the_groups_before_it():
+def test_failure_of_a_key_is_raised_after_earlier_groups():
     data = tf.data.Dataset.from_tensor_slices([[1.0]] * 4 + [[np.nan]] + [[1.0]] * 4)
     checked = data.map(lambda x: tf.debugging.check_numerics(x, "not a number"))
     groups = checked.group_by_window(

@@ -70,7 +70,7 @@ def test_work_is_shared_and_prints_do_not_disturb(capfd):
     assert wait_until(lambda: not any(map(running, pids)))
 
 
-def test_random_numbers_depend_on_the_seed_alone():
+def test_random_numbers_depend_only_on_the_seed():
     def numbers(count):
         tf.random.set_seed(3)
         data = D.range(6).apply(workers(lambda _: (np.random.rand(), random.random()), count))
@@ -90,7 +90,7 @@ def test_signature():
             list(D.range(3).apply(workers(wrong, output_signature=spec)))
 
 
-def test_errors_come_with_element_and_traceback():
+def test_errors_name_the_element_and_traceback():
     def fn(x):
         if x == 3:
             raise ValueError("not three")
@@ -186,7 +186,7 @@ def test_parallel_calls_run_python_in_threads():
     assert len(threads) == 1
 
 
-def test_random_ops_draw_by_the_elements_number():
+def test_random_ops_depend_on_the_element_index():
     def drawn(x):
         time.sleep(0.01 * (2 - x.numpy() % 3))
         return tf.random.uniform([]), tf.random.normal([], seed=3)
@@ -202,7 +202,7 @@ def test_random_ops_draw_by_the_elements_number():
     assert len({n for both in first for n in both}) == 16
 
 
-def test_python_numbers_and_variables_go_one_by_one():
+def test_python_numbers_and_variables_run_per_element():
     def drawn(x):
         x.numpy()
         return np.random.rand(), random.random()
@@ -223,7 +223,7 @@ def test_python_numbers_and_variables_go_one_by_one():
     assert found == sorted(found)
 
 
-def test_error_in_a_thread_comes_in_its_turn():
+def test_error_in_a_thread_is_raised_in_order():
     def fn(x):
         if x.numpy() == 5:
             raise ValueError("five")

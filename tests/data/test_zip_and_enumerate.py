@@ -46,7 +46,7 @@ def test_pipelines(name):
     assert values(found.shuffle(5, seed=3)) == values(wanted.shuffle(5, seed=3))
 
 
-def test_which_are_gathered():
+def test_gathered_combinations():
     explain = tf.data.experimental.explain
     pair = D.zip((slices(X), slices(Y)))
     assert explain(pair).startswith("Zip: by indices")
@@ -60,7 +60,7 @@ def test_which_are_gathered():
         assert explain(other).splitlines()[0].split(":")[1].startswith(" many elements")
 
 
-def test_shuffled_parts_stay_apart():
+def test_shuffled_components_are_not_merged():
     x, y = slices(Y).shuffle(20, 1, False), slices(Y).shuffle(20, 2, False)
     pairs = values(D.zip((x, y)))
     assert [p[0] for p in pairs] == values(x) and [p[1] for p in pairs] == values(y)

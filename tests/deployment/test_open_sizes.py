@@ -83,7 +83,7 @@ def test_python_that_looks_at_tensors(through, tmp_path):
     np.testing.assert_array_equal([run(x) for x in examples], expected)
 
 
-def test_interpolation_that_needs_known_sizes_says_so(tmp_path):
+def test_interpolation_of_unknown_sizes_is_an_error(tmp_path):
     x = tf.keras.Input((None, None, 2))
     model = tf.keras.Model(x, L.UpSampling2D(2, interpolation="bicubic")(x))
     with pytest.raises(tf.errors.UnimplementedError, match=r"bicubic.*needs known sizes"):

@@ -9,7 +9,7 @@ from meshflow.cli.commands import app
 from meshflow.experimental import dtensor
 
 
-def test_clients_see_what_one_process_sees(tmp_path):
+def test_clients_equal_one_process(tmp_path):
     options = ["launch", "--workers", "2", "--devices-per-worker", "2"]
     arguments = [*options, str(WORKERS / "clients.py"), str(tmp_path)]
     done = CliRunner().invoke(app, arguments, env={"TF_CONFIG": None, **environment()})

@@ -123,7 +123,7 @@ def test_layout_arguments_of_layers():
         LAYERS.Dense(7, kernel_layout=Layout([UNSHARDED, "batch"], mesh)).build((None, 4))
 
 
-def test_layout_map_finds_by_expression():
+def test_layout_map_matches_regular_expressions():
     mesh = dtensor.create_mesh([("model", 4)])
     layouts = tf.keras.dtensor.experimental.LayoutMap()
     layouts[".*kernel"] = Layout([UNSHARDED, "model"], mesh)
@@ -134,7 +134,7 @@ def test_layout_map_finds_by_expression():
         layouts["x"] = 3
 
 
-def test_layout_map_finds_by_attributes_of_a_subclass():
+def test_layout_map_matches_attribute_paths_of_a_subclass():
     mesh = dtensor.create_mesh([("batch", 2), ("model", 2)])
     layouts = tf.keras.dtensor.experimental.LayoutMap(mesh=mesh)
     layouts["feature.*kernel"] = Layout([UNSHARDED, "model"], mesh)
@@ -159,7 +159,7 @@ def test_layout_map_finds_by_attributes_of_a_subclass():
     assert specs[4] == ["model", UNSHARDED]
 
 
-def test_keys_of_a_layout_map_that_match_nothing_are_named():
+def test_unused_layout_map_keys_are_named():
     mesh = dtensor.create_mesh([("batch", 4)])
     layouts = tf.keras.dtensor.experimental.LayoutMap(mesh=mesh)
     layouts["dense.kernel"] = layouts["dens.bias"] = Layout([UNSHARDED, UNSHARDED], mesh)

@@ -131,7 +131,7 @@ def test_variables_are_placed():
     assert v.value().device.endswith("CPU:1")
 
 
-def test_threads_have_their_own_strategy():
+def test_threads_have_separate_strategies():
     seen = []
     with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
         thread = threading.Thread(target=lambda: seen.append(tf.distribute.has_strategy()))

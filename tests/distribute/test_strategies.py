@@ -99,7 +99,7 @@ def test_uneven_values_reduce_over_all_elements(strategy):
     assert [v.numpy().tolist() for v in doubled.values] == [[2.0, 4.0], [6.0]]
 
 
-def test_aggregation_of_what_replicas_assign(strategy):
+def test_aggregation_of_replica_assignments(strategy):
     aggregation = tf.VariableAggregation
     with strategy.scope():
         total = tf.Variable(0.0, aggregation=aggregation.SUM)
@@ -239,7 +239,7 @@ def test_values_from_a_function_may_be_nested(strategy):
     assert [int(v) for v in found.values] == [2, 3]
 
 
-def test_a_variable_made_in_replicas_is_returned_as_it_is(strategy):
+def test_variable_created_in_replicas_is_returned(strategy):
     def replica():
         return {"v": tf.Variable(1.0, name="made"), "x": tf.constant(2.0)}
 
@@ -249,7 +249,7 @@ def test_a_variable_made_in_replicas_is_returned_as_it_is(strategy):
     assert float(found["v"]) == 5.0
 
 
-def test_the_default_strategy_leaves_datasets_as_they_are():
+def test_default_strategy_returns_datasets_unchanged():
     default, dataset = tf.distribute.get_strategy(), tf.data.Dataset.range(3)
     assert default.experimental_distribute_dataset(dataset) is dataset
     assert default.distribute_datasets_from_function(lambda context: dataset) is dataset

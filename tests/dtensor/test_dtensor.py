@@ -17,7 +17,7 @@ def mesh():
     return dtensor.create_mesh([("x", 2), ("y", 2)])
 
 
-def test_mesh_says_what_it_is(mesh):
+def test_mesh_properties(mesh):
     assert mesh.dim_names == ["x", "y"] and mesh.shape() == [2, 2] and mesh.size == 4
     assert mesh.strides == [2, 1] and mesh.dim_size("y") == 2 and mesh["x"].size == 2
     assert "x" in mesh and not mesh.contains_dim("z")
@@ -39,7 +39,7 @@ def test_meshes_that_cannot_be():
     assert dtensor.create_mesh([("a", 2)], devices=["CPU:2", "CPU:3"]).size == 2
 
 
-def test_layout_says_what_it_is(mesh):
+def test_layout_properties(mesh):
     layout = Layout(["x", U], mesh)
     assert layout == Layout.batch_sharded(mesh, "x", 2) and hash(layout) == hash(
         Layout(["x", U], mesh)
@@ -66,7 +66,7 @@ def test_shapes_that_do_not_fit_are_named(mesh):
         dtensor.copy_to_mesh(tf.ones([4]), Layout(["x", U], mesh))
 
 
-def test_values_move_and_come_apart(mesh):
+def test_relayout_pack_and_unpack(mesh):
     value = np.arange(8.0, dtype=np.float32).reshape(4, 2)
     x = dtensor.copy_to_mesh(value, Layout(["x", "y"], mesh))
     parts = dtensor.unpack(x)
@@ -138,7 +138,7 @@ def test_variables_keep_their_layout(mesh):
         dtensor.DVariable(v.value(), layout=Layout([U, U], mesh))
 
 
-def test_printed_tensors_tell_where_they_lie(mesh):
+def test_printed_tensors_show_their_layout(mesh):
     layout = Layout(["x"], mesh)
     halves = dtensor.copy_to_mesh([1.0, 2.5], layout)
     value = '{"CPU:0": [1], "CPU:1": [1], "CPU:2": [2.5], "CPU:3": [2.5]}'
@@ -162,7 +162,7 @@ def test_gradients_pass_through_relayout(mesh):
     np.testing.assert_allclose(tape.gradient(y, x), [0, 2, 4, 6])
 
 
-def test_a_gradient_lies_as_what_it_is_the_gradient_of(mesh):
+def test_gradient_has_the_layout_of_its_source(mesh):
     @tf.function
     def gradient(x):
         with tf.GradientTape() as tape:
@@ -174,7 +174,7 @@ def test_a_gradient_lies_as_what_it_is_the_gradient_of(mesh):
     dtensor.check_layout(gradient(x), Layout(["x", U], mesh))
 
 
-def test_relayout_like_in_functions_takes_the_layout_of_an_argument(mesh):
+def test_relayout_like_uses_the_layout_of_an_argument(mesh):
     along = tf.function(lambda x, like: dtensor.relayout_like(tf.sqrt(x), like))
     x = dtensor.relayout(tf.ones([4]), Layout([U], mesh))
     for spec in ("x", "y"):
@@ -184,7 +184,7 @@ def test_relayout_like_in_functions_takes_the_layout_of_an_argument(mesh):
         along(x, tf.ones([2]))
 
 
-def test_constants_of_a_function_go_to_the_mesh(mesh):
+def test_function_constants_are_placed_on_the_mesh(mesh):
     on_mesh = tf.function(
         lambda: dtensor.copy_to_mesh(tf.constant([1.0, 2.0]), Layout(["x"], mesh))
     )
@@ -239,7 +239,7 @@ def test_messages_and_parts(mesh):
     assert [p.numpy().tolist() for p in Layout(["x"], mesh).unravel(parts)] == [[0, 1], [2, 3]]
 
 
-def test_what_this_process_is(mesh, monkeypatch):
+def test_client_properties(mesh, monkeypatch):
     assert dtensor.preferred_device_type() == "CPU"
     assert dtensor.heartbeat_enabled()
     monkeypatch.setenv("DTENSOR_ENABLE_HEARTBEAT", "0")

@@ -36,7 +36,7 @@ def mesh():
         ("replica_groups=mesh['a'=2,'b'=2] {'a','b'}", [[0, 1, 2, 3]]),
     ],
 )
-def test_groups_are_read_in_every_notation(text, groups):
+def test_replica_groups_are_parsed_in_every_notation(text, groups):
     assert parse_device_groups(text, 4).tolist() == groups
 
 
@@ -90,7 +90,7 @@ def test_collectives_of_a_program():
     assert found[0].source == "while/body/psum"
 
 
-def test_collectives_of_loops_and_branches_as_the_compiler_prints_them(mesh):
+def test_collectives_in_loops_and_branches_of_compiler_output(mesh):
     def inwards(x):
         """Sums over the batch, which every device gets: 4 numbers."""
         return dtensor.relayout(tf.reduce_sum(x, 0), Layout.replicated(mesh, 1))
@@ -194,7 +194,7 @@ def test_tensor_parallel_block_sends_two_sums(mesh):
     assert found.bytes(axis="batch") == blocks * 2 * 4 * 16 * 32 // 2
 
 
-def test_explain_takes_functions_and_says_what_it_cannot(mesh):
+def test_explain_accepts_functions_and_names_unsupported_arguments(mesh):
     x = dtensor.copy_to_mesh(tf.ones([8, 4]), Layout(["batch", U], mesh))
     found = dtensor.explain(lambda x, axis: tf.reduce_sum(x, axis), x, axis=0)
     assert [(c.kind, c.bytes, c.axes) for c in found.collectives] == [

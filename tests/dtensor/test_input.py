@@ -24,7 +24,7 @@ def data():
     return x, np.arange(7)
 
 
-def test_batches_lie_on_the_mesh_in_order(mesh, data):
+def test_batches_are_placed_in_mesh_order(mesh, data):
     x, y = data
     layouts = (Layout(["batch", "width", U], mesh), Layout(["batch"], mesh))
     batches = dtensor.DTensorDataset(
@@ -111,7 +111,7 @@ def test_bad_input_is_named(mesh, data):
         make(good, dataset=[1, 2])
 
 
-def test_fit_takes_them_and_keeps_their_layout(monkeypatch):
+def test_fit_accepts_layouts_of_datasets(monkeypatch):
     mesh = dtensor.create_mesh([("batch", 2), ("height", 2)])
     rng = np.random.default_rng(0)
     x = rng.normal(size=(12, 8, 8, 1)).astype("float32")

@@ -13,7 +13,7 @@ def mesh():
     return dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"])
 
 
-def test_optimizers_and_metrics_take_a_mesh(mesh):
+def test_optimizers_and_metrics_accept_a_mesh(mesh):
     optimizer = tf.keras.dtensor.experimental.optimizers.Adam(0.1, mesh=mesh)
     assert float(optimizer.learning_rate) == pytest.approx(0.1)
     layout = dtensor.Layout.batch_sharded(mesh, "batch", rank=1)
@@ -46,7 +46,7 @@ def test_random_generators_are_always_on():
         (tf.keras.layers.GroupNormalization, ("gamma", "beta")),
     ],
 )
-def test_layers_take_layouts_of_their_weights(mesh, make, names):
+def test_layers_accept_layouts_of_their_weights(mesh, make, names):
     layer = make(**{f"{name}_layout": dtensor.Layout.replicated(mesh, 1) for name in names[1:]})
     assert not hasattr(layer, f"{names[0]}_layout")
     layer(dtensor.copy_to_mesh(tf.ones([2, 32]), dtensor.Layout.replicated(mesh, 2)))
@@ -56,7 +56,7 @@ def test_layers_take_layouts_of_their_weights(mesh, make, names):
     assert not isinstance(getattr(layer, names[0]), dtensor.DVariable)
 
 
-def test_a_layout_map_answers_none_for_other_names(mesh):
+def test_layout_map_returns_none_for_other_names(mesh):
     layout = dtensor.Layout.replicated(mesh, 1)
     layouts = tf.keras.dtensor.experimental.LayoutMap()
     layouts["dense.*bias"] = layout

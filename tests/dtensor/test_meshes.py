@@ -35,7 +35,7 @@ def test_devices_are_looked_up_when_a_mesh_is_used():
         dtensor.copy_to_mesh(tf.ones([2]), dtensor.Layout.replicated(mesh, 1))
 
 
-def test_names_of_one_device_are_equal():
+def test_equivalent_device_names_are_equal():
     forms = ["CPU:1", "/cpu:1", "/device:CPU:1", "/job:localhost/replica:0/task:0/device:CPU:1"]
     meshes = [Mesh(["x"], np.arange(1), [0], [form]) for form in forms]
     assert all(mesh == meshes[0] for mesh in meshes)
@@ -43,7 +43,7 @@ def test_names_of_one_device_are_equal():
     assert made == dtensor.create_mesh([("x", 4)], devices=[f"CPU:{i}" for i in range(4)])
 
 
-def test_local_devices_come_in_the_order_of_their_ids_list():
+def test_local_devices_are_in_order_of_their_ids():
     # An earlier mesh of the same devices has another order.
     assert dtensor.create_mesh([("x", 4)]).jax_mesh
     order = [2, 0, 3, 1]
@@ -53,7 +53,7 @@ def test_local_devices_come_in_the_order_of_their_ids_list():
     assert [int(p[0]) for p in parts] == order
 
 
-def test_coordinates_begin_again_after_the_last_device():
+def test_coordinates_wrap_after_the_last_device():
     mesh = described([2, 3])
     twice = [*itertools.product(range(2), range(3))] * 2
     assert [tuple(mesh.coords(i)) for i in range(12)] == twice
@@ -112,7 +112,7 @@ def test_a_mesh_of_one_device():
         (lambda: dtensor.create_mesh({"x": -1, "y": -1}), "only one size can be -1"),
     ],
 )
-def test_what_is_no_mesh(make, message):
+def test_invalid_meshes(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

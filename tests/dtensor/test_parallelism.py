@@ -27,7 +27,7 @@ def everything():
 
 
 @pytest.mark.parametrize("name", ["cnn", "transformer"])
-def test_every_parallelism_gives_the_same_loss_curve(everything, name):
+def test_every_parallelism_has_the_same_loss_curve(everything, name):
     found = everything[name]
     curves = {kind: values for kind, values in found.items() if "part" not in kind}
     assert list(curves) == [
@@ -44,7 +44,7 @@ def test_every_parallelism_gives_the_same_loss_curve(everything, name):
     assert found["combined: kernel's part"][1] * 2 == whole
 
 
-def test_split_images_give_the_bits_of_one_device(everything):
+def test_split_images_equal_one_device_bit_for_bit(everything):
     found = everything["forward"]
     assert found["equal dropout masks"]
     assert [r["layer"] for r in found["layers"] if not r["equal"]] == []

@@ -55,7 +55,7 @@ def test_saved_on_one_mesh_restored_on_another(mesh, line, tmp_path, monkeypatch
     np.testing.assert_array_equal(plain.numpy(), a)
 
 
-def test_parts_are_written_one_by_one(mesh, tmp_path, monkeypatch):
+def test_shards_are_written_one_by_one(mesh, tmp_path, monkeypatch):
     whole = np.arange(32, dtype=np.float32).reshape(8, 4)
     v = variable(whole, ["x", U], mesh)
     seen = []
@@ -93,7 +93,7 @@ def test_bfloat16_in_files_only(mesh, tmp_path):
     np.testing.assert_array_equal(whole.numpy(), v.numpy())
 
 
-def test_damage_is_found_in_split_arrays_too(mesh, tmp_path):
+def test_damage_in_sharded_arrays_is_detected(mesh, tmp_path):
     v = variable(np.ones(64, np.float32), ["x"], mesh)
     path = tf.train.Checkpoint(v=v).write(tmp_path / "ckpt")
     file = tmp_path / "ckpt.data-00000-of-00001"

@@ -27,7 +27,7 @@ def parts_of(tensor):
     return [part.numpy()[:, 0].tolist() for part in dtensor.unpack(tensor)]
 
 
-def test_a_layout_over_two_dimensions_says_what_it_is(mesh):
+def test_properties_of_a_layout_over_two_dimensions(mesh):
     layout = Layout(["data+model", U], mesh)
     assert layout.sharding_specs == ["data+model", U]
     assert layout == Layout([("data", "model"), U], mesh)
@@ -42,7 +42,7 @@ def test_a_layout_over_two_dimensions_says_what_it_is(mesh):
     assert layout.to_sharding().spec == jax.sharding.PartitionSpec(("data", "model"), None)
 
 
-def test_text_message_and_pickle_keep_it(mesh):
+def test_layout_round_trips_through_text_proto_and_pickle(mesh):
     layout = Layout([U, "model+data"], mesh)
     assert "sharding_specs:unsharded,model+data, mesh:" in layout.to_string()
     assert layout.to_string() in repr(layout)
@@ -55,7 +55,7 @@ def test_text_message_and_pickle_keep_it(mesh):
         assert other.sharding_specs == layout.sharding_specs
 
 
-def test_parts_lie_where_the_layout_says(mesh, rows):
+def test_shards_follow_the_layout(mesh, rows):
     for specs, parts in (
         (["data+model", U], [[0, 2], [4, 6], [8, 10], [12, 14]]),
         (["model+data", U], [[0, 2], [8, 10], [4, 6], [12, 14]]),
@@ -70,7 +70,7 @@ def test_parts_lie_where_the_layout_says(mesh, rows):
         assert f"layout ['{specs[0]}', 'unsharded']" in dtensor.visualize(x).text
 
 
-def test_what_jax_split_over_a_tuple_is_read_back(mesh, rows):
+def test_layout_of_arrays_that_jax_split_over_a_tuple(mesh, rows):
     for spec, specs in (
         (jax.sharding.PartitionSpec(("data", "model")), ["data+model", U]),
         (jax.sharding.PartitionSpec(None, ("model",)), [U, "model"]),
@@ -88,7 +88,7 @@ def test_dimensions_of_size_one_split_nothing():
     dtensor.check_layout(tf.sqrt(x), Layout(["four"], mesh))
 
 
-def test_relayout_gathers_over_one_dimension_after_the_other(mesh, rows):
+def test_relayout_gathers_over_successive_dimensions(mesh, rows):
     x = dtensor.copy_to_mesh(rows, Layout(["data+model", U], mesh))
 
     def whole(x):
@@ -163,7 +163,7 @@ def test_batches_of_data_sets_are_split_over_both(mesh):
         (["data+unsharded"], "unsharded: A dimension sharding must"),
     ],
 )
-def test_what_is_no_layout(mesh, specs, message):
+def test_invalid_layouts(mesh, specs, message):
     with pytest.raises(ValueError, match=message):
         Layout(specs, mesh)
 

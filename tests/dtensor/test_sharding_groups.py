@@ -23,7 +23,7 @@ def test_the_result_has_the_layout_of_the_model(rows):
     assert shard_like(np.ones(2), np.zeros(2)).tolist() == [1, 1]
 
 
-def test_gradients_pass_to_the_array_alone(rows):
+def test_only_the_array_has_a_gradient(rows):
     model = jax.device_put(jnp.ones((8, 2)), rows)
 
     def total(array, model):

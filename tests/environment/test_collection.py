@@ -17,7 +17,7 @@ def _as_before():
     gc.enable()
 
 
-def test_it_rests_while_a_function_is_traced():
+def test_collection_is_paused_during_a_trace():
     seen = []
 
     @tf.function
@@ -29,7 +29,7 @@ def test_it_rests_while_a_function_is_traced():
     assert seen == [False] and gc.isenabled()
 
 
-def test_it_goes_on_after_an_error():
+def test_collection_resumes_after_an_error():
     @tf.function
     def wrong(x):
         raise ValueError("of the function")
@@ -39,7 +39,7 @@ def test_it_goes_on_after_an_error():
     assert gc.isenabled()
 
 
-def test_the_last_that_leaves_turns_it_on():
+def test_last_exit_resumes_collection():
     with suspend_collector:
         with suspend_collector:
             assert not gc.isenabled()
@@ -47,14 +47,14 @@ def test_the_last_that_leaves_turns_it_on():
     assert gc.isenabled()
 
 
-def test_one_that_was_off_stays_off():
+def test_disabled_collection_remains_disabled():
     gc.disable()
     with suspend_collector:
         pass
     assert not gc.isenabled()
 
 
-def test_what_imports_made_is_left_alone_until_a_device_is_used():
+def test_imported_objects_are_frozen_until_a_device_is_used():
     program = """
 import gc
 import meshflow as tf
@@ -69,7 +69,7 @@ print(0 < first < second == gc.get_freeze_count(), gc.isenabled())
     assert done.stdout.split() == ["True", "True"], done.stderr
 
 
-def test_models_are_not_left_alone():
+def test_models_are_collected():
     tf.constant(1.0)
     before = gc.get_freeze_count()
     freeze_imports()

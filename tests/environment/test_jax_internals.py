@@ -41,19 +41,19 @@ def names_behind(tree):
         yield from (n for n in found if any(n == b or n.startswith(f"{b}.") for b in BEHIND))
 
 
-def test_no_other_file_names_them():
+def test_private_names_occur_in_no_other_file():
     texts = {p: p.read_text() for p in SOURCE.rglob("*.py") if p not in (DOOR, ALONE)}
     found = {p: set(names_behind(ast.parse(text))) for p, text in texts.items() if "jax" in text}
     assert not {str(p.relative_to(SOURCE)): names for p, names in found.items() if names}
 
 
-def test_they_are_found():
+def test_private_names_exist():
     text = "import jaxlib\nfrom jax._src import core\nfrom jax import extend\njax.interpreters.mlir.x\n"
     assert set(names_behind(ast.parse(text))) >= {"jaxlib", "jax._src.core", "jax.extend"}
     assert not set(names_behind(ast.parse("import jax\njax.core.Tracer\njax.extending")))
 
 
-def test_every_name_is_used_and_told_of():
+def test_every_private_name_is_used_and_documented():
     used = set()
     for path in SOURCE.rglob("*.py"):
         text = path.read_text()
@@ -97,7 +97,7 @@ def test_files_that_handle_differences_exist():
     [(jax._src.core, "trace_state_clean"), (jax_internals.mlir, "_lowerings")],
     ids=["function", "attribute"],
 )
-def test_a_missing_name_tells_which_versions_work(monkeypatch, module, name):
+def test_missing_private_name_names_supported_versions(monkeypatch, module, name):
     monkeypatch.delattr(module, name)
     spec = importlib.util.spec_from_file_location("another_door", DOOR)
     with pytest.raises(ImportError, match=rf"{name}.*works with JAX {jax_internals.SUPPORTED}"):

@@ -13,7 +13,7 @@ example = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(example)
 
 
-def test_the_model_comes_compiled_and_with_its_optimizers_state(tmp_path):
+def test_model_is_loaded_compiled_with_optimizer_state(tmp_path):
     model = example.load_model(tmp_path)
     assert type(model).__name__ == "Sequential"
     assert int(model.optimizer.iterations) == 675
@@ -26,7 +26,7 @@ def test_the_model_comes_compiled_and_with_its_optimizers_state(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_it_is_fine_tuned_served_and_profiled(tmp_path):
+def test_model_is_fine_tuned_served_and_profiled(tmp_path):
     found = example.run(tmp_path, epochs=10)
     assert found["accuracy before"] < 0.3 < 0.93 < found["accuracy after"]
     for name in ("served", "in LiteRT"):

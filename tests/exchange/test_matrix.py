@@ -63,11 +63,11 @@ READ = [
 
 
 @pytest.mark.parametrize(("program", "kind", "form"), READ)
-def test_what_tensorflow_wrote_is_read(program, kind, form, stored):
+def test_files_of_tensorflow_are_read(program, kind, form, stored):
     assert matrix.read_here(stored / program, kind, form) <= limit(program, kind)
 
 
-def test_the_page_shows_what_was_measured():
+def test_page_shows_the_measurements():
     page = matrix.PAGE.read_text()
     shown = page.partition(matrix.BEGIN)[2].partition(matrix.END)[0]
     assert shown == matrix.format_tables(NUMBERS), "run docs/exchange_matrix.py"
@@ -78,7 +78,7 @@ def test_the_page_shows_what_was_measured():
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", [k for k in matrix.cases.KINDS if k != "text"])
-def test_litert_and_onnx_runtime_give_the_same(kind):
+def test_litert_and_onnx_runtime_agree(kind):
     pytest.importorskip("ai_edge_litert", reason="needs the extra lite")
     pytest.importorskip("onnxruntime", reason="needs the extra onnx")
     for run in (matrix.litert, matrix.onnx):

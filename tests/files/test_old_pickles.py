@@ -97,7 +97,7 @@ def _planted(target):
 
 
 @pytest.mark.parametrize("kind", _planted(""))
-def test_planted_pickles_run_nothing(tmp_path, kind):
+def test_malicious_pickles_run_no_code(tmp_path, kind):
     target = tmp_path / "pwned"
     value = _planted(target)[kind]
     sys.modules.pop("antigravity", None)
@@ -119,7 +119,7 @@ def test_planted_pickles_run_nothing(tmp_path, kind):
     assert not target.exists() and "antigravity" not in sys.modules
 
 
-def test_data_sets_run_nothing(tmp_path, monkeypatch):
+def test_malicious_data_sets_run_no_code(tmp_path, monkeypatch):
     """Through `tf.keras.datasets`, with the file a user was given."""
     from meshflow.keras.datasets.cifar10 import read_batch
 
@@ -159,7 +159,7 @@ def test_damaged_files_are_named(tmp_path):
                 assert "changed" in str(error)
 
 
-def test_lists_that_hold_themselves(tmp_path):
+def test_recursive_lists(tmp_path):
     endless = []
     endless.append(endless)
     (tmp_path / "data").write_bytes(pickle.dumps(endless))

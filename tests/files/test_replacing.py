@@ -36,7 +36,7 @@ def fill(folder, **texts):
                 file.write(content)
 
 
-def test_a_file_is_replaced_when_it_is_whole(place):
+def test_file_is_replaced_only_when_complete(place):
     path = gfile.join(place, "new", "a.txt")
     for content in ("old", "één"):
         with atomic_writes.replace_file(path, "w") as file:
@@ -48,7 +48,7 @@ def test_a_file_is_replaced_when_it_is_whole(place):
     assert read(path) == "één" and gfile.listdir(gfile.join(place, "new")) == ["a.txt"]
 
 
-def test_a_folder_is_replaced_when_it_is_whole(place):
+def test_folder_is_replaced_only_when_complete(place):
     path = gfile.join(place, "new", "folder")
     fill(path, a="1", b="2", last="1")
     fill(path, a="3", last="2")
@@ -79,7 +79,7 @@ def test_a_folder_given_its_name_by_another_process_meanwhile(tmp_path, monkeypa
     assert read(f"{path}/last") == "2" and os.listdir(tmp_path) == ["folder"]
 
 
-def test_only_what_a_writer_put_there_is_replaced(place):
+def test_only_files_of_the_writer_are_replaced(place):
     path = gfile.join(place, "folder")
     mine = lambda folder: {"a", "b", "last"}
 
@@ -100,7 +100,7 @@ def test_only_what_a_writer_put_there_is_replaced(place):
     assert sorted(gfile.listdir(place)) == ["folder", "folder.new", "folder.old"]
 
 
-def test_a_store_is_whole_at_any_moment_of_a_replacement(monkeypatch):
+def test_store_is_complete_throughout_a_replacement(monkeypatch):
     store = fsspec.filesystem("memory")
     bucket = stores.memory()
     path = f"{bucket}/folder"
@@ -180,7 +180,7 @@ def test_errors_name_the_path(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_patterns_find_paths_with_their_scheme():
+def test_glob_returns_paths_with_their_scheme():
     bucket = stores.memory()
     for name in ("b.txt", "a.txt", "c.bin"):
         tf.io.write_file(f"{bucket}/{name}", name)

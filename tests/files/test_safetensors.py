@@ -12,7 +12,7 @@ import meshflow as tf
 from meshflow.files.safetensors import load_file, load_sharded, save_file, save_sharded
 
 
-def test_what_the_formats_own_package_writes(tmp_path):
+def test_files_of_the_safetensors_package(tmp_path):
     arrays = {"a": np.array([[1.5]], "float32"), "b": np.array([1, -2], "int16")}
     header = (
         b'{"__metadata__":{"of":"tea"},"a":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]},'
@@ -208,7 +208,7 @@ def test_weights_in_several_files_and_no_file(tmp_path):
         tf.keras.Sequential([tf.keras.layers.Dense(1)]).load_weights(path)
 
 
-def test_a_program_that_ends_while_it_replaces_shards_leaves_one_of_the_two(tmp_path, monkeypatch):
+def test_interrupted_replacement_of_shards_leaves_one_version(tmp_path, monkeypatch):
     index = tmp_path / "model.safetensors.index.json"
     first = {f"w{i}": np.full([4], i, np.float32) for i in range(4)}
     second = {f"w{i}": np.full([4], 10 + i, np.float32) for i in range(3)}

@@ -422,14 +422,14 @@ print("same" if trained() == trained() else "different")
 """
 
 
-def test_two_runs_give_the_same_bits():
+def test_two_runs_are_bitwise_equal():
     environment = {**os.environ, "TF_DETERMINISTIC_OPS": "1", "MESHFLOW_CACHE_DIR": ""}
     command = [sys.executable, "-W", "ignore", "-c", DETERMINISTIC]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert run.stdout.strip().endswith("same"), run.stderr[-2000:]
 
 
-def test_the_device_tells_its_memory():
+def test_device_memory_is_reported():
     if not ON_GPU:
         with pytest.raises(ValueError, match="does not report its memory"):
             tf.config.experimental.get_memory_info("CPU:0")

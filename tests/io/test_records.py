@@ -106,7 +106,7 @@ def test_options_of_compression(tmp_path):
         tf.data.TFRecordDataset(path, compression_type="LZ4")
 
 
-def test_writer_refuses_what_is_no_record(tmp_path):
+def test_writer_refuses_objects_other_than_bytes(tmp_path):
     writer = tf.io.TFRecordWriter(tmp_path / "a")
     with pytest.raises(TypeError, match="SerializeToString"):
         writer.write(3)
@@ -231,7 +231,7 @@ def test_tensor_of_another_dtype():
         tf.io.parse_tensor(b"\xff\xff", tf.float32)
 
 
-def test_features_that_cannot_be_read():
+def test_unreadable_features():
     with pytest.raises(TypeError, match="list of partition objects"):
         ragged = tf.io.RaggedFeature(tf.int64, partitions=[1])
         tf.io.parse_example(TEXTS, {"n": ragged})

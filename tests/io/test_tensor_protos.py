@@ -31,7 +31,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_protos_give_back_the_bits(name):
+def test_protos_round_trip_bit_for_bit(name):
     value = VALUES[name]
     read = tf.make_ndarray(
         type(tf.make_tensor_proto(0)).FromString(tf.make_tensor_proto(value).SerializeToString())
@@ -62,7 +62,7 @@ def test_values_that_are_repeated():
     assert list(proto.int_val) == [1, 2] and tf.make_ndarray(proto).tolist() == [1, 2, 2, 2]
 
 
-def test_what_is_wrong_with_values_is_said():
+def test_errors_describe_invalid_values():
     with pytest.raises(ValueError, match="at most 2, but got 3"):
         tf.make_tensor_proto([1, 2, 3], shape=[2])
     with pytest.raises(TypeError, match=r"shape: \(2, 1\), but got \(2,\)"):
@@ -80,7 +80,7 @@ def test_what_is_wrong_with_values_is_said():
         tf.make_ndarray(proto)
 
 
-def test_tensorboard_reads_them():
+def test_tensorboard_reads_tensor_protos():
     tensor_pb2 = pytest.importorskip("tensorboard.compat.proto.tensor_pb2")
     from tensorboard.util import tensor_util
 
@@ -92,7 +92,7 @@ def test_tensorboard_reads_them():
         assert tf.make_ndarray(tensor_util.make_tensor_proto(value)).tobytes() == value.tobytes()
 
 
-def test_the_hparams_plugin_writes_through_them(tmp_path):
+def test_hparams_plugin_uses_tensor_protos(tmp_path):
     pytest.importorskip("tensorboard")
     code = """
 import sys

@@ -60,7 +60,7 @@ class CustomCompileConfig(CustomCompile):
         self.compile("sgd", config["loss"])
 
 
-def test_models_with_their_own_compile(tmp_path, caplog):
+def test_models_with_a_custom_compile(tmp_path, caplog):
     path = tmp_path / "model.keras"
     for cls in (CustomCompile, CustomCompileConfig):
         model = cls([layers.Dense(1)])

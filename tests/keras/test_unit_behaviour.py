@@ -243,6 +243,6 @@ def test_branches_and_loops_with_varying_values(value, tmp_path):
         tf.function(space["branch"])(tf.constant(1))
 
 
-def test_input_accepts_one_of_both_names_of_its_shape():
+def test_input_accepts_either_name_of_its_shape():
     assert tf.keras.Input(batch_shape=None, batch_input_shape=(2, 3)).shape == (2, 3)
     assert tf.keras.Input(batch_shape=(2, 3), batch_input_shape=None).shape == (2, 3)

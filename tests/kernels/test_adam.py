@@ -79,7 +79,7 @@ def test_rows_are_updated_as_by_a_gradient_with_zeros(shape):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
-def test_other_types_are_left_to_xla(dtype):
+def test_other_types_use_xla(dtype):
     scalars = [jnp.asarray(x, dtype) for x in SCALARS]
     program = lowered(arrays((4, 4), dtype), scalars)
     assert "meshflow" not in program.as_text()

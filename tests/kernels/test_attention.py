@@ -174,7 +174,7 @@ def test_bits_do_not_depend_on_threads(dtype):
 
 
 @compiled
-def test_infinities_and_nan_stay_in_their_rows():
+def test_infinities_and_nan_affect_only_their_rows():
     operands = make_operands((1, 40, 150, 1, 8, 8), "float32", "")
     bias = np.zeros((1, 1, 40, 150), np.float32)
     bias[..., 3, :], bias[..., 5, :140], bias[..., 7, 9] = -np.inf, -np.inf, np.nan

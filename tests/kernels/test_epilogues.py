@@ -124,7 +124,7 @@ def test_a_kernel_in_float32_is_rounded_on_the_way():
 
 
 @pytest.mark.parametrize("approximate", [False, True])
-def test_a_gelu_keeps_the_digits_of_small_results(approximate):
+def test_gelu_is_accurate_for_small_results(approximate):
     x = np.linspace(-12, 12, 4096 * 16).reshape(-1, 16).astype("float32")
     step = "gelu_tanh" if approximate else "gelu"
     got = product(jnp.asarray(x), jnp.eye(16, dtype="float32"), (step,), [])
@@ -139,7 +139,7 @@ def test_a_gelu_keeps_the_digits_of_small_results(approximate):
 
 
 @pytest.mark.nan_expected
-def test_what_is_no_number_passes():
+def test_nan_propagates_through_epilogues():
     x = jnp.ones((4096, 32), "float32").at[5, 0].set(jnp.nan).at[7, 0].set(-jnp.inf)
     for step in ("relu", "gelu", "gelu_tanh"):
         got = product(x, jnp.ones((32, 32), "float32"), (step,), [])
@@ -149,7 +149,7 @@ def test_what_is_no_number_passes():
         assert step != "relu" or (np.asarray(got[7]) == 0).all()
 
 
-def test_small_ones_are_left_to_onednn():
+def test_small_products_use_onednn():
     w = draw(1, (256, 256), "float32")
     assert product(draw(0, (64, 256), "float32"), w, ("relu",), []) is None
 
@@ -166,6 +166,6 @@ def test_steps_after_a_convolution_of_onednn_are_those_of_xla():
     assert_close(got, np.maximum(exact * np.asarray(w[0, 0, 0], np.float64), 0), "float32")
 
 
-def test_a_bias_alone_is_left_to_where_the_result_is_read():
+def test_lone_bias_is_added_by_the_consumer():
     x, w = draw(0, (4096, 64), "float32"), draw(1, (64, 64), "float32")
     assert product(x, w, ("add",), [w[0]]) is None

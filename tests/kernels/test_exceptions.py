@@ -11,7 +11,7 @@ SOURCES = sorted(Path(kernels.__file__).parent.glob("*.cc"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_functions_for_c_and_handlers_let_none_out(path):
+def test_c_functions_and_handlers_catch_all_exceptions(path):
     source = path.read_text()
     for function in re.findall(r'extern "C"[^;{]*', source):
         assert function.rstrip().endswith("noexcept"), function
@@ -23,7 +23,7 @@ def test_functions_for_c_and_handlers_let_none_out(path):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_parallel_parts_take_no_memory_from_the_heap(path):
+def test_parallel_loops_allocate_no_heap_memory(path):
     for part in re.findall(
         r"#pragma omp parallel(?! for).*?\n( *)\{\n(.*?)\n\1\}", path.read_text(), re.DOTALL
     ):

@@ -42,7 +42,7 @@ def _gradients(function, arrays):
     return [loss, *tape.gradient(loss, arrays)]
 
 
-def test_a_cpu_has_none():
+def test_cpu_has_no_flash_attention():
     assert not flash_attention.is_usable(*_arrays("bfloat16"), False)
 
 
@@ -89,7 +89,7 @@ def test_the_layer_calls_cudnn(hopper):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_layer_computes_the_same_as_without_it(hopper, monkeypatch, masked):
+def test_layer_equals_plain_attention(hopper, monkeypatch, masked):
     layer = tf.keras.layers.MultiHeadAttention(4, 32, dtype="mixed_bfloat16")
     x = tf.cast(np.random.default_rng(0).normal(size=(2, 64, 128)).astype(np.float32), "bfloat16")
     mask = np.random.default_rng(1).random((2, 64, 64)) < 0.8 if masked else None
@@ -109,11 +109,11 @@ def test_the_layer_computes_the_same_as_without_it(hopper, monkeypatch, masked):
         ("bfloat16", (2, 65, 4, 32), True),
     ],
 )
-def test_what_cudnn_does_not_take_is_left_to_xla(hopper, dtype, shape, masked):
+def test_arguments_that_cudnn_does_not_support_use_xla(hopper, dtype, shape, masked):
     assert not flash_attention.is_usable(*_arrays(dtype, shape), masked)
 
 
-def test_dropout_is_left_to_xla(hopper):
+def test_dropout_uses_xla(hopper):
     layer = tf.keras.layers.MultiHeadAttention(4, 32, dropout=0.1, dtype="mixed_bfloat16")
     x = tf.zeros([2, 64, 128], "bfloat16")
     layer(x, x)
@@ -121,7 +121,7 @@ def test_dropout_is_left_to_xla(hopper):
     assert "__cudnn$fmha" in _text(lambda x: layer(x, x, training=False), [x], "cuda")
 
 
-def test_shapes_that_jax_refuses_are_left_to_xla(hopper, monkeypatch):
+def test_shapes_that_jax_refuses_use_xla(hopper, monkeypatch):
     def refused(*_, **__):
         raise NotImplementedError("cuDNN is too old")
 

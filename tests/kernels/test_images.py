@@ -75,7 +75,7 @@ def test_sizes_and_channels():
     assert (plain != tf.io.decode_jpeg(contents).numpy()).any()
 
 
-def test_what_is_left_to_pillow():
+def test_images_decoded_by_pillow():
     for other in (b"", b"abc", encoded()[:20], encoded("CMYK")):
         assert jpeg.decode(other, 0, 1, True, True) is None
     assert tf.io.decode_jpeg(encoded("CMYK")).shape == [37, 53, 3]

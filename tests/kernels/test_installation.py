@@ -87,7 +87,7 @@ def test_a_source_that_is_not_installed_is_named(monkeypatch):
     assert installation.suggest_remedy() == f"{COMPILER}pip install --editable '{root}[kernels]'"
 
 
-def test_onednn_is_where_its_package_says(tmp_path, monkeypatch):
+def test_onednn_is_found_by_its_package_metadata(tmp_path, monkeypatch):
     """Not at sys.prefix: pip's environments for building, user sites and targets lie elsewhere."""
     packages = tmp_path / "lib" / "python3" / "site-packages"
     packages.mkdir(parents=True)

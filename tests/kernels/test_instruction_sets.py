@@ -70,7 +70,7 @@ def test_emulated_tiles():
 
 @pytest.mark.isa
 @needs("oneDNN")
-def test_the_limit_holds():
+def test_limit_is_enforced():
     loaded, limit = library.load(), library.read_isa_limit()
     if limit is not None:
         assert loaded.level == limit

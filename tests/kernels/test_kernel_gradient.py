@@ -55,7 +55,7 @@ def gradient(x, y, kernel, strides, dilations, padding):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_equals_the_sums_in_float64(name):
+def test_result_equals_float64_sums(name):
     image, kernel, strides, dilations, padding = CASES[name]
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.standard_normal(image), jnp.bfloat16)
@@ -75,7 +75,7 @@ def test_it_equals_the_sums_in_float64(name):
 
 
 @pytest.mark.nan_expected
-def test_infinities_and_nans_arrive():
+def test_infinities_and_nans_propagate():
     x = jnp.ones((32, 8, 8, 32), jnp.bfloat16).at[3, 4, 4, 5].set(jnp.nan)
     y = jnp.ones((32, 8, 8, 32), jnp.bfloat16).at[0, 0, 0, 7].set(jnp.inf)
     got = gradient(x, y, (3, 3, 32, 32), (1, 1), (1, 1), "SAME").astype(np.float32)
@@ -83,7 +83,7 @@ def test_infinities_and_nans_arrive():
     assert np.isinf(got[1, 1, 6, 7]) and np.isfinite(got[:, :, 6, 8:]).all()
 
 
-def test_the_doctor_names_it():
+def test_doctor_names_the_kernel():
     assert doctor.find_implementations()["its kernel gradient"]["bfloat16"].startswith(
         "meshflow:amx"
     )

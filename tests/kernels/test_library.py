@@ -39,7 +39,7 @@ def run(before="", MESHFLOW_KERNELS="auto", **environment):
     return text.splitlines()
 
 
-def test_the_environment_turns_them_off():
+def test_environment_variable_disables_kernels():
     loaded, state, warned = run(MESHFLOW_KERNELS="xla")
     assert (loaded, warned) == ("False", "[]") and "MESHFLOW_KERNELS=xla" in state
 
@@ -110,13 +110,13 @@ def test_other_words_in_the_environment_are_an_error(monkeypatch):
         library.are_enabled()
 
 
-def test_importing_loads_nothing():
+def test_import_loads_no_library():
     code = "import meshflow, sys; maps = open('/proc/self/maps').read(); print('dnnl' in maps)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
-def test_built_where_it_can_be():
+def test_library_is_built_if_possible():
     """This checkout's own build made the library if there is what it needs."""
     if not library.are_enabled():
         pytest.skip("CPU kernels")
@@ -152,7 +152,7 @@ print(" hg" in flags)
     not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(), reason="no huge pages here"
 )
 @pytest.mark.parametrize("wanted", ["1", "0"])
-def test_large_buffers_ask_for_huge_pages(wanted):
+def test_large_buffers_request_huge_pages(wanted):
     assert forked.run(PAGES, MESHFLOW_HUGE_PAGES=wanted) == [0, f"{wanted == '1'}\n"]
 
 

@@ -94,7 +94,7 @@ def test_division_changes_no_result(name):
     ],
     ids=str,
 )
-def test_split_images_give_the_same_bits(size, channels, dtype):
+def test_split_images_are_bitwise_equal(size, channels, dtype):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(2, *size, channels)), dtype)
     k = jnp.asarray(rng.normal(size=(3, 3, channels, 2 * channels)), dtype)
@@ -116,7 +116,7 @@ def test_split_images_give_the_same_bits(size, channels, dtype):
 @pytest.mark.isa
 @pytest.mark.parametrize("channels", [3, 16])
 @pytest.mark.parametrize("padding", [(4, 4), (3, 3), (0, 4)], ids=str)
-def test_split_images_give_the_same_bits_under_wide_padding(padding, channels):
+def test_split_images_are_bitwise_equal_with_wide_padding(padding, channels):
     """oneDNN sums in another order next to it, or has other code for the parts, which have none."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 12, 16, channels)).astype("float32")
@@ -132,7 +132,7 @@ def test_split_images_give_the_same_bits_under_wide_padding(padding, channels):
 @pytest.mark.isa
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("size, stride", [(3, 2), (4, 2), (5, 3)])
-def test_split_images_give_the_same_bits_when_spread_out(size, stride, dtype):
+def test_split_images_are_bitwise_equal_with_dilation(size, stride, dtype):
     """oneDNN's order of sums depends on what of the result is left out at its ends: other for a part than for the whole."""
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(2, 16, 12, 3)), dtype)
@@ -150,7 +150,7 @@ def test_split_images_give_the_same_bits_when_spread_out(size, stride, dtype):
 
 @pytest.mark.optimized
 @pytest.mark.parametrize("size", [12, 16, 20])
-def test_stacked_convolutions_give_the_same_bits_where_sizes_do_not_divide(size):
+def test_stacked_convolutions_of_indivisible_sizes_are_bitwise_equal(size):
     """Strides and missing padding lead to parts of odd sizes, and to sizes that 4 does not divide."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1, size, 8, 64)).astype("float32")
@@ -193,7 +193,7 @@ def test_groups_are_divided_among_devices(groups, features):
 
 
 @pytest.mark.parametrize("size", [8, 12])
-def test_windows_hold_what_the_plain_sum_needs(size):
+def test_windows_contain_the_inputs_of_the_plain_sum(size):
     for parts, kernel, step, gap, pad, spread in itertools.product(
         (2, 4), (1, 2, 3, 5), (1, 2), (1, 2), (-1, 0, 1, 2), (1, 2)
     ):

@@ -81,7 +81,7 @@ WINDOWS = spatial((3, 3), (2, 2), ((1, 1), (0, 1)))
 
 
 @pytest.mark.parametrize("dtype,count", [("float32", 1), ("bfloat16", 2)])
-def test_they_are_used_for_overlapping_windows_and_for_tiles_of_16_bits(dtype, count):
+def test_kernels_serve_overlapping_windows_and_16_bit_tiles(dtype, count):
     x = image((2, 7, 8, 16), dtype)
     assert calls(lambda x: both(x, WINDOWS), x) == count
     tiles = 0 if dtype == "float32" else 2
@@ -101,7 +101,7 @@ def test_tiles_of_16_bits():
     same(lambda x: (jax.grad(lambda x: jnp.sum(slopes(x) ** 2))(x),), x)
 
 
-def test_channels_first_and_whole_batches_of_windows():
+def test_channels_first_and_windows_over_batches():
     x = image((2, 8, 7, 7), "bfloat16")
     same(lambda x: both(x, Windows((1, 1, 3, 3), (1, 1, 2, 2), ((0, 0),) * 4, (1,) * 4)), x)
     same(lambda x: both(x, Windows((2, 1, 3, 1), (1, 1, 2, 1), ((0, 0),) * 4, (1,) * 4)), x)
@@ -109,7 +109,7 @@ def test_channels_first_and_whole_batches_of_windows():
 
 @pytest.mark.nan_expected
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_no_nan_is_lost(dtype):
+def test_nan_propagates_through_pooling(dtype):
     x = np.asarray(image((1, 7, 7, 8))).copy()
     x[0, 2, 3, :4] = np.nan
     x[0, 3:6, 3:6, 5] = -np.inf
@@ -149,7 +149,7 @@ def test_sharded_programs():
             np.testing.assert_array_equal(got, wanted)
 
 
-def test_shardings_in_types_are_kept():
+def test_shardings_in_types_are_preserved():
     mesh = jax.make_mesh((2,), ("batch",), axis_types=(jax.sharding.AxisType.Explicit,))
     x = image((4, 7, 6, 8))
     with jax.set_mesh(mesh):
@@ -198,7 +198,7 @@ def test_a_descriptor_that_does_not_fit_is_an_error():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_windows_of_negative_infinity_give_nothing_to_padding(stride, dtype):
+def test_padding_gets_no_gradient_from_windows_of_negative_infinity(stride, dtype):
     places = -(-5 // stride)
     total = max((places - 1) * stride + 3 - 5, 0)
     pad = (total // 2, total - total // 2)

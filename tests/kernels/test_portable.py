@@ -76,6 +76,6 @@ def test_kernels_without_onednn_compute_the_same(library):
     assert "[100%]" in said and "skipped" not in said
 
 
-def test_doctor_names_them(library):
+def test_doctor_names_the_portable_kernels(library):
     said = run(DOCTOR, library, COLUMNS="200")
     assert "compiled, without oneDNN" in said and "left to XLA" not in said

@@ -126,7 +126,7 @@ def test_any_convolution(drawn, dtype):
 
 @settings(thorough, max_examples=max(EXAMPLES // 2, 1))
 @given(convolutions(empty=True))
-def test_any_convolution_of_nothing(drawn):
+def test_convolutions_of_empty_arrays(drawn):
     checked(drawn, "float32")
 
 

@@ -124,7 +124,7 @@ def test_other_derivatives(kind):
     assert_near(found, jax.jit(functools.partial(transform, run_equations))(*widen(arrays)), 1e-4)
 
 
-def test_nan_and_infinity_remain_in_their_examples():
+def test_nan_and_infinity_affect_only_their_examples():
     form = RecurrentForm("lstm", *map(bool, FLAGS[0]))
     x, *rest = make_operands(form, (5, 4, 3, 20))
     with jax.debug_nans(False):
@@ -152,7 +152,7 @@ def test_layers_without_a_kernel_run_step_by_step(options):
 
 
 @pytest.mark.parametrize("shape", [(1, 6), (9, 1), (9, 6, 1)])
-def test_masks_apply_to_all_examples_and_steps_that_they_have(shape):
+def test_masks_broadcast_over_examples_and_steps(shape):
     rng = np.random.default_rng(0)
     x, mask = rng.normal(size=(9, 6, 3)).astype(np.float32), rng.random(shape) < 0.5
     layer = tf.keras.layers.LSTM(8)

@@ -63,7 +63,7 @@ def test_optimizers(monkeypatch, name, shape):
     np.testing.assert_array_equal(arrays, before)
 
 
-def test_slots_are_updated_in_place_beside_a_kept_value():
+def test_slots_are_updated_in_place_beside_a_live_value():
     (var, before), gradient = problem((64, 64), 2)
     rule = lambda a, g: [a[0] - g, a[1] + g]
     expected = rule([np.array(var), np.array(before) + 1], gradient)
@@ -110,7 +110,7 @@ def test_last_operations(monkeypatch, last):
     np.testing.assert_array_equal(found, plain)
 
 
-def test_what_programs_do_not_know_is_left_to_xla():
+def test_unsupported_update_programs_use_xla():
     arrays, gradient = problem((8, 8), 2)
 
     def text(rule, arrays=arrays, gradient=gradient):
@@ -124,7 +124,7 @@ def test_what_programs_do_not_know_is_left_to_xla():
     assert HANDLER not in text(lambda a, g: [a[0] - g, a[1]], *half)
 
 
-def test_small_ones_stay_in_the_caches(monkeypatch):
+def test_small_arrays_avoid_streaming_stores(monkeypatch):
     monkeypatch.setattr(array_updates, "MIN_BYTES", 1 << 12)
     rule = lambda a, g: [a[0] - g]
     for rows, is_large in ((31, False), (32, True)):

@@ -89,7 +89,7 @@ def test_every_operation(monkeypatch, shape, count, index):
         np.testing.assert_allclose(one, other, 1e-6, 1e-6)
 
 
-def test_sums_of_what_comes_again():
+def test_repeated_rows_are_summed():
     arrays, gradient, numbers = problem((6, 40), 30, 1)
     run = jax.jit(updated(lambda a, g: [a[0] - g]))
     exact = np.array(arrays[0])
@@ -107,7 +107,7 @@ def test_numbers_below_zero_count_from_the_end():
     assert found[:, 0].tolist() == [0, 0, 0, 2]
 
 
-def test_large_ones_are_divided_among_threads(monkeypatch):
+def test_large_updates_are_divided_among_threads(monkeypatch):
     operands = problem((3000, 513), 2500, 2)
     rule = lambda a, g: [a[0] - g / jnp.sqrt(a[1]), a[1] + g * g]
     found, plain = both(monkeypatch, updated(rule), *operands, handler=HANDLER)
@@ -115,7 +115,7 @@ def test_large_ones_are_divided_among_threads(monkeypatch):
         np.testing.assert_allclose(one, other, 1e-6, 1e-6)
 
 
-def test_what_a_rule_does_not_change_stays():
+def test_operands_unchanged_by_a_rule():
     (table, slot), gradient, numbers = problem((5, 32), 4, 2)
     run = jax.jit(updated(lambda a, g: [a[0] * 0 + 7.0, a[1]]))
     found, same = run([table, slot], gradient, jnp.clip(numbers, 0, 3))
@@ -125,7 +125,7 @@ def test_what_a_rule_does_not_change_stays():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_other_types_are_left_to_xla(dtype):
+def test_other_types_use_xla(dtype):
     table, gradient = jnp.zeros([4, 64], dtype), jnp.ones([2, 64], dtype)
     run = jax.jit(updated(lambda a, g: [a[0] + g]))
     lowered = run.lower([table], gradient, jnp.array([1, 1]))
@@ -133,7 +133,7 @@ def test_other_types_are_left_to_xla(dtype):
     assert lowered.compile()([table], gradient, jnp.array([1, 1]))[0][1, 0] == 2
 
 
-def test_programs_are_read_of_elementwise_functions_only():
+def test_only_elementwise_functions_become_update_programs():
     shape = jax.ShapeDtypeStruct((8, 4), "float32")
     read = lambda function: elementwise.read_program(function, [shape, shape])
     assert read(lambda a, b: [jnp.power(a, b)]) is None

@@ -133,7 +133,7 @@ def test_a_row_that_is_not_there(monkeypatch, loops):
 @compiled
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 20), st.integers(0, 60), st.integers(0, 99))
-def test_draws_of_a_shuffle(size, count, seed):
+def test_random_order_of_a_shuffle(size, count, seed):
     rng = np.random.default_rng(seed)
     words, items = (
         rng.integers(1 << 32, size=max(count, size), dtype=np.uint32),

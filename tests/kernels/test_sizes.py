@@ -48,7 +48,7 @@ def test_a_products_size_decides(rng, shape, wanted, dtype):
     assert computations(loop, a, b) == wanted
 
 
-def test_who_has_one_core_computes_alone(rng):
+def test_single_core_uses_one_thread(rng):
     a = array(rng, 256, 256)
     with sizes.single_core_scope():
         assert computations(lambda x, y: x @ y, a, a) == [INLINE]
@@ -100,7 +100,7 @@ def convolution(x, w):
 
 
 @pytest.mark.optimized
-def test_parts_run_where_the_whole_would(rng):
+def test_partitions_use_the_kernel_of_the_global_size(rng):
     """A whole above each threshold is cut into parts below it, and keeps its bits."""
     mesh = Mesh(np.array(jax.devices()[:4]), ("a",))
     for size, channels, whole in ((8, 16, descriptors.INLINE), (32, 32, 0)):
@@ -167,7 +167,7 @@ def test_four_devices_call_in_loops(rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_numbers_that_are_none_stay(rng, dtype):
+def test_nan_is_preserved(rng, dtype):
     a, b = array(rng, 64, 64, dtype=dtype), array(rng, 64, 64, dtype=dtype)
     assert computations(jnp.matmul, a, b) == [INLINE]
     left = np.array(a)

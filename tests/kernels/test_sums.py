@@ -20,7 +20,7 @@ def test_the_gradient_of_a_bias_has_the_digits_of_its_dtype(shape, dtype):
 
 
 @pytest.mark.optimized
-def test_what_is_summed_is_computed_once():
+def test_summands_are_computed_once():
     if library.load() is None:
         pytest.skip("the sum is XLA's own")
     x, w = jnp.ones((16, 64, 256), jnp.float32), jnp.ones((256, 128), jnp.float32)

@@ -50,7 +50,7 @@ def test_writing(monkeypatch, table, shape, what):
     np.testing.assert_array_equal(found, plain)
 
 
-def test_large_ones_are_divided_among_threads(monkeypatch):
+def test_large_updates_are_divided_among_threads(monkeypatch):
     random = np.random.default_rng(0)
     values = jnp.asarray(random.normal(size=(50, 3001)), "float32")
     new = jnp.asarray(random.normal(size=(400, 3001)), "float32")
@@ -61,7 +61,7 @@ def test_large_ones_are_divided_among_threads(monkeypatch):
         np.testing.assert_array_equal(found, plain)
 
 
-def test_what_is_read_before_it_is_written_stays():
+def test_earlier_reads_are_not_overwritten():
     table, rows = jnp.zeros((4, 16)), jnp.ones((2, 16))
     old, new = jax.jit(lambda t, i, v: (t, t.at[i].set(v)))(table, jnp.array([0, 3]), rows)
     assert float(old.sum()) == 0
@@ -86,7 +86,7 @@ def test_sums(index):
         np.testing.assert_array_equal(row, exact)
 
 
-def test_other_forms_are_left_to_xla():
+def test_other_forms_use_xla():
     table, index = jnp.ones((6, 8)), jnp.array([1, 2])
     programs = [
         lambda t, i: t[:, i],
@@ -99,7 +99,7 @@ def test_other_forms_are_left_to_xla():
         assert "meshflow" not in jax.jit(run).lower(table, index).as_text()
 
 
-def test_small_ones_are_left_to_xla(monkeypatch):
+def test_small_tables_use_xla(monkeypatch):
     monkeypatch.undo()
     run = jax.jit(lambda t, i: t[i])
     assert "meshflow" not in run.lower(jnp.ones((6, 64)), jnp.array([1, 2])).as_text()

@@ -75,7 +75,7 @@ def draw(seed, shape):
 # A kernel whose input channels lie together is that of a gradient of an image.
 @pytest.mark.parametrize("layout", ["HWIO", "HWOI"])
 @pytest.mark.parametrize("name", CASES)
-def test_it_equals_the_sums_in_float64(name, layout):
+def test_result_equals_float64_sums(name, layout):
     image, kernel, *how = CASES[name]
     x, w = draw(0, image), draw(1, kernel)
     if layout == "HWOI":
@@ -107,7 +107,7 @@ def test_any_geometry_equals_the_sums_in_float64(data):
 @pytest.mark.parametrize("layout", ["HWIO", "HWOI"])
 @pytest.mark.parametrize("flipped", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_kernels_are_read_as_they_lie(dtype, flipped, layout):
+def test_kernels_are_read_in_either_layout(dtype, flipped, layout):
     how = ((1, 1), (1, 1), ((1, 1), (0, 1)))
     x = draw(0, (2, 9, 8, 64))
     w = jnp.asarray(np.random.default_rng(1).standard_normal((3, 2, 64, 70)), dtype)
@@ -119,7 +119,7 @@ def test_kernels_are_read_as_they_lie(dtype, flipped, layout):
     np.testing.assert_array_equal(np.asarray(got, "f4"), np.asarray(wanted, "f4"))
 
 
-def test_alone_it_is_taken_where_it_is_the_faster_one():
+def test_tiles_are_chosen_if_faster():
     how = ("HWIO", (1, 1), (1, 1), "SAME")
     for channels, taken in ((64, False), (256, True)):
         x, w = draw(0, (2, 8, 8, channels)), draw(1, (3, 3, channels, 64))
@@ -128,7 +128,7 @@ def test_alone_it_is_taken_where_it_is_the_faster_one():
 
 
 @pytest.mark.nan_expected
-def test_infinities_and_nans_arrive():
+def test_infinities_and_nans_propagate():
     x, w = jnp.ones((2, 8, 8, 32), jnp.bfloat16), jnp.ones((3, 3, 32, 32), jnp.bfloat16)
     x = x.at[0, 4, 4, 5].set(jnp.nan).at[1, 0, 0, 7].set(jnp.inf)
     got = on_tiles(x, w, "HWIO", (1, 1), (1, 1), "SAME").astype(np.float32)

@@ -60,7 +60,7 @@ def operands(image, features):
 
 @pytest.mark.isa
 @pytest.mark.parametrize("name", CASES)
-def test_it_equals_the_sums_in_float64(name):
+def test_result_equals_float64_sums(name):
     image, features, padding = CASES[name]
     x, w = operands(image, features)
     assert serving(x, w, padding) == "meshflow:winograd"
@@ -108,6 +108,6 @@ def test_the_same_bits_with_any_number_of_threads():
     assert len(seen[0]) > 60 and seen[0] == seen[1]
 
 
-def test_the_doctor_names_it():
+def test_doctor_names_the_kernel():
     assert doctor.find_implementations()["convolution"]["float32"] == "meshflow:winograd"
     assert doctor.find_implementations()["its kernel gradient"]["float32"] == "meshflow:winograd"

@@ -131,7 +131,7 @@ def test_settings():
     assert K.get_uid("thing") == first + 1
 
 
-def test_functions_of_a_list_of_one_give_a_list():
+def test_functions_of_one_element_lists_return_lists():
     x = tf.keras.Input([3])
     (found,) = K.function([x], [x * 2])([np.ones((1, 3))])
     assert found.tolist() == [[2.0] * 3]

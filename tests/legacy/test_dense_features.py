@@ -54,7 +54,7 @@ def batches():
     return tf.data.Dataset.from_tensor_slices((DATA, LABELS)).batch(2)
 
 
-def test_columns_come_in_the_order_of_their_names():
+def test_columns_are_in_order_of_their_names():
     layer = tf.keras.layers.DenseFeatures(columns())
     found = {}
     whole = layer({key: value[:1] for key, value in DATA.items()}, cols_to_output_tensors=found)
@@ -64,7 +64,7 @@ def test_columns_come_in_the_order_of_their_names():
 
 
 @pytest.mark.parametrize("build", [sequential, functional])
-def test_models_train_as_when_they_run_eagerly(build):
+def test_compiled_training_equals_eager_training(build):
     histories = []
     for eagerly in (False, True):
         model = build()

@@ -42,7 +42,7 @@ def test_numbers_are_normalized_and_their_ranges_marked():
     assert dense(ages) == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
 
 
-def test_each_of_several_numbers_has_its_own_ranges():
+def test_each_of_several_numbers_has_separate_buckets():
     pair = fc.bucketized_column(fc.numeric_column("pair", shape=2), [2.5])
     assert dense(pair) == [[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1]]
     assert pair.num_buckets == 4
@@ -111,7 +111,7 @@ def test_vectors_are_scaled_down_to_a_norm():
     np.testing.assert_allclose(dense(column, features={"number": [[2]]}), [[0.62469504, 0.7808688]])
 
 
-def test_a_shared_table_is_one_weight():
+def test_shared_table_is_one_weight():
     seen, bought = (fc.categorical_column_with_identity(key, 4) for key in ("seen", "bought"))
     columns = fc.shared_embeddings([seen, bought], 2, initializer=counting)
     layers = [tf.keras.layers.DenseFeatures(columns), tf.keras.layers.DenseFeatures(columns[:1])]
@@ -122,7 +122,7 @@ def test_a_shared_table_is_one_weight():
     assert layers[0].weights[0].name.endswith("bought_seen_shared_embedding:0")
 
 
-def test_a_table_is_read_from_a_checkpoint(tmp_path):
+def test_table_is_loaded_from_a_checkpoint(tmp_path):
     saved = tf.train.Checkpoint(table=tf.Variable([[1.0], [2.0]])).save(str(tmp_path / "ck"))
     name = next(name for name, _ in tf.train.list_variables(saved) if "table" in name)
     number = fc.categorical_column_with_identity("number", 2)

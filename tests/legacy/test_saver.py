@@ -33,7 +33,7 @@ def test_variables_are_saved_by_their_names(tmp_path):
     assert reader.has_tensor("a") and reader.get_tensor("scope/b").tolist() == [2.0, 3.0]
 
 
-def test_objects_and_names_read_each_other(tmp_path):
+def test_object_and_name_based_checkpoints_are_interchangeable(tmp_path):
     a, b = variables()
     by_objects = tf.train.Checkpoint(x=a, y=b).save(tmp_path / "objects")
     by_names = train.Saver([a, b]).save(None, tmp_path / "names", write_state=False)
@@ -46,7 +46,7 @@ def test_objects_and_names_read_each_other(tmp_path):
     assert tf.train.latest_checkpoint(tmp_path) == by_objects
 
 
-def test_the_latest_are_kept(tmp_path):
+def test_latest_checkpoints_are_preserved(tmp_path):
     a, _ = variables()
     saver = train.Saver([a], max_to_keep=2, pad_step_number=True)
     paths = [saver.save(None, tmp_path / "m", global_step=tf.Variable(i)) for i in range(4)]

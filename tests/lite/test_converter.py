@@ -69,7 +69,7 @@ def _of(run, x):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_converted_model_gives_the_same_for_any_batch_size(name):
+def test_converted_model_equals_the_model_for_any_batch_size(name):
     model = MODELS[name]()
     content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
     interpreter = tf.lite.Interpreter(model_content=content)
@@ -99,7 +99,7 @@ def _codes(content, subgraph=0):
     ]
 
 
-def test_batch_normalization_biases_and_activations_go_into_convolutions():
+def test_batch_normalization_biases_and_activations_are_folded():
     model = _sequential(
         (8, 8, 2), L.ZeroPadding2D(((0, 1), (0, 1))), L.Conv2D(4, 3, strides=2), L.BatchNormalization(), L.ReLU(), L.MaxPooling2D(), L.Flatten(), L.Dense(3, "softmax")
     )  # fmt: skip
@@ -125,7 +125,7 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_what_litert_has_an_operator_for_is_that_operator(name):
+def test_ops_become_litert_operators(name):
     function, x = OPERATORS[name], np.random.default_rng(2).normal(size=(3, 8)).astype(np.float32)
     signature = tf.function(function).get_concrete_function(tf.TensorSpec([None, 8], name="x"))
     content = tf.lite.TFLiteConverter.from_concrete_functions([signature]).convert()
@@ -189,7 +189,7 @@ ALONE = {
 }  # fmt: skip
 
 
-def test_what_litert_has_one_operator_for_is_one():
+def test_op_groups_become_one_litert_operator():
     rng = np.random.default_rng(3)
     functions = [
         tf.function(f, input_signature=[tf.TensorSpec(shape, dtype, name="x")])
@@ -231,7 +231,7 @@ def test_rows_written_over_others_and_other_functions():
         np.testing.assert_allclose(found[key], value, atol=1e-5)
 
 
-def test_random_numbers_are_litert_own():
+def test_random_ops_become_litert_random_operators():
     tf.random.set_seed(0)
     drop = L.Dropout(0.5)
 
@@ -250,7 +250,7 @@ def test_random_numbers_are_litert_own():
 
 
 @pytest.mark.parametrize(("scale", "kept"), [(1.0, False), (40.0, True)])
-def test_a_result_beyond_what_an_operator_writes_as_bytes_stays_float(scale, kept):
+def test_results_beyond_int8_operators_remain_float(scale, kept):
     x = np.random.default_rng(2).normal(size=(3, 8)).astype(np.float32) * scale
     function = tf.function(lambda x: tf.nn.log_softmax(x + x[:, ::-1]))
     signature = function.get_concrete_function(tf.TensorSpec([None, 8], name="x"))
@@ -294,7 +294,7 @@ def test_functions_of_jax_are_signatures():
             tf.lite.TFLiteConverter.experimental_from_jax(*given)
 
 
-def test_functions_are_checked_while_they_are_written(capsys):
+def test_functions_are_checked_during_conversion(capsys):
     authoring = tf.lite.experimental.authoring
 
     class Module(tf.Module):
@@ -412,7 +412,7 @@ def test_accuracy_of_a_converted_cnn_is_within_a_thousandth(digits, settings, sm
 
 
 @pytest.mark.parametrize("kind", [tf.int8, tf.uint8], ids=str)
-def test_integers_go_in_and_out_of_a_model_with_floats_inside(kind):
+def test_integer_inputs_and_outputs_of_a_float_model(kind):
     model = MODELS["sequences"]()
     x = np.random.default_rng(0).normal(size=(20, 6, 5)).astype(np.float32)
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
@@ -440,7 +440,7 @@ def _quantized(model, x, wide=False):
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["bytes", "words"])
-def test_nothing_is_left_of_floats_in_a_decoder_of_images(wide):
+def test_image_decoder_has_no_float_operators(wide):
     model = _sequential(
         (4, 4, 3),
         L.Conv2D(4, 3, padding="same", activation="relu"),
@@ -477,7 +477,7 @@ def test_comparisons_of_integers():
     assert (np.abs(found["f"] - numbers.numpy()) < 0.05).mean() > 0.9
 
 
-def test_what_stays_float_in_a_model_of_integers_is_said():
+def test_remaining_float_operators_are_reported():
     model = _sequential((4,), L.Dense(3), L.Lambda(tf.exp))
     x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     with pytest.warns(UserWarning, match="EXP have no operators on 8-bit integers"):
@@ -487,7 +487,7 @@ def test_what_stays_float_in_a_model_of_integers_is_said():
     np.testing.assert_allclose(_of(run, x), expected, atol=0.05 * expected.max())
 
 
-def test_a_recurrent_layer_of_one_batch_size_in_integers():
+def test_integer_recurrent_layer_of_fixed_batch_size():
     # What a loop leaves besides its result has no memory in LiteRT, as nobody reads it.
     x = tf.keras.Input((4, 2), batch_size=1)
     model = tf.keras.Model(x, L.Dense(2)(L.SimpleRNN(3)(x)))
@@ -586,7 +586,7 @@ def test_functions_that_were_saved_compiled_are_converted(tmp_path):
     np.testing.assert_allclose(_of(last, x), module.last(x).numpy(), atol=1e-6)
 
 
-def test_what_cannot_be_converted_names_the_primitive_and_the_layer():
+def test_conversion_error_names_the_primitive_and_the_layer():
     model = _sequential((4,), L.Lambda(lambda x: tf.math.lgamma(x), name="gamma"))
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     with pytest.raises(tf.errors.UnimplementedError, match=r"primitive 'lgamma' of layer '.*gamma.*no operator"):  # fmt: skip
@@ -649,7 +649,7 @@ def test_interpreters_may_be_subclassed(digits):
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["bytes", "words"])
-def test_what_moves_or_resizes_integers_stays_in_integers(wide):
+def test_data_movement_and_resizing_remain_integer(wide):
     def moved(x):
         y = tf.nn.relu(x) - 1.0
         y = tf.image.resize(tf.space_to_batch(y, [2, 2], [[0, 0], [0, 0]]), [6, 6])

@@ -93,7 +93,7 @@ def test_errors_are_those_of_tensorflow(alone, whole):
     assert again.model_statistics == debugger.model_statistics
 
 
-def test_operators_stay_in_floats_by_kind_and_by_name(convolved):
+def test_operators_excluded_by_kind_and_name(convolved):
     converter = _converter(convolved)
     debugger = lite.QuantizationDebugger(converter=converter, debug_dataset=_images)
     debugger.run()
@@ -118,7 +118,7 @@ def test_operators_stay_in_floats_by_kind_and_by_name(convolved):
         debugger.options = lite.QuantizationDebugOptions(denylisted_nodes=["nothing"])
 
 
-def test_what_cannot_be_debugged_says_why(alone):
+def test_undebuggable_models_name_the_reason(alone):
     def metric(differences):
         return 0.0
 

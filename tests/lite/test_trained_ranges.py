@@ -84,7 +84,7 @@ def test_the_ranges_of_training_are_those_of_integers(model):
     np.testing.assert_allclose(kernel["quantization_parameters"]["scales"], 0.5 / 127, rtol=1e-5)
 
 
-def test_samples_are_needed_where_nothing_was_rounded():
+def test_samples_are_required_without_fake_quantization():
     model = tf.keras.Sequential([tf.keras.Input((3,)), L.Dense(2)])
     with pytest.raises(ValueError, match=r"must be tf\.float32"):
         _converted(model, ("optimizations", [tf.lite.Optimize.DEFAULT]), ("inference_input_type", tf.int8))  # fmt: skip

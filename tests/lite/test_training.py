@@ -68,7 +68,7 @@ def test_a_network_is_trained_on_the_device(tmp_path):
         direct.convert()
 
 
-def test_a_variable_is_kept_between_calls_of_one_interpreter():
+def test_variables_persist_between_calls_of_one_interpreter():
     total, offset = tf.Variable([1.0, 2.0]), tf.Variable(10.0)
 
     @tf.function(input_signature=[tf.TensorSpec([2], name="x")])

@@ -63,7 +63,7 @@ def onnxruntime():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_an_exported_model_gives_the_same_for_any_batch_size(name, tmp_path, onnxruntime):
+def test_exported_model_equals_the_model_for_any_batch_size(name, tmp_path, onnxruntime):
     model = MODELS[name]()
     path = tmp_path / "model.onnx"
     model.export(path, format="onnx")
@@ -99,7 +99,7 @@ def test_loops_and_branches(onnxruntime):
         np.testing.assert_allclose(found, [x ** (i + 1), chosen])
 
 
-def test_what_moves_and_searches(tmp_path, onnxruntime):
+def test_data_movement_and_search_ops(tmp_path, onnxruntime):
     rows = [[1], [1], [7]]
 
     @tf.function(
@@ -129,7 +129,7 @@ def test_what_moves_and_searches(tmp_path, onnxruntime):
         np.testing.assert_allclose(found, expected[name], atol=1e-6, err_msg=name)
 
 
-def test_outputs_come_in_the_order_and_dtype_of_the_model(tmp_path, onnxruntime):
+def test_outputs_have_the_order_and_dtype_of_the_model(tmp_path, onnxruntime):
     x = tf.keras.Input((3,), dtype="float16")
     outputs = [L.Dense(n, name=name, dtype="float16")(x) for n, name in ((5, "last"), (4, "first"))]
     path = tmp_path / "m.onnx"
@@ -176,7 +176,7 @@ def test_other_versions_of_the_operators(opset, tmp_path, onnxruntime):
     np.testing.assert_allclose(session.run(None, {"x": x})[0], run(x)["y"], atol=1e-6)
 
 
-def test_versions_that_do_not_have_an_operator_or_are_not_known(tmp_path, onnxruntime):
+def test_unknown_opsets_and_missing_operators(tmp_path, onnxruntime):
     @tf.function(input_signature=[tf.TensorSpec([2], tf.int32)])
     def run(x):
         return tf.bitwise.bitwise_and(x, 3)
@@ -191,7 +191,7 @@ def test_versions_that_do_not_have_an_operator_or_are_not_known(tmp_path, onnxru
     assert not path.exists()
 
 
-def test_a_model_of_text_says_where_to_cut_it(tmp_path, onnxruntime):
+def test_text_model_error_suggests_where_to_split(tmp_path, onnxruntime):
     words = L.TextVectorization(output_sequence_length=3, vocabulary=["a", "b"], name="words")
     lines = tf.keras.Input((1,), dtype=tf.string)
     model = tf.keras.Model(lines, L.Flatten()(L.Embedding(4, 2)(words(lines))))
@@ -209,7 +209,7 @@ def test_a_model_of_text_says_where_to_cut_it(tmp_path, onnxruntime):
     np.testing.assert_allclose(found, model(text))
 
 
-def test_what_cannot_be_converted_names_the_primitive_and_the_layer(tmp_path, onnxruntime):
+def test_conversion_error_names_the_primitive_and_the_layer(tmp_path, onnxruntime):
     model = _sequential((4, 4), L.Lambda(lambda x: tf.linalg.inv(x), name="inverse"))
     path = tmp_path / "model.onnx"
     with pytest.raises(tf.errors.UnimplementedError, match=r"primitive .* of layer '.*inverse"):
@@ -236,7 +236,7 @@ def saved(tmp_path):
     return model, tmp_path / "saved"
 
 
-def test_tensorrt_falls_back_and_says_so(saved, tmp_path, onnxruntime, caplog):
+def test_tensorrt_falls_back_with_a_warning(saved, tmp_path, onnxruntime, caplog):
     if "TensorrtExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("TensorRT is there")
     model, folder = saved
@@ -269,7 +269,7 @@ def test_tensorrt_falls_back_and_says_so(saved, tmp_path, onnxruntime, caplog):
     assert second.convert().structured_outputs.keys() == run.structured_outputs.keys()
 
 
-def test_tensorrt_says_what_is_wrong_as_tensorflow(saved, tmp_path, onnxruntime):
+def test_tensorrt_errors_equal_tensorflow(saved, tmp_path, onnxruntime):
     folder, trt = str(saved[1]), tf.experimental.tensorrt
     for settings, message in (
         ({"precision_mode": "INT4"}, "precision mode 'INT4' is not supported"),
@@ -318,9 +318,7 @@ def test_int8_is_calibrated(saved, onnxruntime):
     assert any("QuantizeLinear" in line for line in lines)
 
 
-def test_converted_models_of_others_run_only_if_they_are_trusted(
-    saved, tmp_path, onnxruntime, caplog, monkeypatch
-):
+def test_foreign_converted_models_require_trust(saved, tmp_path, onnxruntime, caplog, monkeypatch):
     converter = tf.experimental.tensorrt.Converter(str(saved[1]))
     converter.convert()
     converter.save(tmp_path / "out")

@@ -420,7 +420,7 @@ def test_batch_scatter_updates_slices():
 
 
 @pytest.mark.parametrize("wrap", [lambda o: o, keras.mixed_precision.LossScaleOptimizer])
-def test_sparse_updates_raise_before_they_change_anything(wrap):
+def test_sparse_updates_raise_before_any_change(wrap):
     v = tf.Variable(tf.ones([3, 2]))
     optimizer = wrap(keras.optimizers.Adam(0.1, weight_decay=0.1, clipnorm=1.0))
 
@@ -459,7 +459,7 @@ def test_truncated_division_has_tensorflows_error_class():
 
 
 @pytest.mark.parametrize("kind", ["update", "add", "sub", "max", "min", "mul", "div"])
-def test_scatters_of_variables_raise_before_they_change_anything(kind):
+def test_variable_scatters_raise_before_any_change(kind):
     v = tf.Variable(V)
 
     def update(i):
@@ -492,7 +492,7 @@ def test_scatter_nd_and_reads_of_variables_raise():
     np.testing.assert_array_equal(v, V)
 
 
-def test_computed_indices_raise_where_they_are_used():
+def test_computed_indices_raise_at_their_use():
     """Loops, branches, vectorized maps, and gradients check what they compute."""
 
     @tf.function
@@ -525,7 +525,7 @@ def test_computed_indices_raise_where_they_are_used():
 
 
 @needs("CPU kernels")
-def test_maps_of_datasets_produce_the_elements_before_an_invalid_one():
+def test_dataset_maps_produce_elements_before_an_invalid_one():
     elements = iter(
         tf.data.Dataset.from_tensor_slices([0, 1, 5, 1]).map(lambda i: tf.gather(ROW, i))
     )
@@ -669,7 +669,7 @@ def test_subclassed_models_and_custom_loops_are_checked():
     assert np.isfinite(step(tf.constant(VALID), tf.constant(y)))
 
 
-def test_disabled_checks_leave_fit_alone():
+def test_disabled_checks_do_not_affect_fit():
     tf.debugging.disable_bounds_check()
     model = make_model()
     model.fit(INVALID, np.ones((3, 1)), verbose=0)
@@ -701,7 +701,7 @@ def test_saved_models_compute_the_same_without_checks(tmp_path):
         ),
     ],
 )
-def test_the_host_and_the_handler_find_the_same_element(check, values, offset):
+def test_host_and_handler_report_the_same_element(check, values, offset):
     assert str(check.find_failure(values)) == offset
     assert check.find_failure(np.ones((0, 2), np.int32)) is None
 

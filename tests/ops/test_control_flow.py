@@ -135,7 +135,7 @@ def test_while_loop(wrap):
 
 
 @both
-def test_while_loop_keeps_the_structure_of_its_variables(wrap):
+def test_while_loop_preserves_the_structure_of_its_variables(wrap):
     def f(x):
         one = tf.while_loop(lambda i: i < 3, lambda i: i + 1, [x])
         nested = tf.while_loop(
@@ -245,7 +245,7 @@ def test_callbacks_are_converted_inside_functions():
     assert int(f(tf.constant(7))) == 12
 
 
-def test_nothing_runs_while_tracing_known_operands():
+def test_tracing_static_operands_runs_nothing():
     printed = []
 
     def record(value):

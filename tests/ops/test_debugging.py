@@ -63,7 +63,7 @@ def test_messages_and_values_are_shown():
     check.assert_equal(tf.constant(["a"]), ["a"])
 
 
-def test_a_compiled_check_that_fails_is_told_once(capfd, caplog):
+def test_failed_compiled_check_is_reported_once(capfd, caplog):
     @tf.function
     def root(x):
         check.assert_positive(x)

@@ -34,7 +34,7 @@ def test_area_shape_and_object(covered):
         assert max(high, 0) * max(wide, 0) >= covered * 0.28 - 1e-6
 
 
-def test_what_cannot_be_is_the_whole_image():
+def test_impossible_boxes_are_the_whole_image():
     begin, size, box = sample(0, min_object_covered=0.99, area_range=(0.05, 0.06))
     assert begin.tolist() == [0, 0, 0] and size.tolist() == [40, 50, -1]
     assert box.tolist() == [[[0, 0, 1, 1]]]

@@ -182,7 +182,7 @@ def test_functions_with_branches_on_tensors():
     assert running.numpy().tolist() == [1, 3, 3]
 
 
-def test_vectorized_map_of_what_calls_python():
+def test_vectorized_map_of_python_calls():
     double = lambda x: tf.numpy_function(lambda v: v * 2, [x], tf.int32)
     assert tf.vectorized_map(double, tf.constant([1, 2])).numpy().tolist() == [2, 4]
     with pytest.raises(ValueError, match="calls Python"):

@@ -72,14 +72,14 @@ def test_not_a_number():
         np.testing.assert_array_equal(*both(function, x, y))
 
 
-def test_same_draws():
+def test_same_random_numbers():
     for key in np.random.default_rng(0).integers(-(1 << 63), 1 << 63, size=(20, 3)):
         for shape in ([], [3]):
             draw = lambda k, shape=shape: random_ops.draw_uniform(k, shape, 0.0, 2.5, "float32")
             np.testing.assert_array_equal(*both(draw, key))
 
 
-def test_what_is_left_to_programs(on_host):
+def test_operands_not_handled_on_the_host(on_host):
     """Halves and strings, and operands that are not arrays."""
     half = tf.Tensor(np.ones(3, np.float16))
     assert host._make_elementwise(np.add)([half._value, half._value], ()) is None
@@ -100,7 +100,7 @@ def test_gradients_are_recorded_as_ever(on_host):
     assert tape.gradient(y, x).numpy().tolist() == [2, 4]
 
 
-def test_pipelines_use_it():
+def test_pipelines_use_host_ops():
     seen = []
 
     def change(text):

@@ -65,7 +65,7 @@ def test_a_small_file_of_a_large_image_is_refused_by_its_name(tmp_path, way, siz
     assert str(caught.value).count(str(path)) == 1
 
 
-def test_no_memory_is_taken_for_them(tmp_path):
+def test_oversized_images_allocate_no_memory(tmp_path):
     (tmp_path / "large.png").write_bytes(png(60_000, 60_000))
     code = """
     import resource, sys
@@ -138,7 +138,7 @@ def test_all_frames_count(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_the_limit_holds_in_maps_and_can_be_raised(tmp_path, monkeypatch, kind):
+def test_limit_is_enforced_in_maps_and_configurable(tmp_path, monkeypatch, kind):
     path = tmp_path / "image"
     path.write_bytes(encoded(kind))
     for way in WAYS.values():
@@ -182,7 +182,7 @@ def test_postscript_is_never_opened(tmp_path):
         tf.keras.utils.load_img(path)
 
 
-def test_what_inflates_without_bound(tmp_path, monkeypatch):
+def test_decompression_bombs(tmp_path, monkeypatch):
     monkeypatch.setenv("MESHFLOW_MAX_UNPACKED_BYTES", "1e5")
     bomb = zlib.compress(b"0" * 200_000)
     with pytest.raises(tf.errors.ResourceExhaustedError, match="MESHFLOW_MAX_UNPACKED_BYTES"):

@@ -53,7 +53,7 @@ def assert_not_finite(y, rows, columns, count=1):
 
 @pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_bad_pixels_stay_local(method, antialias):
+def test_bad_pixels_affect_only_their_windows(method, antialias):
     for value, size in ((np.nan, (18, 20)), (np.inf, (5, 4)), (-np.inf, (9, 27)), (np.nan, (2, 3))):
         x = np.random.default_rng(3).random((2, 9, 10, 2), np.float32)
         x[0, 4, 3, 0] = value
@@ -65,7 +65,7 @@ def test_bad_pixels_stay_local(method, antialias):
 
 
 @pytest.mark.parametrize("method", ["bilinear", "bicubic", "nearest"])
-def test_bad_gradients_stay_local(method):
+def test_bad_gradients_affect_only_their_windows(method):
     for size in ((18, 20), (5, 4), (9, 27)):
         x = tf.random.stateless_uniform([1, 9, 10, 2], [1, 2])
         cotangent = np.ones([1, *size, 2], np.float32)

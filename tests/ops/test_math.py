@@ -236,7 +236,7 @@ def test_factorizations(rng):
         (lambda x: tf.keras.activations.relu(x, 0.1, 1.0, 0.2), ([0.0, 0.2, 1.0],), ([0.1, 0, 1],)),
     ],
 )
-def test_gradients_where_functions_have_kinks(function, operands, expected):
+def test_gradients_at_kinks(function, operands, expected):
     tensors = [tf.constant(o) for o in operands]
     with tf.GradientTape() as tape:
         tape.watch(tensors)
@@ -254,13 +254,13 @@ def test_approximately_smallest_elements_are_exact_on_cpus():
 
 
 @pytest.mark.parametrize("order", [0, -np.inf, -1, "nuc", "fro"])
-def test_what_is_no_norm_of_vectors_is_refused(order):
+def test_invalid_vector_norms_are_refused(order):
     with pytest.raises(ValueError, match=f"must be a supported vector norm, got {order}"):
         tf.linalg.norm([3.0, 4.0], order)
 
 
 @pytest.mark.parametrize("order", [0, -np.inf, 3, "nuc"])
-def test_what_is_no_norm_of_matrices_is_refused(order):
+def test_invalid_matrix_norms_are_refused(order):
     with pytest.raises(
         ValueError, match=r"supported matrix norm in \['euclidean', 'fro', 1, 2, inf\]"
     ):

@@ -96,7 +96,7 @@ def test_pooling(window, strides, padding, rng):
         check_gradients(lambda t: pool(t, window, strides, padding) ** 2, x, rtol=1e-4)
 
 
-def test_max_pool_gradient_goes_to_the_first_maximum_twice_differentiable():
+def test_max_pool_gradient_belongs_to_the_first_maximum_and_is_differentiable():
     x = tf.ones([1, 2, 2, 1], tf.float64)
     with tf.GradientTape() as outer:
         outer.watch(x)

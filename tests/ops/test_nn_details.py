@@ -27,7 +27,7 @@ def test_gradients_at_kinks():
     ]
 
 
-def test_cross_entropies_take_python_labels_and_refuse_the_wrong_ones():
+def test_cross_entropies_accept_python_labels_and_refuse_invalid_labels():
     assert_close(tf.nn.softmax_cross_entropy_with_logits([[1, 0]], [[0.0, 0.0]]), [np.log(2)])
     # One distribution for all rows.
     assert tf.nn.softmax_cross_entropy_with_logits([[1.0, 0]], [[1.0, 2], [3, 4]]).shape == (2,)
@@ -43,7 +43,7 @@ def test_cross_entropies_take_python_labels_and_refuse_the_wrong_ones():
         tf.nn.compute_average_loss(tf.constant(1.0))
 
 
-def test_convolution_takes_extra_batch_dimensions_and_integers(rng):
+def test_convolution_accepts_extra_batch_dimensions_and_integers(rng):
     x, w = rng.normal(size=(2, 3, 5, 5, 2)), rng.normal(size=(3, 3, 2, 4))
     y = tf.nn.conv2d(x, w, 1, "SAME")
     assert_close(y[1], tf.nn.conv2d(x[1], w, 1, "SAME"))

@@ -87,7 +87,7 @@ def test_half_precision_averages_are_exact_sums():
     assert_close(tf.nn.avg_pool2d(x, 64, 1, "VALID"), [[[[100]]]])
 
 
-def test_positions_of_maxima_give_the_maxima(rng):
+def test_argmax_positions_select_the_maxima(rng):
     x = rng.normal(size=(2, 6, 6, 3)).astype(np.float32)
     for padding, batch in (("SAME", False), ("VALID", True)):
         y, at = tf.nn.max_pool_with_argmax(x, 3, 2, padding, include_batch_in_index=batch)

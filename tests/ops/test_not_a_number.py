@@ -78,7 +78,7 @@ def test_gradient_of_rsqrt_at_negative_zero():
 
 
 @pytest.mark.parametrize(("kind", "end"), [("max", -INF), ("min", INF)])
-def test_segments_share_gradients_among_their_own_rows(kind, end):
+def test_gradients_are_divided_among_rows_of_their_segment(kind, end):
     ids, rows = [0, 0, 1, 1], [end, end, 1.0, 1.0]
     of_sorted = gradient(lambda x: getattr(tf.math, f"segment_{kind}")(x, ids), rows)
     assert of_sorted.tolist() == [0.5] * 4
@@ -101,7 +101,7 @@ def test_no_class_is_among_predictions_that_are_not_finite():
 
 
 @pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (3, 1)])
-def test_windows_of_negative_infinity_give_nothing_to_padding(size, stride):
+def test_padding_gets_no_gradient_from_windows_of_negative_infinity(size, stride):
     x = np.full((1, 3, 3, 1), -INF)
     pooled = lambda t: tf.nn.max_pool2d(t, size, stride, "SAME")
     found = gradient(pooled, x)[0, :, :, 0]

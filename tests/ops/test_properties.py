@@ -229,7 +229,7 @@ def check_nan(op, reference, tensors):
 
 
 @pytest.mark.parametrize("name", OF_ONE)
-def test_op_of_one(name):
+def test_unary_op(name):
     op, reference, span = OF_ONE[name]
     for seed, given in enumerate(shapes(1)):
         tensors = check(op, reference, span, given, seed)

@@ -29,7 +29,7 @@ def test_range_of_tensors():
     assert rounded(VALUES, 0.0, 0.0).numpy().tolist() == [0.0] * 5
 
 
-def test_gradients_go_to_the_range_that_a_number_is_outside_of():
+def test_clipped_values_have_gradients_of_the_range():
     x = tf.constant([[-7.0, -0.3, 0.1], [2.77, 9.0, 0.1]])
     low, high = tf.Variable([-1.0, -2.0, -3.0]), tf.Variable([1.0, 2.0, 3.0])
     with tf.GradientTape() as tape:

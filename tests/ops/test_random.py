@@ -13,7 +13,7 @@ def test_global_seed_restarts_the_sequence():
     assert not np.allclose(a, b)
 
 
-def test_functions_draw_new_numbers_each_call():
+def test_functions_draw_new_random_numbers_in_each_call():
     @tf.function
     def f():
         return tf.random.uniform([4])
@@ -60,7 +60,7 @@ def test_generators():
     assert_close(f(), a.numpy())
 
 
-def test_ops_of_a_function_have_streams_of_their_own():
+def test_ops_of_a_function_have_separate_streams():
     tf.random.set_seed(5)
     eager = [float(tf.random.uniform([], seed=1)) for _ in range(2)]
 
@@ -83,7 +83,7 @@ def test_ops_of_a_function_have_streams_of_their_own():
     assert [float(x) for x in one()] == first
 
 
-def test_ops_in_loops_of_a_function_go_on():
+def test_random_ops_in_loops_advance():
     @tf.function
     def drawn():
         found = tf.TensorArray(tf.float32, 4)

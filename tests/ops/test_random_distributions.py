@@ -75,7 +75,7 @@ def test_uniform_integers(dtype):
 
 
 @pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.uint32, tf.uint64])
-def test_integers_over_the_whole_range(dtype):
+def test_integers_over_the_full_range(dtype):
     values = tf.random.stateless_uniform([COUNT], SEED, None, None, dtype)
     assert values.dtype is dtype
     share = (values.numpy().astype(np.float64) - dtype.min) / (dtype.max - float(dtype.min))
@@ -257,7 +257,7 @@ def test_global_generator():
     assert_close(shared.normal([3]), tf.random.Generator.from_seed(5).normal([3]).numpy())
 
 
-def test_generators_keep_their_state():
+def test_generator_state_is_preserved():
     g = tf.random.Generator.from_seed(5)
     copy = tf.random.Generator(copy_from=g)
     first = g.normal([3]).numpy()

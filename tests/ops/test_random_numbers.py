@@ -51,7 +51,7 @@ BINOMIAL = [[3, 806], [5, 788], [2, 787], [5, 782], [2, 814], [5, 791], [2, 791]
 POISSON = [[3, 27], [0, 35], [4, 28], [4, 23], [3, 24], [4, 34], [4, 34], [4, 22], [6, 26]]
 
 
-def test_stateless_numbers_that_are_drawn_until_one_fits():
+def test_stateless_rejection_sampling():
     few = tf.random.stateless_binomial([10, 2], SEED, [10.0, 1000.0], [0.3, 0.8])
     assert few.numpy()[:8].tolist() == BINOMIAL
     poisson = tf.random.stateless_poisson([10, 2], SEED, [3.0, 30.0])
@@ -79,7 +79,7 @@ GENERATOR = {
 
 
 @pytest.mark.parametrize("name", GENERATOR)
-def test_generators_give_the_numbers_and_go_to_the_states(name):
+def test_generator_numbers_and_states_equal_tensorflow(name):
     arguments, values, counter = GENERATOR[name]
     generator = tf.random.Generator.from_seed(5)
     drawn = getattr(generator, name)(*arguments).numpy()
@@ -117,7 +117,7 @@ def calls(*seeds, times=2):
     return [tf.random.uniform([2], seed=s).numpy().tolist() for s in seeds for _ in range(times)]
 
 
-def test_eager_ops_by_global_and_own_seeds():
+def test_eager_ops_with_global_and_op_seeds():
     """The cases of `tf.random.set_seed`'s documentation that need no function."""
     tf.random.set_seed(7)
     unseeded = [tf.random.uniform([3]).numpy() for _ in range(2)]
@@ -198,7 +198,7 @@ def test_ops_of_functions_count_in_their_graph():
     assert_close(tf.random.uniform([2]), [0.834454, 0.233367], **CLOSE)
 
 
-def test_in_datasets_an_element_draws_by_its_number():
+def test_random_ops_in_datasets_depend_on_the_element_index():
     tf.random.set_seed(7)
     wanted = [0.753729, 0.587602, 0.397102, 0.791504, 0.178159]
     for parallel in (None, 2):

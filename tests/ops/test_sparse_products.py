@@ -94,7 +94,7 @@ def test_infinite_logits_of_other_classes():
 
 
 @pytest.mark.nan_expected
-def test_bad_rows_of_feature_columns_stay_local():
+def test_bad_rows_of_feature_columns_affect_only_their_examples():
     table = np.array([[np.nan, 1], [2, 3], [4, 5]], np.float32)
     column = tf.feature_column.categorical_column_with_identity("kind", 3)
     for combiner, pair in (("sum", [6, 8]), ("mean", [3, 4]), ("sqrtn", [72**0.5 / 2, 32**0.5])):

@@ -163,7 +163,7 @@ def test_tiled_programs_compute_the_same(form, shape, dtype):
         np.testing.assert_allclose(found, expected, atol=tolerance * max(1, abs(expected).max()))
 
 
-def test_short_sequences_stay(monkeypatch):
+def test_short_sequences_are_not_tiled(monkeypatch):
     monkeypatch.setattr(attention, "MIN_LENGTH", 64)
     arrays = [tf.zeros([1, 2, 20, 4])] * 3
     function = tf.function(lambda q, k, v: tf.matmul(tf.nn.softmax(multiply(q, k)), v))

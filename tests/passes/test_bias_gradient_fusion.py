@@ -51,7 +51,7 @@ X, G = draw((32, 9, 8, 32)), draw((32, 9, 8, 64), 1)
 
 # Those that matrix tiles have code for; too small a batch; a grid on which no block of channels fits.
 @pytest.mark.parametrize("shape", [(32, 9, 8, 32), (61, 5, 20, 32), (2, 9, 8, 32), (32, 9, 8, 5)])
-def test_they_are_the_sums_in_float64(shape):
+def test_sums_equal_float64(shape):
     x, g = draw(shape), draw((*shape[:3], 64), 1)
     assert count(gradients, x, g) == 1
     kernel, bias = jax.jit(jaxpr_as_fun(rewritten(gradients, x, g)))(x, g)
@@ -61,7 +61,7 @@ def test_they_are_the_sums_in_float64(shape):
         np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=2**-8, atol=2e-3)
 
 
-def test_a_sum_that_comes_first_or_inside_a_loop_is_found():
+def test_sums_at_the_start_and_in_loops_are_matched():
     def first(x, g):
         total = jax.lax.reduce_sum(g, (0, 1, 2))
         return total, of_kernel(x, g)
@@ -76,7 +76,7 @@ def test_a_sum_that_comes_first_or_inside_a_loop_is_found():
             near(a, b)
 
 
-def test_what_belongs_to_another_computation_stays():
+def test_sums_of_other_computations_are_unchanged():
     other_axes = lambda x, g: (of_kernel(x, g), jax.lax.reduce_sum(g, (0, 1)))
     other_values = lambda x, g: (of_kernel(x, g), jax.lax.reduce_sum(g + 1, (0, 1, 2)))
     forward = lambda x, w: (convolve(x, w), jax.lax.reduce_sum(w, (0, 1, 2)))
@@ -108,7 +108,7 @@ def test_derivatives_and_vmap():
 
 
 @pytest.mark.nan_expected
-def test_infinities_and_nans_arrive_where_they_belong():
+def test_infinities_and_nans_propagate_to_their_sums():
     g = G.at[3, 2, 1, 5].set(jnp.nan).at[0, 0, 0, 7].set(jnp.inf)
     _, bias = jax.jit(jaxpr_as_fun(rewritten(gradients, X, g)))(X, g)
     bias = np.asarray(bias, np.float32)

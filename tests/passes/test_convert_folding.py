@@ -24,13 +24,13 @@ def loss(x):
     return _compute_negative_log(x.astype(jnp.float32), INDEX).sum()
 
 
-def test_logits_are_read_and_their_gradient_is_written_in_16_bits():
+def test_logits_and_their_gradient_remain_in_16_bits():
     eqns = found(jax.value_and_grad(loss), X)
     assert types(eqns, "cross_entropy") == (jnp.bfloat16, jnp.float32)
     assert types(eqns, "cross_entropy_gradient") == (jnp.bfloat16, jnp.bfloat16)
 
 
-def test_a_gradient_that_is_read_in_float32_stays_so():
+def test_gradient_read_in_float32_is_unchanged():
     def both(x):
         slope = jax.grad(lambda x: _compute_negative_log(x, INDEX).sum())(x.astype(jnp.float32))
         return slope, slope.astype(jnp.bfloat16)
@@ -38,7 +38,7 @@ def test_a_gradient_that_is_read_in_float32_stays_so():
     assert types(found(both, X), "cross_entropy_gradient") == (jnp.bfloat16, jnp.float32)
 
 
-def test_programs_in_float32_and_of_other_conversions_stay():
+def test_float32_programs_and_other_conversions_are_unchanged():
     for x in (X.astype(jnp.float32), X.astype(jnp.float16)):
         closed = jax.make_jaxpr(jax.grad(loss))(x)
         assert fold_converts(closed) is closed

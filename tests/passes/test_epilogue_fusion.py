@@ -97,7 +97,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("form", OTHERS)
-def test_what_is_read_elsewhere_stays(form):
+def test_results_with_other_readers_are_not_fused(form):
     found = fuse_epilogues(jax.make_jaxpr(OTHERS[form])(X, W, B)).jaxpr.eqns
     assert not any(set(e.params.get("epilogue", ())) - {"add"} for e in found)
     assert_same(OTHERS[form], X, W, B)
@@ -113,7 +113,7 @@ PRODUCTS = {
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("steps", PRODUCTS)
-def test_products_take_in_what_follows(steps, dtype):
+def test_products_absorb_following_steps(steps, dtype):
     shapes = (3, 700, 24), (24, 40), (40,), (3, 700, 40)
     args = [draw(shape, i, dtype) for i, shape in enumerate(shapes)]
     found = fuse_epilogues(jax.make_jaxpr(PRODUCTS[steps])(*args)).jaxpr.eqns
@@ -121,7 +121,7 @@ def test_products_take_in_what_follows(steps, dtype):
     assert_same(PRODUCTS[steps], *args)
 
 
-def test_what_a_product_is_multiplied_by_or_written_with_twice_stays():
+def test_repeated_factors_of_a_product_are_not_fused():
     x, w, b, r = (draw(shape, i) for i, shape in enumerate(((9, 24), (24, 40), (40,), (9, 40))))
     assert "product_with_epilogue" not in names(lambda x, w, b: x @ w + b, x, w, b)
     assert "product_with_epilogue" not in names(lambda x, w, r: (x @ w) * r, x, w, r)
@@ -142,7 +142,7 @@ def loss(parameters, x):
 
 
 @pytest.mark.isa
-def test_gradients_pass_where_the_relu_was_open():
+def test_relu_gradients_are_fused():
     step = jax.value_and_grad(loss, argnums=(0, 1))
     found = fuse_epilogues(jax.make_jaxpr(step)((*SMALL, FAR), X)).jaxpr.eqns
     steps = [
@@ -168,7 +168,7 @@ def test_kernels_are_rounded_and_turned_in_the_convolution():
         np.testing.assert_allclose(a, b, rtol=2e-2, atol=2e-2 * np.abs(b).max())
 
 
-def test_a_part_of_a_kernel_turned_round_stays():
+def test_partially_reversed_kernels_are_unchanged():
     part = lambda x, w: convolve(x, jax.lax.rev(w, (0,)))
     assert "convolution_with_epilogue" not in names(part, X, W)
 
@@ -243,7 +243,7 @@ def test_on_a_mesh_the_parts_are_convolved():
 TILES = Windows((1, 2, 2, 1), (1, 2, 2, 1), ((0, 0),) * 4, (1,) * 4)
 
 
-def test_a_gradient_of_maxima_takes_in_the_gradient_of_a_relu():
+def test_max_pool_gradient_absorbs_the_relu_gradient():
     x = draw((2, 8, 8, 64))
     total = lambda call: lambda *args: jnp.sum(call(*args).astype(jnp.float32) ** 2)
     step = jax.grad(total(lambda x: max_windows(jax.nn.relu(x), TILES)))

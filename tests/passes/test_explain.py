@@ -18,7 +18,7 @@ def by_name(explanation):
     return {row.primitive: row for row in explanation.rows}
 
 
-def test_rows_say_what_runs_where_and_why():
+def test_rows_name_the_device_and_the_reason():
     rows = passes.explain(block, X).rows
     assert [r.primitive for r in rows[:4]] == ["dot_general", "add", "max", "dot_general"]
     assert {r.precision for r in rows[:4]} == {"bfloat16"}

@@ -42,7 +42,7 @@ def test_functions_traced_before(kind):
     assert "HIGHEST" not in _text(run, x)
 
 
-def test_low_precision_is_left_alone():
+def test_low_precision_is_unchanged():
     x = tf.cast(np.ones((8, 8), np.float32), "bfloat16")
     run = tf.function(lambda x: tf.matmul(x, x))
     run(x)

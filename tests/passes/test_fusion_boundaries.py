@@ -48,7 +48,7 @@ def compiled(function, *args, insert=insert_fusion_boundaries):
     [(chain, lambda f: f, 128), (chain, jax.grad, 128), (concatenations, jax.grad, 16)],
     ids=["forward", "backward", "concatenations"],
 )
-def test_compiled_programs_grow_linearly_with_the_depth(function, derive, width):
+def test_compiled_programs_grow_linearly_with_depth(function, derive, width):
     def grow(insert):
         sizes = []
         for depth in (6, 12):
@@ -62,7 +62,7 @@ def test_compiled_programs_grow_linearly_with_the_depth(function, derive, width)
     assert grow(lambda closed: closed) > 2.2
 
 
-def test_nothing_is_copied_and_values_stay():
+def test_boundaries_copy_nothing_and_preserve_values():
     step = jax.value_and_grad(functools.partial(loss, 6))
     program = compiled(step, X, W)
     assert " copy(" not in program.as_text()

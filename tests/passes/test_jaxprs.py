@@ -14,7 +14,7 @@ def branching(a, b, zero):
 branching.defvjp(lambda *o: (branching(*o), None), lambda _, given: (*given, None))
 
 
-def test_outputs_depend_on_what_calls_and_branches_use_for_them():
+def test_dependencies_through_calls_and_branches():
     def reads(function):
         (eqn,) = jax.make_jaxpr(function)(1.0, 2.0, 3.0).eqns
         return find_output_dependencies(eqn)

@@ -62,21 +62,21 @@ def test_a_cast_of_weights_is_made_apart():
     ],
     ids=["no work", "not fixed", "arithmetic", "small", "larger than before"],
 )
-def test_what_stays_where_it_is(fn):
+def test_unchanged_operands(fn):
     assert parted(fn, X, W, stays=() if fn(X, W).shape[-1] == 64 else (1,)) is None
 
 
-def test_values_that_change_are_left_alone():
+def test_changing_values_are_not_packed():
     low = lambda x, w: x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)
     assert parted(low, X, W, stays=()) is None
 
 
-def test_a_result_that_is_made_of_what_stays():
+def test_result_of_unchanged_operands():
     parts = assert_same(lambda x, w: (x.sum(), w.astype(jnp.bfloat16)), X, W)
     assert names(parts.hoisted) == ["convert_element_type"]
 
 
-def test_one_of_two_that_are_read_is_enough():
+def test_one_of_two_readers_is_sufficient():
     both = lambda x, w, v: x @ jnp.concatenate([w, v]).astype(jnp.bfloat16)
     x, v = draw((4, 512)), draw((256, 128), 2)
     assert parted(both, x, W, v, stays=(1,)) is None
@@ -115,7 +115,7 @@ def test_kernels_are_packed_apart(name, batch):
 
 
 @needs("oneDNN")
-def test_packed_kernels_are_ignored_where_ours_do_not_run():
+def test_packed_kernels_are_ignored_without_our_kernels():
     """Under vmap, and when a derivative is taken, the kernel itself is read."""
     x = draw((2, 9, 9, 64), 6)
     fn = lambda x, w: convolve(x, w)
@@ -130,7 +130,7 @@ def test_packed_kernels_are_ignored_where_ours_do_not_run():
     np.testing.assert_allclose(got, fn(x, KERNEL), rtol=1e-5, atol=1e-5)
 
 
-def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
+def test_packed_weights_respect_the_memory_limit(monkeypatch):
     both = lambda x, w, v: x @ (w.astype(jnp.bfloat16) @ v.astype(jnp.bfloat16))
     v = draw((128, 512), 2)
     assert len(parted(both, X, W, v, stays=(1, 2)).hoisted.jaxpr.outvars) == 2

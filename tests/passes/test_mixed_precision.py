@@ -188,7 +188,7 @@ def test_an_mlp_has_the_fewest_casts():
     assert dtypes_of(eqns, "max") == {"bfloat16"}
 
 
-def test_a_training_gradient_keeps_the_loss_in_float32():
+def test_training_gradient_computes_the_loss_in_float32():
     eqns = assert_near(jax.value_and_grad(loss), *mlp_data())
     assert dtypes_of(eqns, "exp", "log", "reduce_sum", "div") == {"float32"}
     assert "float32" not in dtypes_of(eqns, "select_n")
@@ -236,7 +236,7 @@ def test_float16():
     assert_near(jax.value_and_grad(loss), *mlp_data(), dtype="float16")
 
 
-def test_what_does_not_change():
+def test_unchanged_programs():
     def softmax_sum(x):
         return jax.nn.softmax(x).sum()
 
@@ -250,12 +250,12 @@ def test_what_does_not_change():
     assert passes.rewrite(program) is program
 
 
-def test_rewriting_twice_changes_nothing_more():
+def test_rewriting_is_idempotent():
     once = passes.rewrite(jax.make_jaxpr(jax.value_and_grad(loss))(*mlp_data()))
     assert passes.rewrite(once) is once
 
 
-def test_lookups_in_tables_stay_in_float32():
+def test_table_lookups_remain_in_float32():
     table = np.ones((1000, 4), F32)
     eqns = assert_near(lambda t, i: jnp.take(t, i, axis=0) @ W, table, np.array([1, 2]))
     assert all(e.outvars[0].aval.shape != (1000, 4) for e in eqns)
@@ -273,7 +273,7 @@ def test_targets_are_not_rounded_by_free_operations():
 # ---- programs inside programs ------------------------------------------------------------------
 
 
-def test_loops_keep_their_carries_and_cast_constants_outside():
+def test_loops_preserve_carries_and_cast_constants_outside():
     def rnn(w, xs):
         def step(state, x):
             state = jnp.tanh(x @ w + state @ w)
@@ -313,7 +313,7 @@ def test_while_branches_and_checkpoint():
 
 
 @pytest.mark.parametrize("fn", [scaled, bent])
-def test_custom_derivatives_are_kept(fn):
+def test_custom_derivatives_are_preserved(fn):
     def objective(x):
         return (fn(x) @ W).sum()
 
@@ -380,7 +380,7 @@ def test_shard_map():
     assert dtypes_of(eqns, "psum", "psum_invariant") == {"float32"}
 
 
-def test_side_effects_stay():
+def test_side_effects_are_preserved():
     seen = []
 
     def fn(x):
@@ -402,7 +402,7 @@ def test_structures_keywords_and_static_arguments():
     np.testing.assert_allclose(got["out"], 2 * (X @ W), atol=0.1)
 
 
-def test_flags_sizes_and_dtypes_are_known_to_python():
+def test_flags_sizes_and_dtypes_are_available_in_python():
     def fn(x, times, train=False, dtype=None):
         for _ in range(times):
             x = x @ W if train else x
@@ -466,7 +466,7 @@ def test_wrong_arguments():
         passes.mixed_precision(3)
 
 
-def test_explicit_shardings_are_kept():
+def test_explicit_shardings_are_preserved():
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
     with jax.set_mesh(mesh):
         x = jax.device_put(X, jax.sharding.PartitionSpec("i"))
@@ -483,7 +483,7 @@ def test_state_inside_a_program():
     assert_near(fn, X)
 
 
-def test_large_constants_stay_finite_in_float16():
+def test_large_constants_remain_finite_in_float16():
     def masked(x, mask):
         return jnp.tanh(x @ W + (1 - mask) * -1e9) @ W
 
@@ -492,7 +492,7 @@ def test_large_constants_stay_finite_in_float16():
     assert_near(masked, X, mask * (X > 0), dtype="float16")
 
 
-def test_programs_in_float64_are_left_with_a_warning():
+def test_float64_programs_are_unchanged_with_a_warning():
     def product(w, x):
         return jax.nn.relu(x @ w)
 

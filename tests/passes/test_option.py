@@ -45,7 +45,7 @@ def products(jaxpr):
     return found
 
 
-def test_functions_are_compiled_anew_when_the_option_changes():
+def test_option_change_recompiles_functions():
     f = tf.function(lambda x: x @ x)
     x = tf.fill((1, 1), 1.001)
     exact = float(f(x))
@@ -166,7 +166,7 @@ def test_enable_and_disable(enable, caplog):
     assert "already disabled" in caplog.text
 
 
-def test_what_cannot_be_enabled():
+def test_options_that_cannot_be_enabled():
     enable = tf.train.experimental.enable_mixed_precision_graph_rewrite
     with pytest.raises(ValueError, match='"opt" must be an instance of'):
         enable(3)
@@ -180,7 +180,7 @@ def test_what_cannot_be_enabled():
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_gradients_of_maxima_find_them_again(size):
+def test_max_gradients_find_rounded_maxima(size):
     """A convolution's result is rounded for the maximum and may be read unrounded by its gradient."""
     rng = np.random.default_rng(2)
     # Small integers, whose sums both precisions have: other elements would be the largest where they are rounded.
@@ -200,7 +200,7 @@ def test_gradients_of_maxima_find_them_again(size):
     np.testing.assert_allclose(tf.function(gradient)(image), exact, atol=0.05 * np.abs(exact).max())
 
 
-def test_explain_takes_branches_on_tensors():
+def test_explain_accepts_branches_on_tensors():
     def f(x):
         if tf.reduce_sum(x) > 0:
             x = x @ x

@@ -124,7 +124,7 @@ def test_inside_shard_map():
     assert dtypes(mapped, X, W) == ["bfloat16"]
 
 
-def test_identity_where_nothing_gains():
+def test_programs_without_gain_are_unchanged():
     for fn in (
         jnp.exp,
         lambda x: x.astype(int) + 1,
@@ -136,7 +136,7 @@ def test_identity_where_nothing_gains():
     assert passes.rewrite(integers) is integers
 
 
-def test_linear_solves_stay_in_float32_inside():
+def test_linear_solves_remain_in_float32():
     def fn(x, w):
         return jnp.linalg.solve(x + 4 * jnp.eye(4, dtype="float32"), w) @ w
 
@@ -167,7 +167,7 @@ def test_fewest_casts():
     assert casts(passes.rewrite(closed)) == 3
 
 
-def test_what_follows_an_exponential_stays_wide_until_the_next_product():
+def test_values_after_an_exponential_remain_wide_until_the_next_product():
     rows = passes.explain(lambda x, w: (jax.nn.softmax(x @ w) * 2) @ w, X, W).rows
     by_name = {row.primitive: row.precision for row in rows}
     assert by_name["exp"] == by_name["reduce_sum"] == by_name["div"] == by_name["mul"] == "float32"

@@ -52,7 +52,7 @@ def test_a_run_is_a_loop_with_the_same_values_and_gradients(operands):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_layers_that_differ_or_are_few_stay(operands):
+def test_different_or_few_layers_are_not_stacked(operands):
     x, weights, s = operands
     mixed = [layer(), layer(), layer(jnp.sin), layer(), layer()]
     closed = jax.make_jaxpr(lambda *a: chain(*a, layers=mixed))(*operands)
@@ -62,7 +62,7 @@ def test_layers_that_differ_or_are_few_stay(operands):
     assert loops(stack_layers(two), (x, weights[:2], s)) == 0
 
 
-def test_a_layer_that_needs_more_than_the_one_before_ends_a_run(operands):
+def test_layer_with_additional_operands_ends_a_run(operands):
     x, weights, s = operands
 
     def skipping(x, weights, s):

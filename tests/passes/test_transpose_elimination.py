@@ -41,31 +41,31 @@ def assert_same(fn, *args, left):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_the_gradient_of_a_kernel_is_computed_as_it_lies():
+def test_kernel_gradient_needs_no_transpose():
     loss = lambda w, x: jnp.sum(jnp.tanh(x @ w))
     assert_same(jax.grad(loss), draw(5, 7), draw(3, 5), left=[])
 
 
-def test_heads_are_computed_as_they_lie():
+def test_heads_need_no_transpose():
     loss = lambda w, x: jnp.sum(jnp.tanh(jnp.einsum("blc,chd->blhd", x, w)))
     assert_same(jax.grad(loss), draw(5, 2, 3), draw(2, 4, 5), left=[])
 
 
-def test_rows_are_left_to_transpose_where_a_batch_is_in_between():
+def test_transposition_across_a_batch_axis_remains():
     mix = lambda p, v: jnp.einsum("bhqk,bkhd->bqhd", p, v)
     new, _ = program(mix, draw(2, 3, 4, 5), draw(2, 5, 3, 6))
     assert_same(mix, draw(2, 3, 4, 5), draw(2, 5, 3, 6), left=transpositions(new))
     assert all(order[-1] == 3 for order in transpositions(new))
 
 
-def test_operands_are_read_before_their_transposition():
+def test_products_read_untransposed_operands():
     assert_same(lambda a, b: jnp.dot(a.T, b), draw(5, 3), draw(5, 4), left=[])
     # Where the free dimensions keep their order only.
     crossed = lambda a, b: jnp.tensordot(a.transpose(1, 0, 2), b, 1)
     assert_same(crossed, draw(2, 3, 5), draw(5, 4), left=[(1, 0, 2)])
 
 
-def test_a_product_that_others_read_stays():
+def test_products_with_other_readers_are_unchanged():
     both = lambda a, b: ((a @ b).T, a @ b + 1)
     once = lambda a, b: (lambda c: (c.T, c + 1))(a @ b)
     for fn in (both, once):
@@ -98,7 +98,7 @@ def test_solvers_have_programs_with_names():
 
 
 @pytest.mark.parametrize("fn", [lambda a, b: a @ b, lambda a, b: a.T + b, jnp.multiply])
-def test_nothing_to_do_is_the_same_program(fn):
+def test_programs_without_transposes_are_unchanged(fn):
     closed = jax.make_jaxpr(fn)(draw(4, 4), draw(4, 4))
     assert eliminate_transposes(closed) is closed
 

@@ -78,7 +78,7 @@ def test_litert(model, tmp_path, monkeypatch):
         tf.profiler.profile_model(path)
 
 
-def test_litert_without_its_profiler_times_whole_calls(model, tmp_path, monkeypatch):
+def test_litert_without_its_profiler_times_complete_calls(model, tmp_path, monkeypatch):
     pytest.importorskip("ai_edge_litert", reason="needs the extra lite")
     from meshflow.profiler import litert
 
@@ -116,7 +116,7 @@ def test_saved_model(model, tmp_path):
     assert all(o.first_seconds > 0 for o in profile.operators)
 
 
-def test_what_is_no_model_is_refused(tmp_path):
+def test_files_other_than_models_are_refused(tmp_path):
     (tmp_path / "x.txt").write_text("no model")
     for path in (tmp_path, tmp_path / "x.txt"):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected a \.tflite or \.onnx"):

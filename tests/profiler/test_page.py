@@ -59,7 +59,7 @@ def made(tmp_path_factory):
     return folders.write_page(folders.find_profiles(folder)[0])
 
 
-def test_a_page_stands_alone(made):
+def test_page_is_self_contained(made):
     text = Path(made).read_text(encoding="utf-8")
     shown = re.sub(r"http://www\.w3\.org/2000/svg", "", text)
     assert not re.search(r"(?:src|href)=[\"'](?!#|data:)|https?://|@import|url\(", shown)
@@ -205,7 +205,7 @@ document.body.dataset.said = JSON.stringify(said);
 
 
 @driven
-def test_a_page_of_many_steps_draws_what_can_be_seen(long, tmp_path):
+def test_page_of_many_steps_draws_only_visible_marks(long, tmp_path):
     said = drive(long[0], tmp_path, 1280, MANY_DRIVER)
     assert said["end"] == "train 9995 to train 9999"
     assert said["nodes"] < 600
@@ -254,7 +254,7 @@ def deployed(tmp_path_factory):
     return found.write_page(tmp_path_factory.mktemp("pages") / "model.html")
 
 
-def test_a_page_of_a_deployed_model_stands_alone(deployed):
+def test_page_of_a_deployed_model_is_self_contained(deployed):
     text = Path(deployed).read_text(encoding="utf-8")
     shown = re.sub(r"http://www\.w3\.org/2000/svg", "", text)
     assert not re.search(r"(?:src|href)=[\"'](?!#|data:)|https?://|@import|url\(", shown)

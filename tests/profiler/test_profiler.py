@@ -43,7 +43,7 @@ def test_fit_names_its_steps(tmp_path):
     assert [s["step_num"] for name, s in events(tmp_path) if name == "train"] == [0, 1, 2]
 
 
-def test_one_at_a_time(tmp_path):
+def test_only_one_profile_at_a_time(tmp_path):
     with pytest.raises(tf.errors.UnavailableError, match="no profile"):
         profiler.stop()
     profiler.start(str(tmp_path / "first"))
@@ -102,7 +102,7 @@ print("done")
     assert result.stdout == "done\n", result.stderr
 
 
-def test_what_needs_the_extra_names_it(monkeypatch):
+def test_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     for call in (
         lambda: profiler.client.trace("localhost:1", "logs", 5),

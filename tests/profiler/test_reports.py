@@ -44,7 +44,7 @@ def test_a_slow_worker_is_named_with_the_reason(cause):
         assert first.text.startswith(f"worker{slow} takes")
 
 
-def test_nobody_is_named_where_all_are_alike():
+def test_equal_workers_have_no_straggler():
     for seed in range(20):
         assert report(xspaces.training(3, delay=0, seed=seed)).find_straggler() is None
 
@@ -66,7 +66,7 @@ def test_a_worker_that_falls_behind_is_named_with_the_reason(cause):
         assert report(xspaces.closures(3, delay=0, seed=seed)).find_straggler() is None
 
 
-def test_threads_that_take_turns_are_one_worker():
+def test_alternating_threads_are_one_worker():
     """It exchanges while any of them does, and waits while all do."""
     once, twice = (
         report(xspaces.closures(1, threads=n, seed=1)).workers[0].breakdown for n in (1, 2)
@@ -79,7 +79,7 @@ def test_threads_that_take_turns_are_one_worker():
         assert expected.min() > 0.9e6
 
 
-def test_waiting_for_others_is_told_from_sending():
+def test_waiting_is_distinguished_from_sending():
     made = report(xspaces.training(2, slow=1, cause="input"))
     comm, waiting = made.get_part("comm")[1:] / 1e6, made.waiting_times[1:] / 1e6
     np.testing.assert_allclose(comm[:, 1], 2, atol=0.9)
@@ -112,7 +112,7 @@ def test_a_trace_without_steps():
     assert "No steps" in page.format_page(made)
 
 
-def test_calls_stand_for_steps_that_have_no_names():
+def test_calls_represent_unnamed_steps():
     calls = [event("PjitFunction(step)", 10 * n, 4) for n in range(5)]
     calls += [event("PjitFunction(step)", 10 * n + 0.1, 3) for n in range(5)]
     found = break_down(read_trace(xspaces.space({"/host:CPU": {"python": calls}}), "a"))
@@ -132,7 +132,7 @@ def test_devices_finish_after_the_host():
     np.testing.assert_allclose(found.parts["compute"] / 1e6, 9)
 
 
-def test_computing_hides_what_it_overlaps_and_devices_are_averaged():
+def test_computation_hides_overlapping_phases_and_devices_are_averaged():
     known = {"hlo_module": "jit_f", "run_id": 1}
     pool = [
         event("dot.1", 0, 6, hlo_op="dot.1", device_ordinal=0, **known),
@@ -182,7 +182,7 @@ def test_planes_of_tpus():
     assert round(float(parts["comm:all-gather"][0] / 1e6)) == 2
 
 
-def test_what_a_callback_writes_is_a_checkpoint():
+def test_files_written_by_callbacks_are_checkpoints():
     python = [
         event("train", 0, 20, step_num=0, _r=1),
         event("meshflow:callback/ModelCheckpoint", 2, 10),
@@ -195,7 +195,7 @@ def test_what_a_callback_writes_is_a_checkpoint():
     assert parts == {"checkpoint": 8, "callback": 2, "python": 10}
 
 
-def test_json_says_the_same():
+def test_json_equals_the_report():
     events = [
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/host:CPU"}},
         {"ph": "M", "pid": 1, "tid": 2, "name": "thread_name", "args": {"name": "python"}},
@@ -234,7 +234,7 @@ ENTRY %main (a: f32[8,16], b: f32[16,4]) -> f32[8,4] {
 """
 
 
-def test_instructions_know_their_layers():
+def test_instructions_are_attributed_to_layers():
     table = parse_instructions(HLO, {"batch": 2, "model": 2})
     assert set(table) == {"dot.1", "ffi_call.2", "all-reduce.3", "f"}
     layers = {name: (one["layer"], one["backward"]) for name, one in table.items()}
@@ -259,7 +259,7 @@ def described(**own):
     return {"format": 1, "version": "0", "worker": "", "programs": {}, "memory": [], **own}
 
 
-def test_folders_are_read(tmp_path):
+def test_folders_of_profiles(tmp_path):
     programs = {
         "jit_train_step": parse_instructions(HLO.replace("ffi_call.2", "ffi_call.1"), {"b": 4})
     }
@@ -278,7 +278,7 @@ def test_folders_are_read(tmp_path):
         assert (only.axes, only.group, only.count, only.sent) == (("b",), 2, 8, 8 * 128)
 
 
-def test_collectives_are_told_by_their_programs(tmp_path):
+def test_collectives_are_identified_by_their_programs(tmp_path):
     """Names of instructions may be those of what asked for them; here the computation is no computation."""
     said = {"kind": "reduce-scatter", "bytes": 800, "sent": 400, "axes": ["data"], "group": 2}
     table = {"ffi_call.1": {"op": "reduce-scatter", "collective": said}}
@@ -315,7 +315,7 @@ def test_errors_of_folders(tmp_path):
         folders.load_report(tmp_path)
 
 
-def test_what_became_slower():
+def test_comparison_names_slower_parts():
     before, after = (report(xspaces.training(2, cause=c, slow=1)) for c in ("none", "compute"))
     text, (heads, rows) = terminal.compare(before, after)
     assert "slower" in text
@@ -349,7 +349,7 @@ def test_a_worker_may_have_no_step_after_the_first(count):
     assert terminal.format_line(made) and page.format_page(made)
 
 
-def test_messages_come_back():
+def test_messages_round_trip():
     asked = ProfileRequest(5, 3, 1, 0, 2**62, "gs://a/b", "now", "host", True)
     assert ProfileRequest.from_bytes(asked.to_bytes()) == asked
     answer = ProfileResponse(False, {".xplane.pb": b"\x00\xff", "worker": b"worker 1"})

@@ -141,7 +141,7 @@ CAUSES = {
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("slow", [0, 1])
-def test_planted_delays_are_found(late_sends, slow):
+def test_injected_delays_are_found(late_sends, slow):
     """10 ms in one worker: five causes, four traces each, 20 of 20 right."""
     right = []
     for kind, part in CAUSES.items():
@@ -195,7 +195,7 @@ def serving(kind, slow, workers):
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("workers", [2, 4])
-def test_planted_delays_of_a_parameter_server_s_workers_are_found(workers):
+def test_injected_delays_of_parameter_server_workers_are_found(workers):
     """As above, where workers do not wait for each other; and a job in which nobody is slow."""
     right = []
     causes = {**CAUSES, "python": "python", "communication": "comm:parameter servers"}

@@ -39,7 +39,7 @@ def test_failed_checks_raise(module, name, wrap):
     assert function(tf.constant([0.5, 3.0])).numpy().tolist() == [1.0, 6.0]
 
 
-def test_a_check_of_a_known_size_reports_the_values_of_the_program(module):
+def test_check_of_a_static_size_reports_program_values(module):
     assert module.size(tf.constant([1.0, 2.0])).numpy().tolist() == [2.0, 4.0]
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[1 2 3\]"):
         module.size(tf.constant([1.0, 2.0, 3.0]))

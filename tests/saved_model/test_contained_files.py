@@ -132,7 +132,7 @@ def test_files_outside_of_the_folder_are_refused(tmp_path, name, change):
     )
 
 
-def test_links_to_the_folder_and_inside_of_it_are_followed(tmp_path):
+def test_links_to_and_inside_the_folder_are_followed(tmp_path):
     original = make_saved_model(tmp_path)
     os.symlink(original, tmp_path / "latest")
     os.rename(original / "assets" / "words.txt", original / "assets" / "other.txt")
@@ -152,7 +152,7 @@ def test_saving_again_copies_no_file_of_the_host(tmp_path):
         tf.saved_model.save(loaded, str(tmp_path / "again"))
 
 
-def test_the_cache_of_hugging_face_has_links_to_its_own_blobs(tmp_path):
+def test_hugging_face_cache_links_to_its_blobs(tmp_path):
     original = make_saved_model(tmp_path)
     snapshot, blobs = tmp_path / "hub" / "snapshots" / "f00", tmp_path / "hub" / "blobs"
     os.makedirs(snapshot.parent)

@@ -338,7 +338,7 @@ def test_programs_that_would_corrupt_memory_are_refused(name):
         xla_call_module._call_module(graph_node, *[np.zeros(s.shape, s.dtype) for s in operands])
 
 
-def test_sizes_that_are_only_known_for_the_arguments_are_checked():
+def test_sizes_known_only_for_arguments_are_checked():
     """A program for any size computes the size of a result, so only its specialization shows it."""
     text = """
     func.func public @main(%a: tensor<?x?xf32>) -> (tensor<?x?xf32>, tensor<?xi32>) {
@@ -534,7 +534,7 @@ IDENTITY = "func.func public @main(%a: TYPE) -> TYPE { return %a : TYPE }"
         "sdy.mesh @main = <[]>",
     ],
 )
-def test_programs_with_another_signature_than_they_declare_are_damaged(text):
+def test_programs_with_an_undeclared_signature_are_damaged(text):
     with pytest.raises(tf.errors.DataLossError, match="attack"):
         jax.jit(_load(text, lambda x: x, spec(())).call).lower(np.float32(3))
 
@@ -571,7 +571,7 @@ def test_damaged_programs_raise_one_error_that_names_the_file(program, monkeypat
     assert failures > 20
 
 
-def test_foreign_programs_are_read_by_one_child_process_and_own_ones_by_none(program, monkeypatch):
+def test_only_foreign_programs_are_read_by_a_child_process(program, monkeypatch):
     runs = []
     run = foreign_modules._run_child
     monkeypatch.setattr(foreign_modules, "_run_child", lambda m: runs.append(len(m)) or run(m))

@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_a_flipped_bit_changes_nothing_or_is_data_loss(folder):
+def test_flipped_bit_is_harmless_or_data_loss(folder):
     path = folder / "manifest.json"
     data, num_errors = path.read_bytes(), 0
     expected = ArrayFolder(folder).manifest

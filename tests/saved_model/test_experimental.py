@@ -27,7 +27,7 @@ def saved(module, folder, **options):
     return read_fingerprint(folder)
 
 
-def test_fingerprints_tell_models_apart(tmp_path):
+def test_fingerprints_distinguish_models(tmp_path):
     first = saved(Scale(), tmp_path / "first")
     assert saved(Scale(), tmp_path / "again") == first
     trained = saved(Scale(3.0), tmp_path / "trained")
@@ -51,7 +51,7 @@ def test_hashes_are_those_of_tensorflow(stored):
         assert getattr(here, name) == getattr(there, name) > 0
 
 
-def test_fingerprints_that_are_none(tmp_path):
+def test_invalid_fingerprints(tmp_path):
     with pytest.raises(FileNotFoundError, match="SavedModel Fingerprint Error"):
         read_fingerprint(tmp_path)
     (tmp_path / "fingerprint.pb").write_bytes(b"\xff\xff")
@@ -86,7 +86,7 @@ def test_wrong_options():
         tf.saved_model.SaveOptions(function_aliases=["f"])
 
 
-def test_resources_are_made_when_they_are_needed(tmp_path):
+def test_resources_are_created_on_demand(tmp_path):
     destroyed = []
 
     class Counter(experimental.TrackableResource):

@@ -34,12 +34,12 @@ def test_modules_in_the_current_folder_do_not_run(monkeypatch, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_one_that_ends_the_reading_process_is_an_error():
+def test_module_that_crashes_the_reader_is_an_error():
     with pytest.raises(tf.errors.DataLossError, match=r"damaged|SmallVector|Failed|signal"):
         rewrite_module(DAMAGED.read_bytes())
 
 
-def test_what_is_no_program_is_told_at_once():
+def test_non_programs_are_rejected_immediately():
     with pytest.raises(tf.errors.DataLossError, match="does not begin"):
         rewrite_module(b"func.func @main() { return }")
 

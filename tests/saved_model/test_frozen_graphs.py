@@ -66,7 +66,7 @@ def test_names_have_the_prefix(definition):
         wrapped.prune("x:0", "import/product:0")
 
 
-def test_what_is_no_frozen_graph_is_refused(definition):
+def test_other_files_than_frozen_graphs_are_refused(definition):
     wrapped = v1.wrap_function(lambda: v1.import_graph_def(definition, name=""), [])
     with pytest.raises(tf.errors.UnimplementedError, match="variables, whose values are not in it"):
         wrapped.prune([], "read:0")
@@ -154,7 +154,7 @@ def test_signatures_of_version_1_are_messages(first_version):
     assert np.frombuffer(defaults["w"].tensor_content, np.float32).tolist() == [1.0, 2.0]
 
 
-def test_what_needs_a_session_says_what_to_use(first_version):
+def test_session_errors_suggest_an_alternative(first_version):
     names = v1.saved_model
     for name in ("simple_save", "Builder", "load"):
         with pytest.raises(NotImplementedError, match="session"):

@@ -214,14 +214,14 @@ def test_functions_are_saved_for_any_size(saved, name, tmp_path):
 
 
 @needs_tensorflow
-def test_tensorflow_calls_them(saved):
+def test_tensorflow_calls_saved_functions(saved):
     folder, wanted = saved
     subprocess.run([PEERS_PYTHON, str(SCRIPT), str(folder)], check=True, timeout=600, env={**os.environ, "PYTHONPATH": ""})  # fmt: skip
     for name in CASES:
         assert_same(pickle.loads((folder / f"{name}.results").read_bytes()), wanted[name])
 
 
-def test_loaded_signatures_say_that_ranks_are_unknown(saved):
+def test_loaded_signatures_have_unknown_ranks(saved):
     folder, _ = saved
     signature = tf.saved_model.load(folder / "ranks").signatures["serving_default"]
     assert signature.structured_input_signature[1]["x"].shape.rank is None
@@ -245,7 +245,7 @@ def test_models_have_their_variables_in_tensorflow(tmp_path):
     assert counts == {"variables": 6, "trainable_variables": 4, "non_trainable_variables": 2}
 
 
-def test_what_was_loaded_is_saved_again_with_its_defaults(tmp_path):
+def test_loaded_functions_are_saved_again_with_defaults(tmp_path):
     model = tf.keras.Sequential([tf.keras.Input([2]), layers.Dense(3), layers.Dropout(0.5)])
     tf.saved_model.save(model, tmp_path / "once")
     tf.saved_model.save(tf.saved_model.load(tmp_path / "once"), tmp_path / "again")

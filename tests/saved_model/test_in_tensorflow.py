@@ -66,7 +66,7 @@ def graph_of(path):
     return SavedModel.FromString((path / "saved_model.pb").read_bytes()).meta_graphs[0]
 
 
-def test_arrays_lie_in_the_bundle_once(module, folder):
+def test_arrays_are_stored_once(module, folder):
     bundle = BundleReader(folder / "module" / "variables" / "variables")
     assert bundle.read("weight/.ATTRIBUTES/VARIABLE_VALUE").tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert bundle.read("parts/1/inner/.ATTRIBUTES/VARIABLE_VALUE").tolist() == [1, 2]
@@ -76,13 +76,13 @@ def test_arrays_lie_in_the_bundle_once(module, folder):
     }
 
 
-def test_files_do_not_say_where_they_were_made(module, folder):
+def test_files_contain_no_source_paths(module, folder):
     for file in (folder / "module").rglob("*"):
         if file.is_file():
             assert str(ROOT).encode() not in file.read_bytes(), file
 
 
-def test_the_graph_says_what_tensorflow_needs(module, folder):
+def test_graph_contains_tensorflow_metadata(module, folder):
     meta = graph_of(folder / "module")
     assert list(meta.meta_info_def.tags) == ["serve"]
     saver = meta.saver_def
@@ -120,7 +120,7 @@ def graph(module, folder):
     return graph_only(folder / "module", folder / "graph_only")
 
 
-def test_its_programs_are_read_from_the_graph_too(module, graph):
+def test_programs_are_read_from_the_graph(module, graph):
     loaded = tf.saved_model.load(graph)
     for rows in (1, 4):
         x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
@@ -151,7 +151,7 @@ def changed(graph, place, change):
     return path
 
 
-def test_programs_that_cannot_be_read_are_named(graph):
+def test_unreadable_programs_are_named(graph):
     def put(key, field, value):
         return lambda attr: setattr(attr[key], field, value)
 
@@ -192,13 +192,13 @@ def test_programs_that_cannot_be_read_are_named(graph):
         assert "node program" in str(told.value) or "native" in str(told.value)
 
 
-def test_gradients_can_be_left_out(module, folder):
+def test_gradients_can_be_omitted(module, folder):
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, folder / "plain", options=options)
     assert not graph_of(folder / "plain").graph_def.library.registered_gradients
 
 
-def test_what_tensorflow_cannot_run_is_named_and_saved_for_us(folder, caplog):
+def test_functions_that_tensorflow_cannot_run_are_named_and_saved(folder, caplog):
     class Solver(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([2, 2])])
         def __call__(self, x):
@@ -212,7 +212,7 @@ def test_what_tensorflow_cannot_run_is_named_and_saved_for_us(folder, caplog):
     assert not graph_of(folder / "solver").signature_def["serving_default"].inputs
 
 
-def test_another_programs_folder_is_replaced_whole(folder):
+def test_folder_of_another_program_is_replaced_completely(folder):
     place = folder / "over"
     (place / "variables").mkdir(parents=True)
     (place / "saved_model.pb").write_bytes(b"")
@@ -311,7 +311,7 @@ def test_keras_makes_the_model_of_its_layers(folder):
     assert inner["config"]["layers"][0]["config"]["batch_input_shape"] == [None, None, 4]
 
 
-def test_without_protobuf_it_is_said(folder, caplog, monkeypatch):
+def test_missing_protobuf_is_reported(folder, caplog, monkeypatch):
     monkeypatch.setitem(sys.modules, "meshflow.saved_model.graph.writing.graph_writer", None)
     tf.saved_model.save(Module(), folder / "ours")
     assert "TensorFlow will not be able to load the model" in caplog.text
@@ -490,7 +490,7 @@ def test_parts_of_functions_of_strings_have_gradients_and_are_saved_again(labels
 
 
 @pytest.mark.parametrize("name", ["../x", "..", ""])
-def test_names_of_files_lead_nowhere_else(labels, folder, name):
+def test_file_names_cannot_leave_the_folder(labels, folder, name):
     path = folder / "leads"
     shutil.copytree(labels, path, dirs_exist_ok=True)
     manifest = read_manifest(path)
@@ -501,7 +501,7 @@ def test_names_of_files_lead_nowhere_else(labels, folder, name):
         tf.saved_model.load(path)
 
 
-def test_what_is_not_known_of_strings_is_named(folder, caplog):
+def test_unsupported_string_ops_are_named(folder, caplog):
     class Formatted(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
         def grams(self, text):
@@ -582,7 +582,7 @@ def test_tensorflow_runs_functions_of_strings(folder):
 
 @needs_tensorflow
 @pytest.mark.timeout(900)
-def test_tensorflow_gives_strings_and_changes_tables(labels):
+def test_tensorflow_returns_strings_and_changes_tables(labels):
     code = (
         "import json, sys, tensorflow as tf; l = tf.saved_model.load(sys.argv[1]); "
         "plain = lambda v: tf.nest.map_structure(lambda t: t.numpy().tolist(), v); "

@@ -62,7 +62,7 @@ def results(path, rows=2):
     return [out["y"].numpy().tolist(), int(out["rows"])]
 
 
-def test_the_second_time_nothing_is_lowered(tmp_path, cache, compiled):
+def test_second_load_lowers_nothing(tmp_path, cache, compiled):
     path = str(tmp_path / "saved")
     tf.saved_model.save(Counter(), path)
     first = results(path)
@@ -84,7 +84,7 @@ def test_the_second_time_nothing_is_lowered(tmp_path, cache, compiled):
     assert results(path) == first and len(compiled) == 1
 
 
-def test_a_full_disk_keeps_nothing(cache, monkeypatch):
+def test_full_disk_stores_nothing(cache, monkeypatch):
     def full(source, target):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -144,7 +144,7 @@ def test_signatures_of_tensorflow_are_not_even_traced(stored, cache, compiled, t
             np.testing.assert_array_equal(*fresh(**{name: x}).values(), first)
 
 
-def test_gradients_devices_and_traces_take_the_program_itself(tmp_path, cache):
+def test_gradients_devices_and_traces_use_the_program(tmp_path, cache):
     path = str(tmp_path / "saved")
     tf.saved_model.save(Counter(), path)
     loaded, x = tf.saved_model.load(path), tf.ones([2, 3])
@@ -162,7 +162,7 @@ def test_gradients_devices_and_traces_take_the_program_itself(tmp_path, cache):
         np.testing.assert_array_equal(loaded(there)["y"], y)
 
 
-def test_linear_algebra_is_not_kept(tmp_path, cache):
+def test_linear_algebra_is_not_cached(tmp_path, cache):
     module = tf.Module()
     module.solve = tf.function(tf.linalg.inv, input_signature=[tf.TensorSpec([3, 3], name="x")])
     path = str(tmp_path / "saved")
@@ -186,7 +186,7 @@ def test_scipy_is_for_linear_algebra(monkeypatch):
         np.testing.assert_allclose(jax.jit(program.call)(x), run(x), rtol=1e-6)
 
 
-def test_what_jax_keeps_is_compiled_again(tmp_path, cache, monkeypatch):
+def test_executables_in_the_jax_cache_are_compiled_again(tmp_path, cache, monkeypatch):
     path = str(tmp_path / "saved")
     tf.saved_model.save(Counter(3.0), path)
     before = jax.config.jax_persistent_cache_min_compile_time_secs

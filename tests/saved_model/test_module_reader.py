@@ -100,7 +100,7 @@ def test_convolutions_and_windows():
         np.testing.assert_allclose(one, other, 1e-5, 1e-5)
 
 
-def test_sizes_and_running_sums_are_what_they_were():
+def test_sizes_and_cumulative_sums_round_trip():
     closed, _ = read_again(lambda x: jnp.cumsum(x, 1) * x.shape[0], X)
     names = [e.primitive.name for e in closed.jaxpr.eqns]
     assert "cumsum" in names and not {"cond", "reduce_window"} & set(names)
@@ -114,6 +114,6 @@ def test_sizes_and_running_sums_are_what_they_were():
         (lambda x: lax.sort([x, x], num_keys=1)[1] + lax.reduce_precision(x, 5, 10), "reduce_precision .*not among"),
     ],
 )  # fmt: skip
-def test_what_is_not_read_is_named(function, why):
+def test_unsupported_instructions_are_named(function, why):
     with pytest.raises(tf.errors.UnimplementedError, match=why):
         read_again(function, X)

@@ -43,7 +43,7 @@ def with_aliases(path):
     return tf.saved_model.load(path, options=options).function_aliases
 
 
-def test_all_attributes_come_back(folder):
+def test_attributes_round_trip(folder):
     loaded = tf.saved_model.load(folder)
     check(tf, loaded, sparse=False)
     assert loaded.tensorflow_version == tf.__version__
@@ -52,13 +52,13 @@ def test_all_attributes_come_back(folder):
     assert not hasattr(loaded, "function_aliases")
 
 
-def test_and_when_they_are_saved_again(folder, tmp_path):
+def test_attributes_round_trip_twice(folder, tmp_path):
     first = tf.saved_model.load(folder)
     tf.saved_model.save(first, tmp_path, first.signatures)
     check(tf, tf.saved_model.load(tmp_path), sparse=False)
 
 
-def test_what_tensorflow_saved(of_tensorflow):
+def test_attributes_saved_by_tensorflow(of_tensorflow):
     loaded = tf.saved_model.load(of_tensorflow)
     check(tf, loaded, sparse=True)
     assert loaded.tensorflow_version == "2.21.0"
@@ -70,7 +70,7 @@ def test_what_tensorflow_saved(of_tensorflow):
 
 
 @needs_tensorflow
-def test_tensorflow_finds_the_same(folder):
+def test_tensorflow_loads_equal_attributes(folder):
     command = [PEERS_PYTHON, str(REFERENCE / "generate_saved_objects.py"), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -120,7 +120,7 @@ def test_functions_that_call_functions_that_were_loaded(folder, tmp_path):
     np.testing.assert_array_equal(tf.saved_model.load(tmp_path).again(tf.constant([2.0])), [7.0])
 
 
-def test_what_cannot_be_saved_says_why(tmp_path, caplog):
+def test_unsavable_objects_name_the_reason(tmp_path, caplog):
     root = tf.Module()
     root.plain = tf.function(lambda x: 2.0 * x)
     root.plain(tf.constant(1.0))
@@ -151,7 +151,7 @@ def test_what_cannot_be_saved_says_why(tmp_path, caplog):
         assert tf.saved_model.load(tmp_path, tags=tags).signatures == {}
 
 
-def test_wrong_arguments_are_the_errors_that_they_are_in_tensorflow(folder, tmp_path):
+def test_argument_errors_equal_tensorflow(folder, tmp_path):
     loaded = tf.saved_model.load(folder)
     one, whole = tf.constant(1.0), tf.constant(1)
     errors = tf.errors.InvalidArgumentError

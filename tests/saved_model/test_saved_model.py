@@ -264,7 +264,7 @@ def test_under_a_strategy(folder):
     np.testing.assert_allclose(restored.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_cannot_be_saved(folder, caplog):
+def test_unsavable_objects(folder, caplog):
     class Printing(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([2])])
         def shown(self, x):
@@ -288,7 +288,7 @@ def test_what_cannot_be_saved(folder, caplog):
         tf.saved_model.load(folder)(1.0)
 
 
-def test_sizes_of_earlier_calls_where_not_all_can_be_served(folder, caplog):
+def test_signatures_of_earlier_sizes_if_not_all_sizes_work(folder, caplog):
     class Flat(tf.Module):
         def __init__(self):
             super().__init__()
@@ -494,7 +494,7 @@ def test_functions_that_parse_examples(tmp_path):
         tf.saved_model.save(module, str(tmp_path / "n"), {"serving_default": module.words})
 
 
-def test_functions_that_are_the_same_share_a_program_and_own_gradients_stay(tmp_path, monkeypatch):
+def test_equal_functions_share_a_program_but_not_custom_gradients(tmp_path, monkeypatch):
     """Functions may do the same forwards and have other gradients."""
     made = []
     serialized = stablehlo.serialize_program

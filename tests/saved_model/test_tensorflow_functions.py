@@ -46,7 +46,7 @@ def same(found, wanted, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_they_give_what_they_did_there(name, stored):
+def test_functions_reproduce_tensorflow_results(name, stored):
     loaded, known = stored
     spec, _, _ = cases(tf)[name]
     found = getattr(loaded, name)(tf.constant(known[f"{name}/input"], spec.dtype))
@@ -57,7 +57,7 @@ def test_they_give_what_they_did_there(name, stored):
         same(np.asarray(found[key].numpy()), value, f"{name}/{key}")
 
 
-def test_sizes_that_values_decide_on_follow_them(stored):
+def test_value_dependent_sizes(stored):
     loaded, _ = stored
     for rows in (1, 6):
         assert loaded.ranges(rows)["eye"].numpy().tolist() == np.eye(rows).tolist()
@@ -119,7 +119,7 @@ def test_programs_have_no_composite_operations(composites):
 
 @needs_tensorflow
 @pytest.mark.timeout(900)
-def test_tensorflow_runs_what_jax_writes_as_composites(composites):
+def test_tensorflow_runs_composite_instructions_of_jax(composites):
     code = (
         "import json, sys, tensorflow as tf; f = tf.saved_model.load(sys.argv[1]); "
         "x = tf.constant([[0.1, 0.4, 0.3, 0.2]]); tape = tf.GradientTape(); tape.__enter__(); tape.watch(x); "

@@ -23,7 +23,7 @@ def only(outputs):
 @pytest.mark.parametrize(
     "folder", ["lstm_export", "gru_export", "text_export", "cnn_save", "transformer_save"]
 )
-def test_signatures_predict_what_they_did_there(folder, stored):
+def test_signatures_reproduce_tensorflow_predictions(folder, stored):
     inputs, outputs = case(stored, folder.split("_")[0])
     model = tf.saved_model.load(stored / folder)
     signature = model.signatures["serving_default"]
@@ -61,7 +61,7 @@ def test_a_model_of_an_unknown_class_predicts_and_trains(stored):
     assert losses[-1] < losses[0]
 
 
-def test_known_classes_are_found_by_custom_objects(stored):
+def test_custom_objects_replace_known_classes(stored):
     @tf.keras.utils.register_keras_serializable("tests")
     class Subclassed(tf.keras.Model):
         def __init__(self):
@@ -206,7 +206,7 @@ def test_a_damaged_graph_is_reported(change, message, stored, tmp_path):
         run()
 
 
-def test_files_that_are_cut_or_missing_are_named(stored, tmp_path):
+def test_truncated_and_missing_files_are_named(stored, tmp_path):
     shutil.copytree(stored / "mlp_save", tmp_path / "cut")
     graph = tmp_path / "cut" / "saved_model.pb"
     whole = graph.read_bytes()

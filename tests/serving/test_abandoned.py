@@ -92,7 +92,7 @@ def test_a_call_that_nobody_waits_for_is_given_up_and_counted(status):
     assert 'status="OK"' not in metrics.text({})
 
 
-def test_a_request_whose_client_goes_away_is_given_up_and_counted():
+def test_request_of_a_disconnected_client_is_abandoned_and_counted():
     async def talk():
         held, metrics = _Held(), Metrics()
         body = b'{"instances": [[1, 2]]}'

@@ -35,19 +35,19 @@ def _answers(run, sizes, **settings):
     return asyncio.run(ask())
 
 
-def test_requests_that_come_during_a_call_are_one_call():
+def test_requests_during_a_call_form_one_batch():
     found, calls, batcher = _answers(lambda f: {"y": f["x"] * 10}, [1, 2, 1, 3])
     assert calls == [1, 8] and (batcher.calls, batcher.rows) == (2, 7)
     for i, (rows, count) in enumerate(zip(found, [1, 2, 1, 3], strict=True)):
         np.testing.assert_array_equal(rows["y"], np.full((count, 1), i * 10))
 
 
-def test_a_call_has_at_most_so_many_rows():
+def test_batches_have_a_maximum_size():
     _, calls, _ = _answers(lambda f: f, [1, 3, 3, 3])
     assert calls == [1, 8, 4]
 
 
-def test_a_larger_request_is_one_call():
+def test_larger_request_is_one_call():
     found, calls, batcher = _answers(lambda f: {"y": f["x"] * 10}, [1, 2, 19, 3, 1024])
     assert calls == [1, 8, 20, 1024] and batcher.rows == 1 + 5 + 19 + 1024
     for i, (rows, count) in enumerate(zip(found, [1, 2, 19, 3, 1024], strict=True)):
@@ -67,7 +67,7 @@ def test_an_error_is_that_of_its_request():
         assert (found[place]["x"] == place).all()
 
 
-def test_results_that_are_not_rows_are_those_of_one_request():
+def test_results_without_rows_disable_batching():
     run = lambda feed: {"y": np.concatenate([feed["x"]] * 2)}
     found, _, _ = _answers(run, [1, 2, 3])
     for i, (rows, count) in enumerate(zip(found, [1, 2, 3], strict=True)):
@@ -75,7 +75,7 @@ def test_results_that_are_not_rows_are_those_of_one_request():
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_call_waits_for_a_whole_batch_if_told(count):
+def test_call_waits_for_a_full_batch_if_configured(count):
     async def ask():
         with ThreadPoolExecutor(1) as executor:
             batcher = Batcher(lambda f: f, executor, max_rows=2, wait=30.0 if count == 2 else 0.01)

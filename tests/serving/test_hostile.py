@@ -322,7 +322,7 @@ def test_a_process_has_a_deadline_and_a_limit_of_memory():
     asyncio.run(run())
 
 
-def test_slow_requests_lose_their_slots_to_others():
+def test_slow_requests_yield_their_slots():
     async def run():
         slots, forever = ReadSlots(3, 2, 0.01), asyncio.Event()
         started = []
@@ -349,7 +349,7 @@ def test_slow_requests_lose_their_slots_to_others():
     asyncio.run(run())
 
 
-def test_a_process_that_ends_at_its_start_fails_one_request(monkeypatch):
+def test_process_that_exits_at_startup_fails_one_request(monkeypatch):
     async def run():
         pool = CodecPool(1, 60.0, 1 << 20)
         try:

@@ -65,7 +65,7 @@ def test_results_are_rows_or_columns():
         ({"instances": [["a", "b"]]}, "not numbers"),
     ],
 )
-def test_what_does_not_fit_is_refused(body, message):
+def test_mismatched_messages_are_refused(body, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         parse_inputs(body, ONE)
 

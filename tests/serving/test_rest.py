@@ -283,7 +283,7 @@ def test_bodies_may_be_compressed(saved):
     talk(conversation, "m", saved, Settings(most_bytes=4096, warm_up=False))
 
 
-def test_each_request_gets_its_own_rows_and_errors(saved):
+def test_each_request_gets_separate_rows_and_errors(saved):
     async def conversation(client):
         rng = np.random.default_rng(0)
         feeds = [rng.normal(size=(n % 5 + 1, 2)).astype(np.float32) for n in range(40)]

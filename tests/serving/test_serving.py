@@ -340,7 +340,7 @@ def test_metadata_and_status_by_grpc(places):
             ask(request, timeout=60)
 
 
-def test_a_new_version_takes_over_without_a_lost_request(served):
+def test_new_version_loses_no_request(served):
     url, folder = served
     found, done = [], threading.Event()
 

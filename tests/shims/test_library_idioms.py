@@ -105,7 +105,7 @@ for program in {PRIVATE_NAMES!r}:
     assert (code, output) == (0, "")
 
 
-def test_messages_beside_a_stand_in_of_tensorflow(monkeypatch):
+def test_messages_beside_a_mock_of_tensorflow(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tensorflow"))
     message = declare_messages("point.proto", {"Point": {"x": (1, "int64")}})["Point"]
     assert message(x=3).x == 3
@@ -419,7 +419,7 @@ def test_sums_and_errors_that_libraries_expect():
     assert one < 2 and one <= two and two > one and (two >= tf.compat.v1.Dimension(None)) is None
 
 
-def test_elements_are_read_after_assertions_hold():
+def test_elements_are_read_after_assertions():
     count = tf.Variable(0)
 
     def make(_):

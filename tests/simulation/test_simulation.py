@@ -27,14 +27,14 @@ TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(("scenario", "first"), BLOCKS)
-def test_schedules_hold_their_invariants(scenario, first):
+def test_schedules_preserve_invariants(scenario, first):
     simulate = SCENARIOS[scenario]()
     for seed in range(first, first + BLOCK):
         simulate(seed)
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_mistakes_are_found(name):
+def test_mutations_are_detected(name):
     scenario, mutations = MUTATIONS[name]
     simulate = SCENARIOS[scenario]()
     # A schedule that has found it before probably finds it, which saves time.

@@ -68,7 +68,7 @@ def test_steps(writer, tmp_path):
     assert numbers(tmp_path) == [(5, "a", [1]), (7, "a", [2])]
 
 
-def test_when_it_is_recorded(writer, tmp_path):
+def test_recording_conditions(writer, tmp_path):
     assert not tf.summary.should_record_summaries()
     with writer.as_default(step=0):
         assert tf.summary.should_record_summaries()
@@ -271,7 +271,7 @@ model.fit(tf.ones((2, 2)), tf.ones((2, 1)), verbose=0, callbacks=[callback])
     ]
 
 
-def test_tensorboard_reads_it(writer, tmp_path):
+def test_tensorboard_reads_event_files(writer, tmp_path):
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
     with writer.as_default(step=2):
         tf.summary.scalar("loss", 0.25)

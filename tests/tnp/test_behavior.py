@@ -7,7 +7,7 @@ import meshflow as tf
 import meshflow.experimental.numpy as tnp
 
 
-def test_tensors_are_tensorflows_until_asked():
+def test_tensors_are_returned_unless_numpy_behavior_is_enabled():
     x = tf.constant([1, 2])
     with pytest.raises(AttributeError, match="experimental_enable_numpy_behavior"):
         x.T
@@ -23,7 +23,7 @@ def test_tensors_are_tensorflows_until_asked():
 
 @pytest.mark.usefixtures("numpy_behavior")
 class TestEnabled:
-    def test_gradients_go_through_functions_methods_and_indices(self):
+    def test_gradients_of_functions_methods_and_indices(self):
         x = tnp.asarray([[1.0, 2.0], [3.0, 4.0]])
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(x)
@@ -67,13 +67,13 @@ class TestEnabled:
         strategy = tf.distribute.MirroredStrategy(["CPU:0"])
         assert float(strategy.run(lambda: tnp.sum(tnp.ones([3])))) == 3.0
 
-    def test_numpys_functions_give_arrays(self):
+    def test_numpy_functions_return_arrays(self):
         x = tnp.ones([2, 2])
         assert type(np.sum(x)) is np.float64
         assert type(np.concatenate([x, np.zeros([1, 2])])) is np.ndarray
         assert isinstance(np.ones(2) + tnp.ones(2), tf.Tensor)
 
-    def test_functions_of_tf_stay_strict(self):
+    def test_tf_functions_remain_strict(self):
         with pytest.raises(tf.errors.InvalidArgumentError):
             tf.add(tf.constant(1), tf.constant(1.0))
         assert tf.constant(1.0).dtype == tf.float32
@@ -98,7 +98,7 @@ class TestEnabled:
         with pytest.raises(error, match=words):
             tnp.ones([2, 3])[index]
 
-    def test_a_mask_of_unknown_values_says_so(self):
+    def test_mask_of_unknown_values_is_an_error(self):
         @tf.function(jit_compile=True)
         def positive(x):
             return x[x > 0]
@@ -143,7 +143,7 @@ def test_prefer_float32(numpy_behavior):
     assert tnp.asarray(np.float64(1)).dtype == tf.float64
 
 
-def test_dtypes_without_a_common_one():
+def test_dtypes_without_a_common_type():
     with pytest.raises(TypeError):
         tnp.add(tf.constant(1, tf.bfloat16), tf.constant(1, tf.int32))
 

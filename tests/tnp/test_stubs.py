@@ -6,7 +6,7 @@ import numpy_stubs as stubs
 
 
 @pytest.mark.parametrize("stem", list(stubs.MODULES))
-def test_stubs_say_what_the_functions_are(stem):
+def test_stubs_equal_the_functions(stem):
     path = stubs.FOLDER / f"{stem}.pyi"
     assert stubs.same(stubs.stub(stubs.MODULES[stem]), path), "run python tests/numpy_stubs.py"
 

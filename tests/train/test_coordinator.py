@@ -13,7 +13,7 @@ def started(target):
     return thread
 
 
-def test_threads_end_when_one_asks_for_it():
+def test_stop_request_ends_threads():
     coordinator, ended = tf.train.Coordinator(), []
 
     def waits():
@@ -64,7 +64,7 @@ def test_the_end_of_data_is_no_error():
         coordinator.join()
 
 
-def test_threads_that_go_on_are_named():
+def test_running_threads_are_named():
     coordinator, end = tf.train.Coordinator(), threading.Event()
     thread = started(end.wait)
     coordinator.request_stop()

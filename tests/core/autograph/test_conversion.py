@@ -267,14 +267,14 @@ def test_builtins_take_user_functions():
     assert convert_callable(f)([3, -1, 2]) == f([3, -1, 2])
 
 
-def test_library_functions_are_left_alone():
+def test_library_functions_are_not_converted():
     assert convert_callable(json.dumps) is json.dumps
     assert convert_callable(len) is len
     assert convert_callable(tf.reduce_sum) is tf.reduce_sum
     assert convert_callable(Model) is Model
 
 
-def test_generators_and_frame_readers_run_as_they_are():
+def test_generators_and_frame_readers_are_not_converted():
     def numbers(n):
         for i in range(n):
             if i != 1:
@@ -368,7 +368,7 @@ def test_statements_of_every_kind():
     assert converted({"k": 1, "l": 2}) == (1, {"l": 2})
 
 
-def test_unbound_variables_stay_unbound():
+def test_unbound_variables_remain_unbound():
     def f(x):
         if x:
             y = 1
@@ -479,7 +479,7 @@ def test_to_code_and_to_graph():
         tf.autograph.to_code(len)
 
 
-def test_verbosity_names_what_is_not_converted(caplog):
+def test_verbosity_reports_unconverted_functions(caplog):
     tf.autograph.set_verbosity(1)
     try:
 

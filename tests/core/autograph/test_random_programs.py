@@ -135,7 +135,7 @@ FLOATS = [(0.1, 0.2, 0.3), (1.3, 2.7, 3.2), (5.1, -1.4, 2.3)]
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))
-def test_converted_programs_do_what_python_does(first):
+def test_converted_programs_equal_python(first):
     for seed in range(first, first + 20):
         source = Writer(seed).function()
         program = build(source, f"plain {seed}", R=range)
@@ -145,7 +145,7 @@ def test_converted_programs_do_what_python_does(first):
 
 
 @pytest.mark.parametrize("seed", range(1000, 1030))
-def test_staged_programs_do_what_python_does(seed):
+def test_staged_programs_equal_python(seed):
     source = Writer(seed).function()
     program = build(source, f"plain {seed}", R=range)
     staged = tf.function(build(source, f"staged {seed}", R=tf.range))

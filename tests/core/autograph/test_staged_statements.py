@@ -38,7 +38,7 @@ def test_if_returns_structures():
     assert run(f, -3) == {"k": [3, -3], "p": Pair(2, 0)}
 
 
-def test_equal_python_values_stay_python_values():
+def test_equal_python_values_remain_python_values():
     kinds = []
 
     def f(x):
@@ -53,7 +53,7 @@ def test_equal_python_values_stay_python_values():
     assert kinds == [(0, "a")]
 
 
-def test_numbers_take_the_dtype_of_the_other_branch():
+def test_numbers_get_the_dtype_of_the_other_branch():
     def f(x):
         if x > 0:
             y = 1
@@ -353,7 +353,7 @@ def test_variable_first_set_in_a_loop_and_used_after():
     assert run(known, [1, 2, 3]) == 6
 
 
-def test_none_before_a_loop_that_surely_runs():
+def test_none_before_a_loop_that_always_runs():
     def f(x):
         loss = None
         for row in x:
@@ -760,7 +760,7 @@ def test_error_non_scalar_condition():
         run(f, [1, 2])
 
 
-def test_a_variable_that_a_loop_replaces_begins_with_its_value():
+def test_loop_variable_starts_with_its_current_value():
     v = tf.Variable(1.0)
 
     def counted(n):

@@ -37,7 +37,7 @@ def slurm(monkeypatch):
     return configure
 
 
-def test_slurm_gives_every_task_an_address(slurm):
+def test_slurm_addresses_of_tasks(slurm):
     slurm()
     resolver = RESOLVERS.SlurmClusterResolver()
     addresses = ["t02n13:8888", "t02n13:8889", "t02n41:8888", "t02n42:8888", "x1:8888"]
@@ -47,7 +47,7 @@ def test_slurm_gives_every_task_an_address(slurm):
     assert resolver.num_accelerators() == {"GPU": 0}
 
 
-def test_slurm_jobs_take_tasks_in_order(slurm):
+def test_slurm_jobs_get_tasks_in_order(slurm):
     slurm()
     resolver = RESOLVERS.SlurmClusterResolver({"ps": 1, "worker": 4}, port_base=9000)
     spec = as_dict(resolver.cluster_spec())

@@ -49,7 +49,7 @@ def test_simple_resolver():
     assert resolver.master() == "" and resolver.master("worker", 0) == "a:1"
 
 
-def test_what_a_simple_resolver_is_given():
+def test_simple_resolver_properties():
     resolver = resolvers.SimpleClusterResolver(
         {"worker": ["a:1", "b:1"]}, master="m:2", num_accelerators={"GPU": 8}, rpc_layer="grpc"
     )
@@ -70,7 +70,7 @@ def test_the_session_master_of_tf_config(monkeypatch):
     assert resolver.master() == "m:2"
 
 
-def test_a_cluster_of_one_task_has_no_master(monkeypatch):
+def test_single_task_cluster_has_no_master(monkeypatch):
     configure(monkeypatch, {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}})
     assert Resolver().master() == "" and Resolver().environment is None
     assert Resolver(environment="cloud").environment == "cloud"

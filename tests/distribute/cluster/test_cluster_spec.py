@@ -7,7 +7,7 @@ import meshflow as tf
 GIVEN = {"worker": ["a:1", "b:2"], "ps": {3: "d:1", 1: "c:1"}}
 
 
-def test_what_it_says():
+def test_properties_of_cluster_specs():
     spec = tf.train.ClusterSpec(GIVEN)
     assert repr(spec) == "ClusterSpec({'ps': {1: 'c:1', 3: 'd:1'}, 'worker': ['a:1', 'b:2']})"
     assert spec.jobs == ["worker", "ps"]
@@ -59,7 +59,7 @@ def test_as_a_message():
         ({1: ["x:1"]}, "Job name 1 must be bytes or unicode"),
     ],
 )
-def test_what_is_no_cluster(given, message):
+def test_invalid_cluster_specs(given, message):
     with pytest.raises(TypeError, match=message):
         tf.train.ClusterSpec(given)
 

@@ -215,7 +215,7 @@ def test_workers_end_with_the_launcher(hosts, tmp_path):
         time.sleep(0.05)
 
 
-def test_a_cut_cable_ends_the_job(hosts, tmp_path):
+def test_lost_connection_ends_the_job(hosts, tmp_path):
     """No signal and no closed connection tells of it: the worker is silent."""
     arguments = (
         *("--workers", 2, "--hosts", ",".join(hosts.addresses), "--watchdog", 3),
@@ -240,7 +240,7 @@ def test_a_cut_cable_ends_the_job(hosts, tmp_path):
         run("ip", "link", "set", f"{hosts.names[1]}v", "up")
 
 
-def test_tf_config_alone(hosts, undisturbed, tmp_path):
+def test_workers_configured_by_tf_config_only(hosts, undisturbed, tmp_path):
     """Workers started by hand on each machine."""
     cluster = {"worker": [f"{address}:4711" for address in hosts.addresses]}
     started = [

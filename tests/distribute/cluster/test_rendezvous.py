@@ -67,7 +67,7 @@ def test_strangers_are_answered_and_forgotten(point, kind, caplog):
     assert len(refused) == 1 and "127.0.0.1 port" in refused[0]
 
 
-def test_silent_strangers_keep_nobody_waiting(point, monkeypatch):
+def test_silent_connections_do_not_block_workers(point, monkeypatch):
     monkeypatch.setattr(rendezvous, "_HELLO_SECONDS", 60.0)
     silent = [strangers.attack("127.0.0.1", point.port, "nothing") for _ in range(20)]
     assert_meet(point)
@@ -102,7 +102,7 @@ def test_a_greeting_cannot_be_sent_again(point):
     assert not point.connections
 
 
-def test_lines_count_and_know_their_direction():
+def test_messages_are_numbered_and_directed():
     ends = socket.socketpair()
     made = []
     other = threading.Thread(target=lambda: made.append(SignedChannel(ends[1], "s", True, 5)))
@@ -124,14 +124,14 @@ def test_lines_count_and_know_their_direction():
     b.close()
 
 
-def test_other_secrets_are_told_apart(point):
+def test_wrong_secrets_are_rejected(point):
     thread, told = joining(point, 1, "other")
     thread.join(10)
     assert isinstance(told[0], tf.errors.UnavailableError) and "MESHFLOW_SECRET" in str(told[0])
     assert len(create_secret()) == 64 and create_secret() != create_secret()
 
 
-def test_a_worker_that_left_gives_up_its_place(point):
+def test_departed_worker_frees_its_place(point):
     first = socket.create_connection(("127.0.0.1", point.port))
     SignedChannel(first, "known", False, 5).send(strangers.hello(1))
     strangers.wait_for(lambda: 1 in point.connections)
@@ -143,7 +143,7 @@ def test_a_worker_that_left_gives_up_its_place(point):
     assert_meet(point)
 
 
-def test_refusals_are_told_when_workers_are_missing(point):
+def test_refused_workers_are_reported_when_workers_are_missing(point):
     for _ in range(30):
         strangers.answer(strangers.attack("127.0.0.1", point.port, "another key"))
     with pytest.raises(tf.errors.DeadlineExceededError, match="Refused meanwhile") as error:
@@ -151,7 +151,7 @@ def test_refusals_are_told_when_workers_are_missing(point):
     assert str(error.value).count("does not speak Meshflow's protocol") == 20
 
 
-def test_where_a_process_listens(monkeypatch):
+def test_listening_address(monkeypatch):
     monkeypatch.delenv("JAX_COORDINATOR_BIND_ADDRESS", raising=False)
     for host in ("localhost", "127.0.0.1"):
         assert addresses.choose_listening_host(host, ["localhost"]) == "127.0.0.1"
@@ -183,7 +183,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_exchanged_values_stay_what_they_are(value):
+def test_exchanged_values_round_trip(value):
     found = host_collectives.unpack_value(host_collectives.pack_value(value))
     assert found == value and type(found) is type(value)
 
@@ -200,12 +200,12 @@ def test_exchanged_values_stay_what_they_are(value):
     ],
     ids=lambda a: f"{a.dtype}{a.shape}",
 )
-def test_exchanged_arrays_stay_what_they_are(array):
+def test_exchanged_arrays_round_trip(array):
     found = host_collectives.unpack_value(host_collectives.pack_value([array]))[0]
     assert found.dtype == array.dtype and found.shape == array.shape
     assert found.tolist() == array.tolist()
 
 
-def test_what_is_no_data_is_not_exchanged():
+def test_objects_other_than_data_are_refused():
     with pytest.raises(TypeError, match="do not exchange values of type function"):
         host_collectives.pack_value([json.dumps])

@@ -65,7 +65,7 @@ def one_device():
 
 
 @pytest.mark.parametrize("what", FITS + LOOPS)
-def test_results_are_those_of_one_device(seen, one_device, what):
+def test_results_equal_one_device(seen, one_device, what):
     for found in seen:
         assert_same(part(found, what), one_device[what])
 
@@ -90,7 +90,7 @@ def test_random_initial_values_are_those_of_worker_0(seen):
     np.testing.assert_array_equal(first, second)
 
 
-def test_auto_shard_off_gives_each_worker_its_own_data(seen):
+def test_auto_shard_off_reads_all_data_on_each_worker(seen):
     # Worker 0 has 0..7, worker 1 has 100..111 in batches of 8 and 4; each batch serves two steps.
     expected = [6 + 406, 22 + 422, 108 + 109, 110 + 111]
     for found in seen:
@@ -104,7 +104,7 @@ def test_files_are_divided_between_workers(seen):
         assert found["files/sums"].tolist() == [1 + 2 + 10, 3 + 4 + 20]
 
 
-def test_without_tf_config_it_is_a_mirrored_strategy():
+def test_strategy_without_tf_config_is_local():
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(timeout_seconds=5)
     )
@@ -134,7 +134,7 @@ def test_evaluators_are_by_themselves():
         tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
-def test_worker_whose_peer_is_killed(tmp_path):
+def test_worker_with_a_killed_peer(tmp_path):
     addresses = [f"127.0.0.1:{p}" for p in free_ports(2)]
     processes = [
         start(

@@ -42,7 +42,7 @@ def test_sigterm_saves_after_the_step(tmp_path, manager):
     assert loop(tmp_path, manager=manager) == (6, 6.0)
 
 
-def test_own_watcher_exit_and_saving(tmp_path):
+def test_custom_watcher_exit_and_saving(tmp_path):
     done = []
     config = Config(
         termination_watcher_fn=lambda: True,
@@ -56,7 +56,7 @@ def test_own_watcher_exit_and_saving(tmp_path):
     assert done == ["saved", "left"]
 
 
-def test_training_goes_on_for_the_grace_period(tmp_path):
+def test_training_continues_during_the_grace_period(tmp_path):
     done = []
     config = Config(exit_fn=lambda: done.append(1), grace_period=3600)
     assert loop(tmp_path, told_at=1, config=config) == (6, 6.0) and done == []

@@ -138,7 +138,7 @@ def test_gain_of_replicas(rng):
     np.testing.assert_allclose(w, reference.w, rtol=1e-4, atol=1e-6)
 
 
-def test_what_has_no_gain(rng):
+def test_optimizers_without_a_gain(rng):
     optax = pytest.importorskip("optax")
     x, y = problem(rng)
     model, _ = model_of(AdaScale(SGD(0.05)))

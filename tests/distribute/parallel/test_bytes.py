@@ -114,7 +114,7 @@ def test_parts_of_weights_that_a_rule_splits(options):
     assert found == {"all-reduce": 2 * part(3 * rows + 2 * BIAS, 2)}
 
 
-def test_memory_of_what_is_not_kept():
+def test_memory_of_recomputed_activations():
     def temporaries(blocks, how, **options):
         options = {"zero": 3, "recompute": how, **options}
         _, step = explained(lambda: deep(blocks), {"data": 4}, "batch:data", rows=16, **options)
@@ -130,7 +130,7 @@ def test_memory_of_what_is_not_kept():
     assert temporaries(3 * BLOCKS, "layer") - few <= 2 * BLOCKS * ((KERNEL + BIAS) // 4 + rows)
 
 
-def test_equal_layers_as_one_loop():
+def test_equal_layers_in_one_loop():
     """What is sent stays the same, and is sent by a loop: the program does not grow with the layers."""
     options = {"zero": 3, "recompute": "layer", "stack": True}
     blocks = 3 * BLOCKS
@@ -191,7 +191,7 @@ def transformer():
         for choice in CHOICES
     ],
 )
-def test_a_transformer_sends_what_theory_says(layout, choice):
+def test_transformer_bytes_equal_theory(layout, choice):
     sizes, rules, options = LAYOUTS[layout]
     strategy = tf.distribute.MeshStrategy(mesh(**sizes), rules, **options, **choice)
     with strategy.scope():

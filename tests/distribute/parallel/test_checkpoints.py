@@ -69,7 +69,7 @@ def test_checkpoints_of_every_option_are_restored_under_every_other(files, reade
         np.testing.assert_allclose(goes_on(model), curves[writer], rtol=2e-6, err_msg=writer)
 
 
-def test_whole_models_are_loaded_under_other_options(files):
+def test_saved_models_load_under_other_options(files):
     folder, curves = files
     strategy = made("zero 3")
     for writer in ("one device", "zero 3 in a node"):

@@ -12,7 +12,7 @@ from meshflow.experimental import dtensor
 
 
 @pytest.mark.parametrize("kind, bound", [("int8", 0.5 / 127), ("1bit", 1.0)])
-def test_codes_and_what_they_lose(kind, bound, rng):
+def test_compression_codes_and_their_errors(kind, bound, rng):
     values = jnp.asarray(rng.normal(size=(3, 4096)), jnp.float32)
     codes, scale = gradient_compression.encode(values, kind)
     assert codes.nbytes == 3 * 4096 // (1 if kind == "int8" else 8)
@@ -88,7 +88,7 @@ def problem(rng):
 @pytest.mark.parametrize(
     "options", [{}, pytest.param({"zero": 2, "micro_batches": 2}, marks=pytest.mark.soak)]
 )
-def test_gradients_are_whole_at_first(options, rng):
+def test_first_gradients_are_uncompressed(options, rng):
     x, y = problem(rng)
     _, expected = trained(contextlib.nullcontext(), x, y)
     mesh = dtensor.create_mesh({"data": 4})
@@ -107,7 +107,7 @@ def test_gradients_are_whole_at_first(options, rng):
     np.testing.assert_allclose(more.history["loss"], expected.history["loss"][2:], rtol=0.1)
 
 
-def test_files_are_read_on_other_meshes_and_without_rounding(rng, tmp_path):
+def test_checkpoints_load_on_other_meshes_without_residuals(rng, tmp_path):
     """What is left of rounding is of the devices that made it: others begin without."""
     x, y = problem(rng)
 
@@ -135,7 +135,7 @@ def test_files_are_read_on_other_meshes_and_without_rounding(rng, tmp_path):
             np.testing.assert_array_equal(found, wanted)
 
 
-def test_errors_of_rounding_go_on_in_a_new_process(rng, tmp_path):
+def test_compression_residuals_are_restored(rng, tmp_path):
     """Files are read before there is anything to put the errors into."""
     x, y = problem(rng)
     fit = {"batch_size": 32, "shuffle": False, "verbose": 0}
@@ -211,7 +211,7 @@ def test_one_bit_adam_sends_momentum(rng):
     assert off.mean() < 0.01 and np.abs(expected - start).mean() > 1e-3
 
 
-def test_what_one_bit_adam_refuses():
+def test_one_bit_adam_errors():
     mesh = dtensor.create_mesh({"data": 4})
     with pytest.raises(
         ValueError, match="compress_after=3 sets when compression of gradients starts"

@@ -55,7 +55,7 @@ CONTAINED = ("zero 1", "zero 1, micro_batches", "zero 3")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.soak] * (n in CONTAINED)) for n in STRATEGIES]
 )
-def test_each_option_trains_as_one_device(name, compile_tier):
+def test_each_option_equals_one_device(name, compile_tier):
     model, curves = trained(mlp, strategy(name))
     same_curves(curves, alone()[1])
     same_weights(model, alone()[0])
@@ -168,7 +168,7 @@ CASES = {
 @ignores
 @pytest.mark.soak
 @pytest.mark.parametrize("name", CASES)
-def test_what_fit_can_do_is_done_on_parts(name):
+def test_fit_features_with_a_split_loss(name):
     make, settings = CASES[name]
     wanted = trained(make, **settings)
     for chosen in ("zero 3, recompute", "zero 3, tensors")[: 1 if name == "eager" else 2]:
@@ -182,7 +182,7 @@ def tagger():
     return tf.keras.Sequential([tf.keras.Input([6], dtype="int32"), *layers])
 
 
-def test_what_fit_can_do_together():
+def test_combined_fit_features():
     """Masks, weights of examples, an uneven last batch, clipping, loss scaling, accumulation and loops of steps at once."""
 
     def optimizer():
@@ -239,7 +239,7 @@ def test_gradients_in_sixteen_bits():
     same_curves(trained(make, strategy("zero 3, recompute"))[1], trained(make)[1], rtol=2.5e-3)
 
 
-def test_steps_whose_gradients_overflow_are_left_out():
+def test_steps_with_overflowing_gradients_are_skipped():
     def scaled():
         optimizer = tf.keras.optimizers.SGD(0.1)
         return tf.keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=2.0**22)
@@ -261,7 +261,7 @@ class Block(LAYERS.Layer):
         return x + self.drop(self.down(self.up(self.norm(x))))
 
 
-def test_equal_blocks_as_one_loop_train_as_they_do_one_by_one():
+def test_equal_blocks_in_one_loop_equal_unrolled_blocks():
     def blocks():
         return tf.keras.Sequential(
             [tf.keras.Input([16]), *(Block() for _ in range(4)), LAYERS.Dense(8)]
@@ -284,7 +284,7 @@ class Drawing(LAYERS.Layer):
         return tf.nn.dropout(x, 0.5) if training else x
 
 
-def test_devices_and_micro_batches_draw_their_own_random_numbers():
+def test_devices_and_micro_batches_have_separate_random_numbers():
     seen = {}
 
     def make():
@@ -345,7 +345,7 @@ def test_models_that_are_built_by_their_first_batch():
     assert model.first.kernel.layout.sharding_specs == ["data", "unsharded"]
 
 
-def test_own_losses_and_steps_that_call_the_models():
+def test_custom_losses_and_steps_that_call_the_model():
     class Own(tf.keras.Sequential):
         def compute_loss(self, x, y, y_pred, sample_weight=None):
             return tf.reduce_mean(tf.abs(y - y_pred) ** 3)
@@ -360,7 +360,7 @@ def test_own_losses_and_steps_that_call_the_models():
     same_curves(trained(make, strategy("zero 3, recompute"))[1], trained(make)[1])
 
 
-def test_loops_of_ones_own():
+def test_custom_loops():
     """One replica, which all devices compute together: `run` is a call, and rules say what lies where."""
     chosen = strategy("tensors")
     assert chosen.num_replicas_in_sync == 1

@@ -87,7 +87,7 @@ def check(router, groups, exchange, arrays):
         ),
     ],
 )
-def test_values_and_gradients_are_those_of_one_device(name, choices, count, rng):
+def test_values_and_gradients_equal_one_device(name, choices, count, rng):
     router = Router(E, choices, Fraction(1), choices > 1)
     arrays = data(rng, count)
     exchange = exchange_on(name)
@@ -227,7 +227,7 @@ def embedded():
         ),
     ],
 )
-def test_balance_and_drops_of_unequal_masks_are_those_of_one_device(sizes, rules, options):
+def test_balance_and_drops_of_unequal_masks_equal_one_device(sizes, rules, options):
     batch = of_unequal_texts()
     loss = lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     compiled = {"batch": batch, "optimizer": lambda: tf.keras.optimizers.SGD(0.5), "loss": loss}

@@ -121,7 +121,7 @@ def test_strings_are_split_with_their_rows(make, options):
         (Masked, "'masked' needs a value of the batch in Python"),
     ],
 )
-def test_values_in_python_leave_the_loss_in_one_piece(make, reason):
+def test_python_values_prevent_splitting_the_loss(make, reason):
     x, y = data(36)
     x = np.char.partition(texts()[0], " ")[:, 0] if make is Looked else x
     options = {"micro_batches": 2, "zero": 1, "recompute": "layer"}
@@ -139,7 +139,7 @@ def test_values_in_python_leave_the_loss_in_one_piece(make, reason):
     ],
     ids=str,
 )
-def test_steps_with_several_gradients_of_their_own(options):
+def test_custom_steps_with_several_gradients(options):
     _, wanted = trained(Adversary, None, data(36), 4)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -158,7 +158,7 @@ def test_steps_with_several_gradients_of_their_own(options):
 
 
 @pytest.mark.soak
-def test_layers_are_computed_again_in_steps_with_gradients_of_their_own():
+def test_recomputation_in_custom_steps():
     class Own(tf.keras.Sequential):
         def train_step(self, batch):
             x, y = batch
@@ -193,7 +193,7 @@ def test_states_of_a_fixed_batch_size_are_those_of_a_named_layer(layer):
         model.fit(np.ones([8, 3, 2]), np.ones([8, 4]), batch_size=8, verbose=0)
 
 
-def test_keys_of_layouts_that_match_nothing_in_models_of_ones_own_class():
+def test_unused_layout_keys_in_subclassed_models():
     over = mesh(data=2, model=2)
     layouts = tf.keras.dtensor.experimental.LayoutMap(over)
     for name in ("first.kernel", "frist.bias"):

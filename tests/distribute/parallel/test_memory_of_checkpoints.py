@@ -35,7 +35,7 @@ def test_memory_while_checkpoints_are_written_and_restored():
     assert not {k: v / ARRAY for k, v in found.items() if v >= PART + ARRAY}
 
 
-def test_arrays_in_files_are_written_one_after_the_other(tmp_path, monkeypatch):
+def test_arrays_in_files_are_written_sequentially(tmp_path, monkeypatch):
     made, alive = [], []
     bring = FileArray.to_memory
 

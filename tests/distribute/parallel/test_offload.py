@@ -52,7 +52,7 @@ def in_host(text):
         ({"data": 4}, {"offload": ("optimizer", "parameters"), "zero": 3}, 2),
     ],
 )
-def test_fit_gives_the_losses_of_device_memory(sizes, options, steps, rng, tmp_path):
+def test_offloaded_losses_equal_device_memory(sizes, options, steps, rng, tmp_path):
     x = rng.normal(size=(32, 8)).astype("float32")
     expected_model, expected = trained(contextlib.nullcontext(), x)
     devices = [f"CPU:{i}" for i in range(sizes["data"])]
@@ -163,7 +163,7 @@ def test_activations_wait_in_the_host(options, moved, rng):
         assert kinds(model.weights) == {"device"}
 
 
-def test_programs_for_devices_move_what_they_keep():
+def test_accelerator_programs_move_stored_activations():
     weights, x = jnp.ones((8, 8)), jnp.ones((4, 8))
     run = lambda arguments, captures: [jnp.tanh(arguments[0] @ captures[0])]
     # The input; without recomputation also the arrays that the gradient of tanh needs: JAX 0.11 keeps one, not two.
@@ -318,7 +318,7 @@ class Again(tf.keras.Model):
         return value[:, :4]
 
 
-def test_layers_in_loops_find_what_each_turn_put(rng, tmp_path):
+def test_looped_layers_read_activations_of_their_iteration(rng, tmp_path):
     x = rng.normal(size=(16, 16)).astype("float32")
     y = np.tanh(x[:, :4])
     losses = []
@@ -333,7 +333,7 @@ def test_layers_in_loops_find_what_each_turn_put(rng, tmp_path):
     assert strategy.files["activations"].read_bytes > 0
 
 
-def test_what_waits_where(tmp_path):
+def test_location_of_offloaded_values(tmp_path):
     options = tf.distribute.ParallelOptions
     slow, fast = tmp_path / "slow", tmp_path / "fast"
     both = {"optimizer": slow, "activations": fast}

@@ -54,7 +54,7 @@ def test_layers_that_are_computed_again_in_stages():
 
 
 @SOAK
-def test_memory_of_layers_that_are_computed_again_grows_with_their_inputs_alone():
+def test_memory_of_recomputed_layers_grows_only_with_their_inputs():
     x, y = batch(2048)
 
     def growth(how):
@@ -165,7 +165,7 @@ def offloading(schedule, **options):
         pytest.param("interleaved:2", {"zero": 2}, marks=SOAK),
     ],
 )
-def test_stages_whose_states_weights_and_activations_lie_in_files(schedule, options, tmp_path):
+def test_stages_with_states_weights_and_activations_in_files(schedule, options, tmp_path):
     x, y = batch(16)
     expected = curve(compiled(blocks(4), None, loss="mse"), x, y, 3, batch=16)
     strategy, model, found = offloading(schedule, offload_to=tmp_path, **options)
@@ -188,7 +188,7 @@ def test_stages_whose_states_weights_and_activations_lie_in_files(schedule, opti
     assert strategy.explain(model, x, y).step.memory["to_files"] > 0
 
 
-def test_steps_of_stages_for_accelerators_move_what_is_offloaded():
+def test_accelerator_stages_move_offloaded_values():
     _, model, _ = offloading("1f1b", zero=3, recompute="layer")
     x, y = batch(16)
     concrete, arrays = _trace(model, (x, y), {})
@@ -209,7 +209,7 @@ def gated():
     return tf.keras.Model(inputs, LAYERS.Dense(4)(LAYERS.Dense(16)(x)))
 
 
-def test_rules_by_which_devices_of_one_stage_would_wait_for_others_are_refused():
+def test_rules_that_would_deadlock_a_stage_are_refused():
     pipeline = tf.distribute.Pipeline("stage")
     mesh = mesh_of(stage=2, model=2)
     strategy = tf.distribute.MeshStrategy(mesh, "hidden:model", pipeline=pipeline)

@@ -53,7 +53,7 @@ def test_texts_under_every_option(part):
 @pytest.mark.parametrize(
     "feature", ["callbacks", "several inputs", "own steps", "tapes", "norms", "sixteen bits"]
 )
-def test_what_fit_can_do_under_every_option(feature):
+def test_fit_features_under_every_option(feature):
     found = reports("features", feature)
     assert len(found) > 15
     limit = APART.get(feature, 1e-5)

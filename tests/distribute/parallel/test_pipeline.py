@@ -121,7 +121,7 @@ def one_device():
         pytest.param(TABLE, 2, 2, 1, marks=pytest.mark.soak),
     ],
 )
-def test_curves_are_those_of_one_device(one_device, schedule, micro_batches, stage, data):
+def test_curves_equal_one_device(one_device, schedule, micro_batches, stage, data):
     x, y = words(8)
     strategy = pipelined(schedule, "auto", micro_batches, stage, data)
     model = compiled(small, strategy, metrics=["accuracy"])
@@ -218,7 +218,7 @@ def test_bytes_ticks_and_stages_are_those_of_theory():
     assert report.step.memory["arguments"] < 3 * weights / p + 2 * x.nbytes + 1000
 
 
-def test_stages_that_keep_residuals_compute_nothing_twice(one_device):
+def test_stored_residuals_avoid_recomputation(one_device):
     p, m = 4, 8
     x = np.ones((32, 16), np.float32)
     products = {}
@@ -245,7 +245,7 @@ def test_stages_that_keep_residuals_compute_nothing_twice(one_device):
         pytest.param(TABLE, 2, 1, {}, marks=pytest.mark.soak),
     ],
 )
-def test_curves_of_stages_that_keep_residuals(one_device, schedule, stage, data, options):
+def test_curves_with_stored_residuals(one_device, schedule, stage, data, options):
     x, y = words(8)
     strategy = pipelined(schedule, "auto", 2, stage, data, "residuals", **options)
     model = compiled(small, strategy, metrics=["accuracy"])
@@ -472,7 +472,7 @@ def test_layers_that_compute_with_their_state_are_refused():
 
 
 @pytest.mark.soak
-def test_checkpoints_are_of_whole_named_weights(tmp_path, one_device):
+def test_checkpoints_contain_complete_named_weights(tmp_path, one_device):
     x, y = words(8)
     model = compiled(small, pipelined(micro_batches=2, data=2, zero=1))
     curve(model, x, y, 10)

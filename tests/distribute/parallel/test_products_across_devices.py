@@ -80,7 +80,7 @@ def test_fit_with_sequences_split_between_blocks_and_states_split(rng):
 
 
 @pytest.mark.parametrize("rows", [8, 5])
-def test_what_does_not_divide_is_left_to_layouts(rows, rng):
+def test_indivisible_products_use_layouts(rows, rng):
     mesh = dtensor.create_mesh({"rows": 2, "cols": 2})
     with tf.distribute.MeshStrategy(mesh, "batch:rows, in:rows, out:cols").scope():
         layer = tf.keras.layers.Dense(6)

@@ -63,7 +63,7 @@ def curves():
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", SINGLE + TOGETHER)
-def test_losses_of_twenty_steps_are_those_of_one_device(curves, name):
+def test_losses_of_twenty_steps_equal_one_device(curves, name):
     apart, first, last, _ = curves[name]
     assert apart < 1e-5
     assert last < first - 1
@@ -73,7 +73,7 @@ def test_losses_of_twenty_steps_are_those_of_one_device(curves, name):
     "numbers",
     ["3:4", *(pytest.param(f"{n}:{n + 10}", marks=pytest.mark.soak) for n in (0, 10, 20, 30, 40))],
 )
-def test_losses_of_random_combinations_are_those_of_one_device(numbers):
+def test_losses_of_random_combinations_equal_one_device(numbers):
     found = lines_of("proofs_on_eight_devices.py", "random", numbers)
     first, last = map(int, numbers.split(":"))
     assert len(found) == last - first

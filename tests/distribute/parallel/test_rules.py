@@ -60,7 +60,7 @@ def test_other_layers_and_forms_of_rules():
     assert found != specs(make, "gates:model")
 
 
-def test_layers_and_weights_with_names_of_their_own():
+def test_layers_and_weights_with_custom_names():
     class Twice(LAYERS.Layer):
         def build(self, shape):
             self.table = self.add_weight("table", (4, shape[-1], 8), dims="experts, embed, _")
@@ -208,7 +208,7 @@ def test_weights_that_rules_do_not_fit():
         specs(lambda: LAYERS.Dense(16, name="both").build([16]), "in:model, out:model")
 
 
-def test_rules_that_nothing_uses_are_warned_of():
+def test_unused_rules_warn():
     with pytest.warns(UserWarning, match=r"no weight of a model has a dimension named \['hiden'\]"):
         trained(mlp, STRATEGY(mesh(data=2, model=2), "batch:data, hiden:model"), steps=2)
 
@@ -256,13 +256,13 @@ def test_one_device_and_no_rules():
     assert model.predict(x, verbose=0).shape == (32, 8)
 
 
-def test_one_device_draws_as_without_a_strategy():
+def test_one_device_draws_like_no_strategy():
     make = lambda: tf.keras.Sequential([tf.keras.Input([16]), LAYERS.Dropout(0.5), LAYERS.Dense(8)])
     _, curves = trained(make, STRATEGY(mesh(data=1), "batch:data", zero=1), steps=2)
     np.testing.assert_allclose(curves["loss"], trained(make, steps=2)[1]["loss"], rtol=1e-5)
 
 
-def test_models_know_the_strategy_they_were_made_in():
+def test_models_store_their_strategy():
     class Own(tf.keras.Model):
         def __init__(self):
             super().__init__()
@@ -282,7 +282,7 @@ def test_models_know_the_strategy_they_were_made_in():
     assert dtensor.explain(model, x[:16], y[:16]).count("reduce-scatter") == 1
 
 
-def test_what_no_strategy_takes_is_said():
+def test_unsupported_arguments_are_named():
     with pytest.raises(ValueError, match="devices sum for a batch, and does nothing where no rule"):
         STRATEGY(mesh(data=2), "hidden:data", compress="int8")
     with pytest.raises(ValueError, match="is no regular expression of names"):

@@ -41,7 +41,7 @@ def test_named_tables_do_everything_once_and_in_order(name, devices, micro_batch
 
 @settings(max_examples=rounds(40, 500), deadline=None)
 @given(name=st.sampled_from(TRAINING), **SIZES)
-def test_text_gives_the_table_again(name, devices, micro_batches):
+def test_table_round_trips_through_text(name, devices, micro_batches):
     table = resolve_schedule(name, devices, micro_batches)
     again = Schedule.from_csv(table.to_csv(), exact=True)
     np.testing.assert_array_equal(again.table, table.table)
@@ -95,14 +95,14 @@ def test_weight_passes_fill_all_but_the_first_way_and_the_last(devices, more):
 
 @settings(max_examples=rounds(40, 500), deadline=None)
 @given(**SIZES)
-def test_weight_passes_apart_are_never_longer_than_whole_ones(devices, micro_batches):
+def test_separate_weight_passes_are_never_slower(devices, micro_batches):
     split, whole = (resolve_schedule(n, devices, micro_batches) for n in ("zero_bubble", "1f1b"))
     assert split.compute_bubble() <= whole.compute_bubble() + 1e-9
 
 
 @settings(max_examples=rounds(40, 500), deadline=None)
 @given(name=st.sampled_from([*TRAINING, "forward", "forward:2"]), **SIZES)
-def test_slots_hold_what_is_still_read(name, devices, micro_batches):
+def test_buffer_slots_are_not_overwritten_before_their_last_read(name, devices, micro_batches):
     """Plays the columns as the loop does: every read finds the micro-batch that was meant."""
     table = resolve_schedule(name, devices, micro_batches)
     columns = build_columns(table)
@@ -165,7 +165,7 @@ def test_tables_that_cannot_run_are_refused(rows, message):
         Schedule.from_rows(order(rows))
 
 
-def test_what_is_used_before_it_arrives_is_refused():
+def test_use_before_arrival_is_refused():
     with pytest.raises(
         ValueError,
         match="forward pass of micro-batch 0 in stage 1 in tick 0 needs the forward pass of micro-batch 0 in stage 0, "

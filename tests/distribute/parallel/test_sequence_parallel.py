@@ -136,7 +136,7 @@ def test_bytes_are_those_of_the_formulas():
             assert sum(c.sent * c.times for c in found) == expected * whole
 
 
-def test_memory_of_blocks_grows_with_the_sequence_and_not_its_square():
+def test_memory_grows_linearly_with_the_sequence():
     def temporaries(length):
         specs = [jax.ShapeDtypeStruct((1, length, 4, 16), jnp.float32)] * 3
 
@@ -190,7 +190,7 @@ def trained(scope, x):
     return model.fit(x, np.roll(x, -1, 1), batch_size=8, epochs=2, verbose=0, shuffle=False)
 
 
-def test_fit_with_split_sequences_gives_the_losses_of_one_device(rng):
+def test_fit_with_split_sequences_equals_one_device(rng):
     x = rng.integers(1, 20, (20, 16))
     x[::2, 12:] = 0
     expected = trained(contextlib.nullcontext(), x).history["loss"]
@@ -207,7 +207,7 @@ def test_fit_with_split_sequences_gives_the_losses_of_one_device(rng):
         np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=str(options))
 
 
-def test_what_split_sequences_refuse():
+def test_split_sequence_errors():
     mesh = dtensor.create_mesh({"data": 2, "seq": 2})
     x = tf.ones([2, 8, 6])
     rules = "batch:data, sequence:seq"

@@ -91,7 +91,7 @@ def test_predictions_of_interleaved_stages_gather_no_weights():
     assert {c.kind for c in step.collectives} == {"collective-permute", "all-reduce"}
 
 
-def test_equal_weights_have_arrays_of_their_own():
+def test_equal_weights_have_separate_arrays():
     shapes = [[(4, 3), (3,), (2,)], [(3,), (3, 4), (3,)], [(12,), (3,), (5,)]]
     stages = [
         {10 * s + i: jax.ShapeDtypeStruct(shape, np.float32) for i, shape in enumerate(of_stage)}

@@ -47,7 +47,7 @@ def choices_of(said, folder):
 
 
 @pytest.mark.parametrize(("said", "cells", "files"), [*rows()])
-def test_what_is_said_is_taken_and_tested(said, cells, files, tmp_path):
+def test_documented_settings_are_accepted_and_tested(said, cells, files, tmp_path):
     assert all(cells)
     tests = [t for path in files for t in ([*path.rglob("test_*.py")] if path.is_dir() else [path])]
     assert tests and all(re.search(r"^def test_", t.read_text(), re.MULTILINE) for t in tests)
@@ -114,7 +114,7 @@ TAKERS += [
 
 
 @pytest.mark.parametrize("system", ["DeepSpeed", "FairScale", "Colossal-AI"])
-def test_what_other_systems_become_is_there(system, tmp_path):
+def test_translated_settings_exist(system, tmp_path):
     options = {f.name for f in dataclasses.fields(tf.distribute.ParallelOptions)}
     taken = {"dims"}.union(*(inspect.signature(taker).parameters for taker in TAKERS))
     taken |= options | {"global_clipnorm"}

@@ -12,7 +12,7 @@ from dtensor.test_two_processes import in_two_processes
 PROGRAM = Path(__file__).with_name("in_two_processes.py")
 
 
-def test_two_processes_train_as_one_device(tmp_path):
+def test_two_processes_equal_one_device(tmp_path):
     found = [json.loads(out.splitlines()[-1]) for out in in_two_processes(PROGRAM, tmp_path)]
     curves = [losses for losses, *_ in found]
     rng = np.random.default_rng(3)

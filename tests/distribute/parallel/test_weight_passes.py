@@ -35,7 +35,7 @@ def operands(rng):
     return [jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes]
 
 
-def test_weights_that_nothing_follows_from():
+def test_weights_without_consumers():
     """Their gradients are zeros, which nobody has to keep."""
     x, kernel, other = jnp.ones((4, 8)), jnp.ones((8, 8)), jnp.ones((8, 3))
 

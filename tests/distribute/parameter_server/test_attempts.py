@@ -47,7 +47,7 @@ def decide(server, attempt, ballot):
     return server.exchange(Decision(CLOSURE, attempt, ballot), PullRequest())
 
 
-def test_what_one_server_has_done_the_other_does_too(servers):
+def test_servers_complete_an_attempt_together(servers):
     assert [s.stage(push(0, 1.0), (0, 0)) for s in servers] == [None, None]
     decide(servers[0], 0, (0, 0))
     # The worker dies here. Another one has other numbers, and hears that they come too late.
@@ -58,7 +58,7 @@ def test_what_one_server_has_done_the_other_does_too(servers):
     assert all(not s._attempts._staged for s in servers)
 
 
-def test_who_comes_back_too_late_is_refused(servers):
+def test_late_worker_is_refused(servers):
     for server in servers:
         server.stage(push(0, 1.0), (0, 0))
     assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [None, None]
@@ -73,7 +73,7 @@ def test_who_comes_back_too_late_is_refused(servers):
     assert values(servers) == [10.0, 10.0]
 
 
-def test_a_push_to_one_server_is_refused_too(servers):
+def test_push_to_one_server_is_also_refused(servers):
     assert servers[0].stage(push(1, 10.0), (0, 1)) is None
     assert servers[0].exchange(push(0, 1.0), PullRequest()).refused == 0
     decide(servers[0], 1, (0, 1))
@@ -81,7 +81,7 @@ def test_a_push_to_one_server_is_refused_too(servers):
     assert values(servers) == [10.0, 0.0]
 
 
-def test_servers_without_a_part_note_what_was_done(servers):
+def test_servers_without_a_part_record_the_attempt(servers):
     servers[0].exchange(push(0, 1.0), PullRequest())
     assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [CompletedAttempt(0, {}), None]
     for server in servers:
@@ -109,7 +109,7 @@ def told(servers):
     return found
 
 
-def test_each_server_is_told_once(servers, told):
+def test_each_server_is_notified_once(servers, told):
     exchanges = ServerClient(servers)
     changes, repeated = exchanges.push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 1.0)])
     assert not repeated and [c.clock for c in changes] == [s.clock for s in servers]
@@ -120,7 +120,7 @@ def test_each_server_is_told_once(servers, told):
     assert repeated and values(servers) == [1.0, 1.0]
 
 
-def test_the_server_with_the_largest_part_comes_first_and_much_is_staged(servers, told):
+def test_server_with_the_largest_part_is_first_and_large_parts_are_staged(servers, told):
     exchanges, part = ServerClient(servers), np.ones(MAX_FORWARDED_BYTES // 4, np.float32)
     for server in servers:
         server.create(2, np.zeros_like(part), "large")
@@ -133,7 +133,7 @@ def test_the_server_with_the_largest_part_comes_first_and_much_is_staged(servers
     assert values(servers) == [2.0, 1.0]
 
 
-def test_a_server_that_was_told_first_knows_the_others_parts(servers):
+def test_first_server_knows_the_parts_of_others(servers):
     exchange = servers[1].exchange
 
     def killed(message, *args):
@@ -151,7 +151,7 @@ def test_a_server_that_was_told_first_knows_the_others_parts(servers):
     assert exchange(push(0, 2.0), PullRequest()).repeated and values(servers) == [1.0, 2.0]
 
 
-def test_others_parts_are_known_until_they_are_done(servers):
+def test_parts_of_others_are_stored_until_done(servers):
     exchanges = ServerClient(servers)
 
     def known():
@@ -170,7 +170,7 @@ def test_others_parts_are_known_until_they_are_done(servers):
     assert repeated and values(servers) == [20.0, 20.0]
 
 
-def test_an_attempt_for_one_server_finishes_what_another_one_began(servers):
+def test_attempt_for_one_server_finishes_an_earlier_attempt(servers):
     for server in servers:
         server.stage(push(1, 10.0), (0, 1))
     decide(servers[0], 1, (0, 1))
@@ -179,7 +179,7 @@ def test_an_attempt_for_one_server_finishes_what_another_one_began(servers):
     assert repeated and values(servers) == [10.0, 10.0]
 
 
-def test_servers_that_die_between_two_parts_know_what_is_to_be_done(tmp_path):
+def test_servers_killed_between_two_parts_complete_them(tmp_path):
     class Dying:
         """A server that is killed before it does a message, or before it answers, and begins again."""
 
@@ -226,7 +226,7 @@ def test_servers_that_die_between_two_parts_know_what_is_to_be_done(tmp_path):
         assert found == [total, total], (closure, first, second, both)
 
 
-def test_a_worker_that_comes_too_late_has_the_later_attempt_finished(servers):
+def test_late_worker_completes_the_later_attempt(servers):
     for server in servers:
         server.stage(push(1, 10.0), (0, 1))
     decide(servers[1], 1, (0, 1))
@@ -235,7 +235,7 @@ def test_a_worker_that_comes_too_late_has_the_later_attempt_finished(servers):
     assert repeated and values(servers) == [10.0, 10.0]
 
 
-def test_a_failed_attempt_has_another_one_completed_or_none_applied(servers):
+def test_failed_attempt_is_completed_or_not_applied(servers):
     first = dataclasses.replace(push(0, 1.0), others={1: push(0, 2.0)})
     servers[0].exchange(first, PullRequest())
     client = ServerClient(servers)
@@ -249,7 +249,7 @@ def test_a_failed_attempt_has_another_one_completed_or_none_applied(servers):
     assert values(servers) == [1.0, 2.0]
 
 
-def test_an_attempt_that_fails_after_the_staging_of_another_one_is_noticed(servers):
+def test_failure_after_another_staging_is_noticed(servers):
     client, other = ServerClient(servers), ServerClient(servers)
     exchange = client._exchange_all
 
@@ -277,7 +277,7 @@ def test_a_push_does_not_wait_for_other_programs(servers):
     assert values(servers) == [2.0, 0.0]
 
 
-def test_a_server_that_comes_back_knows_what_was_staged(tmp_path):
+def test_restarted_server_restores_staged_parts(tmp_path):
     def service():
         return ServerService(0, str(tmp_path)).methods(pair()[0])
 

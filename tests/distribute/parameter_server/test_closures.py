@@ -28,7 +28,7 @@ def test_results_come_from_workers():
     assert coordinator.done()
 
 
-def test_there_is_one_coordinator_for_a_strategy():
+def test_strategy_has_one_coordinator():
     strategy = strategy_of()
     assert coordinated(strategy) is coordinated(strategy)
     with pytest.raises(ValueError, match=r"Only `tf.distribute.ParameterServerStrategy`"):
@@ -56,7 +56,7 @@ def test_additions_of_all_closures_add_up(compiled):
     np.testing.assert_array_equal(total.numpy(), [30.0, -435.0])
 
 
-def test_a_closure_sees_what_it_wrote_and_what_was_written_before_it_was_scheduled():
+def test_closure_reads_its_own_and_earlier_writes():
     strategy = strategy_of(workers=2)
     with strategy.scope():
         v = tf.Variable(1.0)
@@ -90,7 +90,7 @@ def test_assignments_set_and_later_additions_count():
     np.testing.assert_array_equal(v.numpy(), [6.0, 7.0])
 
 
-def test_branches_loops_and_inner_functions_write_as_they_do_elsewhere():
+def test_writes_in_branches_loops_and_inner_functions():
     strategy = strategy_of(workers=1)
     with strategy.scope():
         v, w = tf.Variable(0.0), tf.Variable(7.0)
@@ -134,7 +134,7 @@ def test_rows_are_scattered():
     np.testing.assert_array_equal(table.numpy()[:, 0], [0, 4, 0, -2])
 
 
-def test_every_worker_has_its_own_values():
+def test_per_worker_values():
     coordinator = coordinated(strategy_of(workers=2))
     values = tf.distribute.coordinator.PerWorkerValues([10, 20])
     index = tf.distribute.coordinator.experimental_get_current_worker_index
@@ -182,7 +182,7 @@ def fails(message="oh no"):
     raise ZeroDivisionError(message)
 
 
-def test_an_error_reaches_join_and_fetch_and_cancels_what_waits():
+def test_error_reaches_join_and_fetch_and_cancels_pending_closures():
     coordinator = coordinated(strategy_of(workers=1))
     hold = threading.Event()
     coordinator.schedule(hold.wait)
@@ -203,7 +203,7 @@ def test_an_error_reaches_join_and_fetch_and_cancels_what_waits():
 
 
 @pytest.mark.parametrize("ask", ["schedule", "done"])
-def test_an_error_is_raised_by_whoever_asks_next(ask):
+def test_error_is_raised_by_the_next_call(ask):
     coordinator = coordinated(strategy_of(workers=1))
     failed = coordinator.schedule(fails)
     with pytest.raises(ZeroDivisionError):
@@ -212,7 +212,7 @@ def test_an_error_is_raised_by_whoever_asks_next(ask):
         coordinator.schedule(fails) if ask == "schedule" else coordinator.done()
 
 
-def test_a_closure_that_fails_has_written_nothing():
+def test_failed_closure_writes_nothing():
     strategy = strategy_of(workers=1)
     with strategy.scope():
         v = tf.Variable(1.0)
@@ -228,7 +228,7 @@ def test_a_closure_that_fails_has_written_nothing():
     assert float(v) == 1.0
 
 
-def test_results_that_are_not_there_yet_say_so():
+def test_pending_results_are_reported():
     coordinator = coordinated(strategy_of(workers=1))
     hold = threading.Event()
     coordinator.schedule(hold.wait)
@@ -262,7 +262,7 @@ def test_results_that_are_not_there_yet_say_so():
     coordinator.join()
 
 
-def test_composite_tensors_come_and_go():
+def test_composite_arguments_and_results():
     coordinator = coordinated(strategy_of())
     rows = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([0, 4]), tf.constant([5, 3]))
 
@@ -280,7 +280,7 @@ def test_composite_tensors_come_and_go():
     np.testing.assert_array_equal(tf.sparse.to_dense(back[0]), back[1])
 
 
-def test_variables_of_the_coordinator_alone_are_named():
+def test_error_names_variables_local_to_the_coordinator():
     coordinator = coordinated(strategy_of())
     v = tf.Variable(1.0, name="stranger")
     with pytest.raises(tf.errors.FailedPreconditionError, match="stranger:0, which was not made"):
@@ -395,7 +395,7 @@ def test_closures_that_touch_no_variables_are_no_matter_of_servers(monkeypatch):
 # ---- variables -----------------------------------------------------------------------------
 
 
-def test_models_are_built_by_the_closure_that_calls_them_first():
+def test_first_closure_builds_the_model():
     class Model(tf.keras.Model):
         def __init__(self):
             super().__init__()
@@ -428,7 +428,7 @@ def test_models_are_built_by_the_closure_that_calls_them_first():
     assert int(optimizer.iterations) == 12
 
 
-def test_a_device_says_on_which_server_a_variable_is():
+def test_device_of_a_hosted_variable():
     strategy = strategy_of(servers=3)
     with strategy.scope():
         with tf.device("/job:ps/task:2/device:CPU:0"):

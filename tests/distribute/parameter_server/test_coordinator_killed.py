@@ -26,7 +26,7 @@ def running(pid):
         return False
 
 
-def test_another_coordinator_goes_on(tmp_path):
+def test_new_coordinator_continues_training(tmp_path):
     first = job(tmp_path, 10_000)
     pids, reached = [], 0
     for line in first.stdout:

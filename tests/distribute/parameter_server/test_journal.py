@@ -43,7 +43,7 @@ def names(folder):
     return sorted(p.name for p in folder.iterdir())
 
 
-def test_records_come_back_in_order(tmp_path):
+def test_records_are_read_in_order(tmp_path):
     journal = Journal(tmp_path)
     assert list(journal.recover()) == [None]
     for i in range(3):
@@ -53,7 +53,7 @@ def test_records_come_back_in_order(tmp_path):
     assert [(n, i, a.tolist()) for n, i, a in records] == [("n", i, [i] * 1000) for i in range(3)]
 
 
-def test_a_record_that_was_not_finished_is_left_out(tmp_path, caplog):
+def test_unfinished_record_is_ignored(tmp_path, caplog):
     journal = Journal(tmp_path)
     list(journal.recover())
     journal.append("whole")
@@ -73,7 +73,7 @@ def test_a_record_that_was_not_finished_is_left_out(tmp_path, caplog):
     assert recovered(tmp_path)[1] == ["whole", "after"]
 
 
-def test_a_snapshot_takes_the_place_of_records(tmp_path):
+def test_snapshot_replaces_records(tmp_path):
     journal = Journal(tmp_path)
     list(journal.recover())
     journal.append("before")
@@ -86,7 +86,7 @@ def test_a_snapshot_takes_the_place_of_records(tmp_path):
     assert names(tmp_path) == ["log.2", "log.3", "snapshot.2"]
 
 
-def test_a_disk_that_is_full_loses_nothing(tmp_path):
+def test_full_disk_loses_nothing(tmp_path):
     journal = Journal(tmp_path)
     list(journal.recover())
     journal.append("before")
@@ -107,7 +107,7 @@ def test_a_disk_that_is_full_loses_nothing(tmp_path):
     assert recovered(tmp_path) == ({"state": 1}, [])
 
 
-def test_what_was_left_at_a_snapshot_is_removed(tmp_path):
+def test_leftovers_of_a_snapshot_are_removed(tmp_path):
     journal = Journal(tmp_path)
     list(journal.recover())
     journal.write_snapshot("whole")
@@ -146,7 +146,7 @@ def test_no_flipped_bit_is_recovered(tmp_path):
     assert pickle.dumps(recovered(tmp_path)) == before
 
 
-def test_records_that_are_lost_or_twice_are_damage(tmp_path):
+def test_missing_or_repeated_records_are_damage(tmp_path):
     journal, ends = opened(tmp_path), [0]
     for record in ("a", "b", "c"):
         journal.append(record)
@@ -197,7 +197,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("turn", range(2, 10))
-def test_a_suspended_process_that_continues_changes_nothing(tmp_path, turn):
+def test_resumed_process_changes_nothing(tmp_path, turn):
     """Another process opens the journal while the first one is anywhere in a snapshot."""
     later = []
 
@@ -233,7 +233,7 @@ def test_a_suspended_process_that_continues_changes_nothing(tmp_path, turn):
             fenced.check_ownership()
 
 
-def test_processes_that_are_killed_and_suspended_lose_nothing(tmp_path):
+def test_killed_and_suspended_processes_lose_nothing(tmp_path):
     """Random histories of processes: what was acknowledged is found in order, once."""
     for seed in range(rounds(30, 2000)):
         generator = random.Random(seed)
@@ -285,7 +285,7 @@ def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["meshflow-servers-of-others"]
 
 
-def test_a_job_does_not_replay_the_journal_of_an_earlier_one(tmp_path):
+def test_journal_of_an_earlier_job_is_not_replayed(tmp_path):
     for _ in range(2):
         folder = JournalFolder(tmp_path)
         server = ServerService(0, str(folder.get_server_folder(0))).methods(pair()[0])
@@ -298,7 +298,7 @@ def test_a_job_does_not_replay_the_journal_of_an_earlier_one(tmp_path):
 
 
 @pytest.mark.parametrize("least", [0, 1 << 30])
-def test_a_server_begins_again_where_it_was(tmp_path, monkeypatch, least):
+def test_restarted_server_continues(tmp_path, monkeypatch, least):
     monkeypatch.setattr(Journal, "min_snapshot_bytes", least)
 
     def service():
@@ -326,7 +326,7 @@ def test_a_server_begins_again_where_it_was(tmp_path, monkeypatch, least):
     np.testing.assert_array_equal(service()["read"]((1,))[1][1], np.full(4, 192.0))
 
 
-def test_a_repeated_call_of_the_coordinator_does_not_follow_later_ones(tmp_path):
+def test_repeated_coordinator_call_is_not_applied_after_later_calls(tmp_path):
     def service():
         return ServerService(0, str(tmp_path)).methods(pair()[0])
 

@@ -53,7 +53,7 @@ def test_fit_learns(strategy):
     np.testing.assert_allclose(model.predict(X, verbose=0), Y, atol=0.5)
 
 
-def test_one_worker_computes_what_fit_does():
+def test_one_worker_equals_fit():
     single = tf.distribute.ParameterServerStrategy(engine="threads", workers=1)
     pairs = []
     for of in (single, None):
@@ -109,13 +109,13 @@ def test_arrays_are_shuffled_for_every_worker(strategy):
     assert history.history["val_loss"][-1] < history.history["val_loss"][0]
 
 
-def test_a_finite_dataset_says_how_long_an_epoch_is(strategy):
+def test_finite_dataset_determines_steps_per_epoch(strategy):
     model = make(strategy)
     model.fit(dataset(repeat=False), epochs=3, verbose=0)
     assert int(model.optimizer.iterations) == 3 * 8
 
 
-def test_a_model_is_compiled_in_the_scope_it_was_made_in(strategy):
+def test_compile_uses_the_scope_of_the_model(strategy):
     with strategy.scope():
         model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
         own = tf.keras.metrics.MeanSquaredError()
@@ -131,7 +131,7 @@ def test_a_model_is_compiled_in_the_scope_it_was_made_in(strategy):
         plain.compile("sgd", "mse")
 
 
-def test_what_must_be_given(strategy):
+def test_required_arguments(strategy):
     model = make(strategy)
     with pytest.raises(ValueError, match=r"DatasetCreator`, `steps_per_epoch`, `validation_steps`"):
         model.fit(tf.keras.utils.DatasetCreator(creator), verbose=0)
@@ -220,7 +220,7 @@ def test_an_error_of_a_worker_reaches_fit(strategy):
         model.fit(dataset(), steps_per_epoch=2, verbose=0)
 
 
-def test_models_are_saved_and_go_on(strategy, tmp_path):
+def test_saved_models_resume_training(strategy, tmp_path):
     with strategy.scope():
         optimizer = tf.keras.optimizers.Adam(0.05)
     model = make(strategy, optimizer)
@@ -262,7 +262,7 @@ def test_backups_resume_at_the_epoch(strategy, tmp_path):
     assert int(fit().optimizer.iterations) == 16
 
 
-def test_other_strategies_take_creators():
+def test_other_strategies_accept_dataset_creators():
     mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     model = make(mirrored)
     seen = []
@@ -291,7 +291,7 @@ def test_wrong_creators():
         model.fit(make_creator(creator), Y, steps_per_epoch=1)
 
 
-def test_metrics_whose_state_is_cut():
+def test_metrics_with_sharded_state():
     halves = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
     strategy = tf.distribute.ParameterServerStrategy(
         engine="threads", servers=2, variable_partitioner=halves

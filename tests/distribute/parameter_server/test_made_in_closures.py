@@ -32,7 +32,7 @@ class Model(tf.keras.Model):
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_models_are_built_by_the_closure_that_calls_them_first(strategy, coordinator, compiled):
+def test_first_closure_builds_the_model(strategy, coordinator, compiled):
     with strategy.scope():
         model, optimizer = Model(), tf.keras.optimizers.Adam(0.01)
         seen = tf.keras.metrics.Mean()
@@ -80,7 +80,7 @@ def test_initial_values_are_those_of_the_coordinator(coordinator):
         np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
-def test_variables_that_nothing_keeps_are_of_one_closure(strategy, coordinator):
+def test_unreferenced_variables_belong_to_one_closure(strategy, coordinator):
     def alone():
         mean, total = tf.keras.metrics.Mean(), tf.Variable(0.0)
         mean.update_state(3.0)
@@ -125,7 +125,7 @@ def test_a_variable_with_a_traced_initial_value_is_made_once(coordinator):
     assert once.total.numpy().tolist() == [11.0, 11.0]
 
 
-def test_an_error_where_variables_are_made_is_the_closures_own(coordinator):
+def test_error_in_variable_creation_is_raised_by_the_closure(coordinator):
     layer = tf.keras.layers.Dense(2)
 
     @tf.function

@@ -56,7 +56,7 @@ def test_closures_run_in_actors(strategy):
 
 
 @pytest.mark.parametrize("killed", [("worker", 0), ("ps", 0)])
-def test_killed_actors_are_replaced_and_nothing_counts_twice(strategy, killed):
+def test_killed_actors_are_replaced_without_double_updates(strategy, killed):
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     counter, optimizer, step = counting(strategy)
     for _ in range(20):

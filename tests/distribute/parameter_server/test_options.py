@@ -47,7 +47,7 @@ def pushing(strategy):
 # ---- staleness -----------------------------------------------------------------------------
 
 
-def test_a_gate_keeps_workers_together():
+def test_bounded_staleness_synchronizes_workers():
     gate, order = StalenessGate(0), []
     gate.enter(0)
     gate.enter(1)
@@ -66,7 +66,7 @@ def test_a_gate_keeps_workers_together():
     assert order == ["1 has finished", "second of 0"]
 
 
-def test_a_worker_without_work_holds_nobody_back():
+def test_idle_worker_does_not_block_others():
     gate = StalenessGate(0)
     for _ in range(5):
         gate.enter(0)
@@ -77,7 +77,7 @@ def test_a_worker_without_work_holds_nobody_back():
 
 
 @pytest.mark.parametrize("most", [0, 1, None])
-def test_staleness_is_bounded_and_told(most):
+def test_staleness_is_bounded_and_reported(most):
     strategy = strategy_of(workers=3, max_staleness=most)
     w, step = pushing(strategy)
     coordinator = coordinated(strategy)
@@ -154,7 +154,7 @@ def test_half_of_the_bytes_do():
     assert w.numpy()[1] != np.float32(-0.1)
 
 
-def test_what_is_left_out_is_sent_later():
+def test_omitted_gradients_are_sent_later():
     compress = Compressor(0.25)
     gradient, total = np.array([4.0, 3.0, -2.0, 1.0], np.float32), np.zeros(4, np.float32)
     for _ in range(40):
@@ -195,7 +195,7 @@ def test_schedule_waits_for_room():
     coordinator.join()
 
 
-def test_a_line_tells_how_it_goes(capfd):
+def test_progress_line(capfd):
     strategy = strategy_of(report_every=0.05)
     coordinator = coordinated(strategy)
     coordinator.schedule(lambda: time.sleep(0.3))
@@ -209,7 +209,7 @@ def test_a_line_tells_how_it_goes(capfd):
     assert told.count("1 steps, 0 retries, 0 preemptions, 0 restarts of servers, 0.0 MB sent") == 1
 
 
-def test_curves_and_profiles_tell_the_same(tmp_path):
+def test_curves_and_profiles_agree(tmp_path):
     strategy = strategy_of(log_dir=tmp_path)
     _, step = pushing(strategy)
     coordinator = coordinated(strategy)
@@ -253,7 +253,7 @@ def test_steps_of_the_coordinator_are_warned_of_once(caplog):
     )
 
 
-def test_variables_lie_beside_those_of_their_strategy_only():
+def test_colocation_requires_the_same_strategy():
     strategy = strategy_of()
     refused = pytest.raises(ValueError, match="must only be passed a variable")
     with refused, strategy.scope(), strategy.extended.colocate_vars_with(tf.constant(1.0)):

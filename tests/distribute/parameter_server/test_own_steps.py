@@ -81,7 +81,7 @@ def check(strategy, make, several):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_several_steps_of_one_closure_are_those_of_a_program_of_its_own(name):
+def test_several_steps_in_one_closure_equal_local_training(name):
     check(strategy_of(), OPTIMIZERS[name], in_python)
 
 
@@ -152,7 +152,7 @@ def test_steps_in_loops_of_several_workers_add_up(caplog):
     assert "with_momentum takes many steps" in caplog.text
 
 
-def test_a_closure_may_take_more_steps_than_one_message_has():
+def test_closure_with_more_steps_than_one_message():
     strategy = strategy_of()
     with strategy.scope():
         w, optimizer = tf.Variable([0.0]), tf.keras.optimizers.SGD(1.0)
@@ -165,7 +165,7 @@ def test_a_closure_may_take_more_steps_than_one_message_has():
     assert (float(w[0]), int(optimizer.iterations)) == (-70.0, 70)
 
 
-def test_a_closure_reads_what_it_has_trained():
+def test_closure_reads_its_trained_values():
     strategy = strategy_of()
     with strategy.scope():
         w, other = tf.Variable([1.0, 2.0]), tf.Variable(5.0)
@@ -190,7 +190,7 @@ def test_a_closure_reads_what_it_has_trained():
     assert int(optimizer.iterations) == 2
 
 
-def test_what_is_read_is_the_workers_and_what_stays_the_servers():
+def test_reads_are_local_and_state_is_on_servers():
     strategy = strategy_of(workers=3, servers=1)
     with strategy.scope():
         table, optimizer = (

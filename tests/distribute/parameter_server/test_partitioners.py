@@ -56,7 +56,7 @@ def test_wrong_arguments(make, message):
         PARTITIONERS.Partitioner()(tf.TensorShape([3]), tf.float32)
 
 
-def test_rows_left_over_go_to_the_first_shards():
+def test_remaining_rows_belong_to_the_first_shards():
     fixed = PARTITIONERS.FixedShardsPartitioner(3)
     assert compute_shard_sizes(fixed, [10, 2], tf.float32) == [4, 3, 3]
     assert compute_shard_sizes(fixed, [2, 2], "float32") == [1, 1]

@@ -70,7 +70,7 @@ def test_closures_run_in_other_processes(strategy, coordinator):
     assert set(seen) <= {0, 1}
 
 
-def test_training_matches_a_program_of_its_own(strategy, coordinator):
+def test_training_equals_local_training(strategy, coordinator):
     counter, w, optimizer, step = counting(strategy)
     for i in range(10):
         coordinator.schedule(step, args=(tf.fill([1000], float(i)),))
@@ -114,7 +114,7 @@ def test_rows_of_tables_are_pulled_as_rows(strategy, coordinator):
     assert last < 0
 
 
-def test_large_values_are_whole_while_others_change_them(strategy, coordinator):
+def test_reads_of_large_values_are_consistent_during_writes(strategy, coordinator):
     with strategy.scope():
         v = tf.Variable(np.zeros((2000, 160), np.float32))
         optimizer = tf.keras.optimizers.SGD(1.0, momentum=0.5)
@@ -172,7 +172,7 @@ def test_errors_have_the_traceback_of_the_worker(strategy, coordinator):
     assert "inner_function_of_closure" in str(raised.value.__cause__)
 
 
-def test_what_cannot_be_sent_is_named(strategy, coordinator):
+def test_unpicklable_objects_are_named(strategy, coordinator):
     lock = threading.Lock()
     coordinator.schedule(lambda: lock.locked())
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"'lock'.*cannot be sent to a worker"):
@@ -206,7 +206,7 @@ class Trainer:
         return self.total.read_value()
 
 
-def test_what_an_object_refers_to_is_missed_only_where_it_is_used(strategy, coordinator):
+def test_missing_references_fail_only_on_use(strategy, coordinator):
     trainer = Trainer(strategy, coordinator)
     assert trainer.last.fetch() == 3
     coordinator.schedule(trainer.add, args=(trainer.iterator,))
@@ -238,7 +238,7 @@ class Refusal(Exception):
         self.count = count
 
 
-def test_an_exception_keeps_its_class(strategy, coordinator):
+def test_exceptions_preserve_their_class(strategy, coordinator):
     def refuse():
         raise Refusal("all", 3)
 
@@ -283,7 +283,7 @@ def test_bad_results_arguments_and_datasets_are_named(strategy, coordinator):
     assert int(total) == 0
 
 
-def test_killed_workers_are_replaced_and_nothing_counts_twice(strategy, coordinator):
+def test_killed_workers_are_replaced_without_double_updates(strategy, coordinator):
     counter, _w, optimizer, step = counting(strategy)
     x = tf.ones([1000])
     coordinator.schedule(step, args=(x,))
@@ -300,7 +300,7 @@ def test_killed_workers_are_replaced_and_nothing_counts_twice(strategy, coordina
     assert strategy.cluster.counters["preemptions"] >= 1
 
 
-def test_a_killed_server_comes_back_with_all_it_had_done(strategy, coordinator):
+def test_killed_server_restores_all_updates(strategy, coordinator):
     counter, w, optimizer, step = counting(strategy)
     x = tf.ones([1000])
     total = 0
@@ -318,7 +318,7 @@ def test_a_killed_server_comes_back_with_all_it_had_done(strategy, coordinator):
     np.testing.assert_allclose(w.numpy(), v.numpy(), rtol=1e-5)
 
 
-def test_an_interrupted_read_does_not_leave_its_value_to_the_next_one(strategy, monkeypatch):
+def test_interrupted_read_does_not_affect_the_next_read(strategy, monkeypatch):
     with strategy.scope(), place_on_servers([0]):
         ones, twos = (tf.Variable(np.full(3, n, np.float32)) for n in (1, 2))
 
@@ -374,7 +374,7 @@ def test_a_damaged_journal_ends_the_job():
         made.cluster.stop()
 
 
-def test_a_worker_that_stands_still_is_replaced(strategy, coordinator):
+def test_stalled_worker_is_replaced(strategy, coordinator):
     counter, _w, _optimizer, step = counting(strategy)
     coordinator.schedule(step, args=(tf.ones([1000]),))
     coordinator.join()

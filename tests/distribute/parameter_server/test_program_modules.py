@@ -16,7 +16,7 @@ def module(name, **contents):
     return made
 
 
-def test_modules_that_hold_the_strategy_and_those_that_import_them(monkeypatch):
+def test_modules_that_refer_to_the_strategy(monkeypatch):
     strategy = object()
     model = types.SimpleNamespace()
     common = module("common", strategy=strategy, model=model, tf=tf, limit=3)

@@ -10,7 +10,7 @@ from meshflow.distribute.parameter_server.worker.worker import VariableRows
 SIZE = 1 << 20
 
 
-def test_buffers_are_filled_again_when_nobody_reads_them():
+def test_unreferenced_buffers_are_reused():
     pool = BufferPool()
     first, second = pool.get(SIZE), pool.get(SIZE)
     assert first is not second
@@ -21,7 +21,7 @@ def test_buffers_are_filled_again_when_nobody_reads_them():
     assert id(pool.get(SIZE)) == number
 
 
-def test_rows_of_arrays_that_others_read_are_replaced_in_a_copy():
+def test_rows_of_shared_arrays_are_replaced_in_a_copy():
     rows = VariableRows(np.full((1, 2), 5, np.float32), np.array([1]))
     array = jnp.ones((3, 2))
     values = {0: array}

@@ -10,7 +10,7 @@ from meshflow.distribute.parameter_server.worker.calls import Call
 from meshflow.distribute.parameter_server.worker.remote_worker import FunctionPickles, SentObjects
 
 
-def test_a_function_that_comes_again_among_many_others_is_there(monkeypatch):
+def test_repeated_function_is_cached_among_many(monkeypatch):
     for module in (remote_worker, worker_service):
         monkeypatch.setattr(module, "MAX_FUNCTIONS", 16)
     strategy = ParameterServerStrategy(engine="threads", workers=2)

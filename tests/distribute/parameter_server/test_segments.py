@@ -43,7 +43,7 @@ def segments_of(wire):
     return [s for found in wire._outgoing._by_size.values() for s in found]
 
 
-def test_arrays_arrive_and_their_memory_is_used_again(wires):
+def test_arrays_arrive_and_their_memory_is_reused(wires):
     a, b = wires
     for i in range(5):
         a.send({"large": LARGE + i, "small": np.float32(i), "readonly": np.broadcast_to(1.0, (3,))})
@@ -54,7 +54,7 @@ def test_arrays_arrive_and_their_memory_is_used_again(wires):
     assert len(segments_of(a)) == 1
 
 
-def test_what_is_still_in_use_is_not_written_over(wires):
+def test_memory_in_use_is_not_overwritten(wires):
     a, b = wires
     kept = []
     for i in range(3):
@@ -65,7 +65,7 @@ def test_what_is_still_in_use_is_not_written_over(wires):
     assert len(segments_of(a)) == 3
 
 
-def test_devices_take_what_arrives_without_a_copy(wires):
+def test_received_arrays_are_put_on_devices_without_a_copy(wires):
     a, b = wires
     frozen = LARGE.copy()
     frozen.flags.writeable = False  # as those of device arrays
@@ -107,7 +107,7 @@ def placed_array(wire, value):
         return transfers.transfer(LARGE + np.float32(value))
 
 
-def test_what_a_device_makes_is_sent_without_a_copy(wires, kernels):
+def test_device_results_are_sent_without_a_copy(wires, kernels):
     a, b = wires
     made = placed_array(a, 1)
     assert a.can_share(made)
@@ -123,7 +123,7 @@ def test_what_a_device_makes_is_sent_without_a_copy(wires, kernels):
         np.testing.assert_array_equal(array, LARGE + 1)
 
 
-def test_what_either_side_has_is_not_written_over(wires, kernels):
+def test_memory_used_by_either_side_is_not_overwritten(wires, kernels):
     a, b = wires
     made = placed_array(a, 1)
     a.send(made)
@@ -141,7 +141,7 @@ def test_what_either_side_has_is_not_written_over(wires, kernels):
         np.testing.assert_array_equal(array, LARGE + np.float32(value))
 
 
-def test_what_a_worker_has_is_not_changed_because_another_one_asks(kernels, compile_tier):
+def test_values_of_a_worker_are_unchanged_by_requests_of_others(kernels, compile_tier):
     shape, service = (1000, 300), ServerService(0, None)
     held = functools.partial(service._server.resolve, 1)
     ends = [pair() for _ in range(2)]
@@ -182,7 +182,7 @@ def test_what_a_worker_has_is_not_changed_because_another_one_asks(kernels, comp
     np.testing.assert_array_equal(seen.view(np.float32).reshape(shape), ones)
 
 
-def test_whole_updates_are_made_where_a_worker_reads_them(kernels, monkeypatch):
+def test_dense_updates_are_written_into_shared_memory(kernels, monkeypatch):
     monkeypatch.setattr(array_updates, "MIN_BYTES", 1 << 20)
     shape, service = (1000, 300), ServerService(0, None)
     held = functools.partial(service._server.resolve, 1)
@@ -220,7 +220,7 @@ def test_other_sizes_and_other_threads_get_other_memory(wires, kernels):
     assert all(segment.is_free for segment in segments_of(a))
 
 
-def test_arrays_outlive_the_connection_that_they_were_made_for(kernels):
+def test_arrays_outlive_their_connection(kernels):
     a, b = pair()
     made = placed_array(a, 1)
     address = made.unsafe_buffer_pointer()
@@ -236,7 +236,7 @@ def test_arrays_outlive_the_connection_that_they_were_made_for(kernels):
     assert address not in output_buffers._retained
 
 
-def test_spares_of_a_lost_connection_are_not_used_for_the_next(wires, kernels):
+def test_free_segments_of_a_lost_connection_are_not_reused(wires, kernels):
     server, spares = types.SimpleNamespace(connection=wires[0]), ArrayPool()
     about = server, LARGE.shape, LARGE.dtype
     first = spares.get(*about)
@@ -259,7 +259,7 @@ def test_spares_of_a_lost_connection_are_not_used_for_the_next(wires, kernels):
         wire.close()
 
 
-def test_segments_that_nothing_needs_any_more_are_given_up(wires):
+def test_unused_segments_are_released(wires):
     a, b = wires
     a.send(LARGE)
     assert b.receive().nbytes == LARGE.nbytes
@@ -270,7 +270,7 @@ def test_segments_that_nothing_needs_any_more_are_given_up(wires):
     assert b._incoming._mappings == {}
 
 
-def test_without_room_arrays_go_through_the_connection(wires, monkeypatch):
+def test_arrays_are_sent_by_the_connection_if_shared_memory_is_full(wires, monkeypatch):
     monkeypatch.setattr(shared_memory, "_MAX_TOTAL_BYTES", 0)
     a, b = wires
     seen = []

@@ -16,7 +16,7 @@ SOURCE = pathlib.Path(tf.__file__).parent.parent
 CLUSTER = {"worker": ["localhost:2222", "localhost:2223"], "ps": ["localhost:2224"]}
 
 
-def test_what_a_server_is():
+def test_server_attributes():
     spec = tf.train.ClusterSpec(CLUSTER)
     server = tf.distribute.Server(spec, job_name="worker", task_index=1, start=False)
     assert server.target == "grpc://localhost:2223"

@@ -23,7 +23,7 @@ def strategy():
     made.cluster.stop()
 
 
-def test_variables_are_cut_and_lie_on_several_servers(strategy):
+def test_variables_are_sharded_over_servers(strategy):
     with strategy.scope():
         table = tf.Variable(np.arange(64, dtype="f").reshape(16, 4), name="table")
         small = tf.Variable([1.0, 2.0])
@@ -36,7 +36,7 @@ def test_variables_are_cut_and_lie_on_several_servers(strategy):
     np.testing.assert_array_equal(table[15], np.arange(60, 64) + 1)
 
 
-def test_variables_whose_shape_is_given_are_cut_too(strategy):
+def test_variables_with_explicit_shape_are_sharded(strategy):
     with strategy.scope():
         made = tf.Variable(lambda: tf.ones([16, 4]), shape=[16, 4], dtype=tf.float32)
         loose = tf.Variable(tf.ones([16, 4]), shape=[None, 4])

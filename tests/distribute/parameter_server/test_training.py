@@ -67,7 +67,7 @@ def stepping(model, optimizer, metric):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_one_worker_trains_as_a_program_of_its_own(name):
+def test_one_worker_equals_local_training(name):
     model, optimizer, metric = model_of(), OPTIMIZERS[name](), tf.keras.metrics.Mean()
     step, (x, y) = stepping(model, optimizer, metric), regression()
     losses = [float(step(tf.constant(a), tf.constant(b))) for a, b in zip(x, y, strict=True)]
@@ -199,7 +199,7 @@ def test_an_optimizer_may_have_been_looked_at_before():
     assert float(w) == 0.25
 
 
-def test_what_cannot_be_hosted_is_named():
+def test_error_names_objects_that_cannot_be_hosted():
     strategy = strategy_of()
     with strategy.scope(), pytest.raises(ValueError, match=r"words:0.*string"):
         tf.Variable(["a"], name="words")
@@ -244,7 +244,7 @@ def test_servers_gather_the_gradients_of_several_steps(clipping):
     assert hosted[2][0][0] < 1
 
 
-def test_no_server_alone_clips_the_norm_of_all_gradients():
+def test_global_norm_clipping_uses_all_servers():
     strategy = strategy_of()
     with strategy.scope():
         variables = [tf.Variable(1.0), tf.Variable(1.0)]

@@ -27,7 +27,7 @@ class Unknown:
         return refuse, ()
 
 
-def test_who_calls_hears_of_a_message_that_cannot_be_unpickled():
+def test_caller_receives_unpickling_errors():
     here, there = pair()
     answering = threading.Thread(target=answer_calls, args=(there, {"twice": lambda x: 2 * x}))
     answering.start()
@@ -42,7 +42,7 @@ def test_who_calls_hears_of_a_message_that_cannot_be_unpickled():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_an_interrupted_call_does_not_leave_its_answer_to_the_next_one(error, monkeypatch):
+def test_interrupted_call_does_not_affect_the_next_call(error, monkeypatch):
     here, there = pair()
     answering = threading.Thread(target=answer_calls, args=(there, {"twice": lambda x: 2 * x}))
     answering.start()

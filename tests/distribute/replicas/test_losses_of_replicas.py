@@ -30,7 +30,7 @@ def batches(strategy):
 
 
 @pytest.mark.parametrize("loss", ["mse", tf.keras.losses.MeanSquaredError(reduction="sum")])
-def test_a_models_own_step_on_replicas_is_that_on_the_whole_batch(strategy, loss):
+def test_custom_step_on_replicas_equals_the_global_batch(strategy, loss):
     plain = build(loss)
     plain.train_on_batch(X, Y)
     with strategy.scope():
@@ -45,7 +45,7 @@ def test_a_models_own_step_on_replicas_is_that_on_the_whole_batch(strategy, loss
     assert {m.name: float(m.result()) for m in model.metrics} == pytest.approx(wanted, rel=1e-5)
 
 
-def test_a_mean_over_one_replicas_examples_is_refused(strategy):
+def test_mean_over_the_examples_of_one_replica_is_refused(strategy):
     means = tf.keras.losses.MeanSquaredError()
     sums = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.SUM)
     with pytest.raises(ValueError, match=r"Reduction\.SUM` or `tf\.keras\.losses\.Reduction\.NONE"):
@@ -87,7 +87,7 @@ def test_results_and_states_of_metrics_in_replicas(strategy, compiled):
     assert [float(o) for o in over.values] == [1.0, 1.0]
 
 
-def test_what_only_the_whole_program_may_do(strategy):
+def test_calls_allowed_only_in_cross_replica_context(strategy):
     for call in (
         lambda: strategy.run(lambda: 1),
         lambda: strategy.reduce("SUM", tf.constant(1.0), axis=None),
@@ -113,7 +113,7 @@ ALGORITHMS = [
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_reductions_by_hand(strategy, algorithm):
+def test_manual_reductions(strategy, algorithm):
     value = strategy.experimental_distribute_values_from_function(
         lambda c: tf.constant(c.replica_id_in_sync_group + 1.0)
     )
@@ -143,7 +143,7 @@ def test_reductions_of_slices_and_by_users():
     assert tf.distribute.InputReplicationMode.PER_WORKER.value == "PER_WORKER"
 
 
-def test_a_models_strategy_and_its_own_step(strategy):
+def test_model_strategy_with_a_custom_step(strategy):
     class Scaled(tf.keras.Model):
         def __init__(self):
             super().__init__()

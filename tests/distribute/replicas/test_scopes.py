@@ -51,7 +51,7 @@ def test_constants_are_reduced_too(compiled):
     assert [float(t) for t in total.values] == [4.0, 4.0] and float(v) == 2.0
 
 
-def test_a_function_is_traced_anew_for_replicas():
+def test_function_is_traced_separately_for_replicas():
     @tf.function
     def rank():
         return tf.distribute.get_replica_context().replica_id_in_sync_group + 0

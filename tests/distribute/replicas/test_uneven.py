@@ -57,7 +57,7 @@ def one_device():
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_custom_loop_is_as_on_one_device(compiled, one_device):
+def test_custom_loop_with_uneven_batches_equals_one_device(compiled, one_device):
     weights, losses, mean = one_device
     for count in (2, 4):
         others, losses_of_many, mean_of_many = train(mirrored(count), compiled)
@@ -80,7 +80,7 @@ def test_replica_without_rows():
     assert np.sort(strategy.gather(x, axis=0)).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_collectives_meet():
+def test_replicas_execute_the_same_collectives():
     strategy = mirrored(2)
     uneven = strategy.experimental_distribute_values_from_function(
         lambda c: tf.constant([[1.0, 2.0], [3.0]][c.replica_id_in_sync_group])
@@ -112,7 +112,7 @@ def test_gradients_flow_through_uneven_replicas():
     assert float(tape.gradient(loss, w)) == 24.0
 
 
-def test_what_cannot_meet_is_refused():
+def test_divergent_collectives_are_refused():
     strategy = mirrored(2)
     uneven = strategy.experimental_distribute_values_from_function(
         lambda c: tf.constant([[1.0, 2.0], [3.0]][c.replica_id_in_sync_group])

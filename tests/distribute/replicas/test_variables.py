@@ -36,7 +36,7 @@ def test_copies_of_a_mirrored_variable(strategy):
     assert lines[2] == "  1: <tf.Variable 'v/replica_1:0' shape=() dtype=float32, numpy=3.0>"
 
 
-def test_parts_of_a_variable_synchronized_on_read(strategy):
+def test_replica_values_of_a_sync_on_read_variable(strategy):
     v = on_read(strategy, 1.0, SUM)
     # Every replica starts with the initial value; what is assigned from outside is shared out.
     assert [float(p) for p in v.values] == [1.0, 1.0] and float(v) == 2.0
@@ -50,7 +50,7 @@ def test_parts_of_a_variable_synchronized_on_read(strategy):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_run_returns_the_replicas_own_values(strategy, compiled):
+def test_run_returns_per_replica_values(strategy, compiled):
     v = on_read(strategy, 0.0, MEAN)
 
     def step():
@@ -112,7 +112,7 @@ def test_quotients_of_integer_rows_are_integers():
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_initial_values_that_replicas_compute_are_the_first_ones(strategy, compiled):
+def test_initial_value_of_the_first_replica_is_used(strategy, compiled):
     made = {}
 
     def step(x):

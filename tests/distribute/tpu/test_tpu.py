@@ -75,7 +75,7 @@ def test_losses_are_not_scaled_with_central_storage():
         strategy.run(lambda: optimizer.apply_gradients([(tf.constant(1.0), v)]))
 
 
-def test_no_tpu_says_what_was_looked_for():
+def test_missing_tpu_error_names_the_search():
     for make in (
         lambda: tf.distribute.cluster_resolver.TPUClusterResolver("local"),
         tf.distribute.TPUStrategy,

@@ -82,7 +82,7 @@ def test_bad_arguments():
         applications.MobileNetV3Small(minimalistic=True, alpha=0.75)
 
 
-def test_constructors_are_functions_with_signatures_of_their_own():
+def test_constructors_are_functions_with_explicit_signatures():
     make = applications.ConvNeXtTiny
     assert pickle.loads(pickle.dumps(make)) is make
     parameters = inspect.signature(make).parameters
@@ -117,7 +117,7 @@ PIXELS = np.array([[[[0.0, 100.0, 255.0]]]], "f4")
         ("efficientnet", [0.0, 100.0, 255.0]),
     ],
 )
-def test_images_as_networks_want_them(module, expected):
+def test_preprocess_input(module, expected):
     preprocess = getattr(applications, module).preprocess_input
     for images in (PIXELS, tf.constant(PIXELS)):
         found = preprocess(images)

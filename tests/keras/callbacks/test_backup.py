@@ -161,7 +161,7 @@ def test_in_the_scope_of_a_strategy(tmp_path):
         assert_same_bits(run(tmp_path / "b")[0], expected)
 
 
-def test_kept_backup_and_finished_training(tmp_path):
+def test_preserved_backup_and_finished_training(tmp_path):
     fresh_process()
     model = make_model()
     backup = tf.keras.callbacks.experimental.BackupAndRestore(tmp_path, delete_checkpoint=False)
@@ -183,7 +183,7 @@ def test_wrong_arguments(tmp_path):
         tf.keras.callbacks.BackupAndRestore(tmp_path, save_freq=False)
 
 
-def test_process_that_is_told_to_end_saves_first(tmp_path):
+def test_terminated_process_saves_first(tmp_path):
     class Tell(tf.keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             if batch == 2:

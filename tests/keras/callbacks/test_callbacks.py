@@ -20,7 +20,7 @@ def model(rate=0.1):
 X, Y = np.ones((8, 2), np.float32), np.ones((8, 1), np.float32)
 
 
-def test_hooks_come_in_order():
+def test_hooks_are_called_in_order():
     calls = []
 
     class Recorder(callbacks.Callback):
@@ -222,7 +222,7 @@ def test_logs_are_always_dictionaries():
     assert kinds == {dict}
 
 
-def test_a_list_of_callbacks_takes_keywords():
+def test_callback_list_accepts_keywords():
     seen = []
 
     class Record(tf.keras.callbacks.Callback):

@@ -134,7 +134,7 @@ def test_checkpoints_that_do_not_fit(tmp_path):
         tf.keras.utils.SidecarEvaluator(make(), DATA, path, max_evaluations=0)
 
 
-def test_a_checkpoint_that_is_gone_is_left_out(tmp_path, monkeypatch, caplog):
+def test_deleted_checkpoint_is_skipped(tmp_path, monkeypatch, caplog):
     trained(tmp_path / "ckpt", 1)
     latest = tf.train.latest_checkpoint(str(tmp_path / "ckpt"))
     paths = [str(tmp_path / "ckpt" / "ckpt-0"), latest]
@@ -147,7 +147,7 @@ def test_a_checkpoint_that_is_gone_is_left_out(tmp_path, monkeypatch, caplog):
     assert len(report.seen) == 1 and "which cannot be read" in caplog.text
 
 
-def test_it_waits_for_a_first_checkpoint(tmp_path, monkeypatch):
+def test_evaluator_waits_for_a_first_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(sidecar_evaluator, "LOG_INTERVAL_SECONDS", 0.01)
     evaluator = tf.keras.utils.SidecarEvaluator(make(), DATA, tmp_path / "new", max_evaluations=1)
     thread = threading.Thread(target=evaluator.start)

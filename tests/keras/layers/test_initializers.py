@@ -189,7 +189,7 @@ def test_names_and_configurations(name):
         assert isinstance(initializers.get(snake), cls)
 
 
-def test_own_initializers():
+def test_custom_initializers():
     class Rising(initializers.Initializer):
         def __init__(self, start=0.0):
             self.start = start
@@ -259,7 +259,7 @@ def test_weights_after_a_program_s_seed_are_those_of_keras():
     assert [m.tolist() for m in masks] == [[1, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0]]
 
 
-def test_each_projection_of_an_attention_layer_has_weights_of_its_own():
+def test_attention_projections_have_separate_weights():
     tf.keras.utils.set_random_seed(42)
     for layer, shape in (
         (tf.keras.layers.LSTM(3), (2, 4, 5)),

@@ -377,7 +377,7 @@ def test_policies():
     assert all(w.dtype == tf.float32 for w in model.weights)
 
 
-def test_a_deleted_weight_is_none_of_the_layers():
+def test_deleted_weight_is_untracked():
     layer = tf.keras.layers.Layer(dtype="mixed_bfloat16")
     layer.x = layer.add_weight("x", (2,), initializer="ones", regularizer="l2")
     layer.y = layer.again = layer.add_weight("y", (2,))

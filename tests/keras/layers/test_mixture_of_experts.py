@@ -211,7 +211,7 @@ def test_in_a_model_by_fit_in_bfloat16_saved_and_copied(rng, tmp_path):
     )
 
 
-def test_each_expert_begins_like_a_dense_layer():
+def test_each_expert_is_initialized_like_a_dense_layer():
     layer = MoE(64, 32)
     layer.build((None, 96))
     limit = (6 / (96 + 32)) ** 0.5

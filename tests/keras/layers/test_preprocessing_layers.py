@@ -115,7 +115,7 @@ def test_bad_argument(layer, message):
         layer()
 
 
-def test_what_is_not_available_says_so():
+def test_unavailable_arguments_are_errors():
     with pytest.raises(NotImplementedError, match="Unknown `fill_mode` foo"):
         layers.RandomZoom(0.1, fill_mode="foo")
     with pytest.raises(NotImplementedError, match="Value not recognized for `interpolation`"):
@@ -140,7 +140,7 @@ LEARNT = {
 
 @pytest.mark.parametrize("name", LEARNT)
 @pytest.mark.parametrize("ending", ["keras", "h5"])
-def test_saved_models_keep_what_was_learnt(name, ending, tmp_path):
+def test_saved_models_contain_adapted_state(name, ending, tmp_path):
     layer, data = LEARNT[name]
     if name not in ("Hashing", "CategoryEncoding"):
         layer.adapt(data)
@@ -221,7 +221,7 @@ def test_functions_standardize_and_split():
     assert layer.get_vocabulary() == ["", "[UNK]", "c", "b", "a"]
 
 
-def test_states_are_learnt_anew_and_batch_by_batch():
+def test_adapt_resets_and_update_state_accumulates():
     layer = layers.StringLookup()
     layer.adapt(["x"])
     layer.adapt(["y"])
@@ -238,7 +238,7 @@ def test_states_are_learnt_anew_and_batch_by_batch():
     assert copy.get_vocabulary() == source.get_vocabulary()
 
 
-def test_own_preprocessing_layer():
+def test_custom_preprocessing_layer():
     class Largest(layers.experimental.preprocessing.PreprocessingLayer):
         def build(self, shape):
             self.largest = self.add_weight("largest", (), trainable=False, initializer="zeros")
@@ -276,14 +276,14 @@ def test_symbolic_shapes():
     assert model.predict(data, verbose=0).shape == (2, 2)
 
 
-def test_a_lookup_of_single_strings_begins_a_sequential_model():
+def test_string_lookup_as_first_layer_of_a_sequential_model():
     lookup = tf.keras.layers.StringLookup(mask_token=None)
     lookup.adapt(tf.data.Dataset.from_tensor_slices(["a", "b", "a"]))
     model = tf.keras.Sequential([lookup, tf.keras.layers.Embedding(3, 2)])
     assert model(tf.constant(["a", "b", "c"])).shape == (3, 2)
 
 
-def test_a_model_that_begins_with_an_adapted_layer():
+def test_model_with_an_adapted_first_layer():
     table = np.arange(12.0).reshape(4, 3)
     layer = tf.keras.layers.Normalization(axis=-1)
     layer.adapt(table)
@@ -293,7 +293,7 @@ def test_a_model_that_begins_with_an_adapted_layer():
     assert model(table).shape == (4, 2)
 
 
-def test_images_as_keras_3_takes_them():
+def test_image_layers_accept_inputs_of_keras_3():
     images = np.random.default_rng(0).normal(size=(2, 4, 6, 3)).astype("float32")
     turned = np.moveaxis(images, -1, 1)
     for make in (

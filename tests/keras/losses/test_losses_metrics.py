@@ -129,7 +129,7 @@ def test_metrics_inside_functions_and_names():
     assert float(mean.result()) == 3 and mean.name == "loss"
 
 
-def test_state_has_only_what_is_counted():
+def test_confusion_state_has_only_required_counts():
     shapes = {
         "Precision": ["true_positives", "false_positives"],
         "Recall": ["true_positives", "false_negatives"],
@@ -189,7 +189,7 @@ def test_classes_out_of_range_are_not_counted_as_others():
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_cross_entropies_of_saturated_probabilities_go_by_their_logits(traced):
+def test_cross_entropy_of_saturated_probabilities_uses_logits(traced):
     layers = {
         "sigmoid": (tf.keras.layers.Dense(1, "sigmoid", kernel_initializer="ones"), [[0], [1]]),
         "softmax": (tf.keras.layers.Dense(2, "softmax", kernel_initializer="ones"), [[0], [1]]),
@@ -215,13 +215,13 @@ def test_cross_entropies_of_saturated_probabilities_go_by_their_logits(traced):
             np.testing.assert_allclose(gradient, [[50.0 + 60.0]], atol=1e-4)
 
 
-def test_logits_where_probabilities_are():
+def test_logits_of_probabilities():
     probabilities = tf.keras.activations.sigmoid(tf.constant([[2.0]]))
     with pytest.warns(UserWarning, match="produced by a Sigmoid activation"):
         tf.keras.losses.binary_crossentropy([[1.0]], probabilities, from_logits=True)
 
 
-def test_configurations_have_what_keras_takes():
+def test_configurations_have_the_keys_of_keras():
     loss = losses.SparseCategoricalCrossentropy(from_logits=True)
     assert "axis" not in loss.get_config()
     with pytest.raises(TypeError, match="axis"):

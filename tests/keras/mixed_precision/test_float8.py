@@ -42,7 +42,7 @@ def close(found, wanted, atol=0.0):
     np.testing.assert_allclose(np.asarray(found, "f4"), wanted, rtol=2**-7, atol=atol or 1e-6)
 
 
-def test_dense_computes_what_numpy_computes(rng):
+def test_dense_equals_numpy(rng):
     policy = tf.keras.mixed_precision.Policy("mixed_float8", amax_history_length=3)
     layer = LAYERS.Dense(5, use_bias=False, dtype=policy)
     layer.build((None, 8))
@@ -87,7 +87,7 @@ def test_rounding_is_that_of_the_formats(rng):
     np.testing.assert_array_equal(float8.round_scaled(x, np.float32(1), E4M3), [448.0, -448.0])
 
 
-def test_magnitudes_of_no_use_give_usable_scales():
+def test_degenerate_magnitudes_have_usable_scales():
     for value in (0.0, 1e-45, 1e-30, 3e38, np.inf):
         scale = float(float8.compute_scale(np.float32(value), E5M2))
         assert 0 < scale < np.inf and 0 < 1 / scale < np.inf
@@ -252,7 +252,7 @@ def test_training_in_every_way_remembers_the_same(rng):
             np.testing.assert_allclose(found, wanted, atol=2e-3)
 
 
-def test_inference_remembers_nothing(rng):
+def test_inference_updates_no_history(rng):
     x, y = data(rng)
     made = model()
     made.evaluate(x, y, verbose=0)
@@ -386,7 +386,7 @@ def test_policies_are_configurations():
             Policy(name, amax_history_length=length)
 
 
-def test_without_float8_units_the_error_says_what_is_there(monkeypatch):
+def test_missing_float8_units_error_names_the_device(monkeypatch):
     monkeypatch.delenv(float8.EMULATION_VARIABLE)
     with pytest.raises(tf.errors.UnimplementedError) as error:
         tf.keras.mixed_precision.set_global_policy("mixed_float8")
@@ -409,7 +409,7 @@ def test_without_float8_units_the_error_says_what_is_there(monkeypatch):
     assert float8.find_unavailability_reason() is None
 
 
-def test_mirrored_training_remembers_what_one_device_does(rng):
+def test_mirrored_training_has_the_history_of_one_device(rng):
     x, y = data(rng)
     alone = model()
     alone.fit(x, y, batch_size=16, shuffle=False, verbose=0)

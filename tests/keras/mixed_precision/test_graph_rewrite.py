@@ -80,7 +80,7 @@ def test_eager_ops_are_not_rewritten():
     assert float(tf.matmul(x, x)[0, 0]) == pytest.approx(1.001**2, abs=1e-6)
 
 
-def test_explain_takes_functions_and_models():
+def test_explain_accepts_functions_and_models():
     x = tf.ones([2, 3])
     model = tf.keras.Sequential([tf.keras.layers.Dense(2, "relu", input_shape=(3,))])
     for fn in (tf.function(model), model, lambda x: model(x)):

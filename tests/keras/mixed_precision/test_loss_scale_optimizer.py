@@ -154,7 +154,7 @@ def test_compile_wraps_under_mixed_float16_only():
     assert model.optimizer is own
 
 
-def test_hyperparameters_are_the_inner_ones():
+def test_hyperparameters_belong_to_the_inner_optimizer():
     optimizer = mixed_precision.LossScaleOptimizer(tf.keras.optimizers.Adam(0.5, beta_1=0.8))
     assert float(optimizer.learning_rate) == 0.5 and optimizer.lr is optimizer.learning_rate
     optimizer.learning_rate = 0.25
@@ -174,7 +174,7 @@ def test_hyperparameters_are_the_inner_ones():
     assert "beta_1" in dir(optimizer) and "amsgrad" in dir(optimizer.inner_optimizer)
 
 
-def test_its_weights_are_the_inner_ones():
+def test_weights_belong_to_the_inner_optimizer():
     optimizer = mixed_precision.LossScaleOptimizer(SGD(0.5), initial_scale=16)
     v = tf.Variable(1.0)
     step(optimizer, v, 1.0)

@@ -36,7 +36,7 @@ def test_a_layer_may_infer_its_dtype():
     assert layer.dtype == "float16"
 
 
-def test_policies_list_the_known_ones():
+def test_policy_names():
     with pytest.raises(ValueError, match=r"'mixed_bfloat16', 'mixed_float16'.*'float32'"):
         mixed_precision.Policy("mixed_float12")
     with pytest.raises(ValueError, match="have been removed"):
@@ -45,7 +45,7 @@ def test_policies_list_the_known_ones():
     assert mixed_precision.dtype_policy().name == "mixed_bfloat16"
 
 
-def test_policies_of_own_classes_come_back():
+def test_custom_policy_classes_round_trip():
     class Own(mixed_precision.Policy):
         pass
 
@@ -67,7 +67,7 @@ def test_a_loss_scale_without_float16_is_warned_of(caplog):
     assert "only useful for float16 policies" in caplog.text and "loss_scale=2.0" in caplog.text
 
 
-def test_float16_is_refused_where_losses_are_not_scaled():
+def test_float16_requires_loss_scaling():
     with tf.distribute.experimental.CentralStorageStrategy().scope():
         with pytest.raises(ValueError, match=r"CentralStorageStrategy.*mixed_float16"):
             tf.keras.layers.Dense(1, dtype="mixed_float16")
@@ -79,7 +79,7 @@ def test_layers_of_before_2_4_read_the_private_compute_dtype():
     assert layer._compute_dtype == layer.compute_dtype == "bfloat16"
 
 
-def test_rows_are_written_in_the_variables_own_dtype():
+def test_rows_are_written_in_the_variable_dtype():
     class Counter(tf.keras.layers.Layer):
         def build(self, input_shape):
             self.total = self.add_weight("total", (2,), initializer="ones", trainable=False)
@@ -118,7 +118,7 @@ def test_rows_of_a_table_are_cast_instead_of_the_table():
     np.testing.assert_array_equal(tf.convert_to_tensor(gradient)[3], [2, 2, 2, 2])
 
 
-def test_encodings_and_interpolation_give_float32_under_every_policy():
+def test_encodings_and_interpolation_return_float32_under_every_policy():
     layers = tf.keras.layers
     mixed_precision.set_global_policy("mixed_bfloat16")
     assert layers.CategoryEncoding(3)([[1, 2]]).dtype == tf.float32
@@ -129,7 +129,7 @@ def test_encodings_and_interpolation_give_float32_under_every_policy():
     assert layers.UpSampling2D()(tf.ones([1, 2, 2, 1])).dtype == tf.bfloat16
 
 
-def test_layer_normalization_keeps_its_scale_in_the_variables_dtype():
+def test_layer_normalization_scales_in_the_variable_dtype():
     x = 1000.0 + np.arange(8, dtype="float32").reshape(2, 4)
     for policy, kept in (("bfloat16", "bfloat16"), ("mixed_bfloat16", "float32")):
         for layer in (
@@ -153,7 +153,7 @@ def test_spectral_normalization_iterates_in_the_variables_dtype():
     np.testing.assert_allclose(largest, 1.0, atol=1e-4)
 
 
-def test_weights_read_from_a_pickle_are_still_cast():
+def test_unpickled_weights_are_still_cast():
     mixed_precision.set_global_policy("mixed_bfloat16")
     layer = tf.keras.layers.Dense(2, kernel_constraint="max_norm")
     outputs = layer(tf.ones([1, 3]))
@@ -163,6 +163,6 @@ def test_weights_read_from_a_pickle_are_still_cast():
 
 
 @pytest.mark.parametrize("kind", ["Attention", "AdditiveAttention"])
-def test_attention_with_a_policy_of_its_own_computes_in_it(kind):
+def test_attention_computes_in_its_own_policy(kind):
     layer = getattr(tf.keras.layers, kind)(dtype="mixed_bfloat16")
     assert layer([tf.ones((1, 2, 3)), tf.ones((1, 4, 3))]).dtype == tf.bfloat16

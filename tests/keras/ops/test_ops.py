@@ -19,7 +19,7 @@ ops, random = tf.keras.ops, tf.keras.random
 
 @pytest.mark.nan_expected
 @pytest.mark.parametrize("number", range(0, len(expressions()), 20))
-def test_ops_give_what_keras_gives(number):
+def test_ops_equal_keras(number):
     wrong = []
     for n, expression in enumerate(expressions()[number : number + 20], number):
         found = evaluate(expression, ops, np)
@@ -47,7 +47,7 @@ def test_ops_give_what_keras_gives(number):
     assert not wrong, "\n".join(wrong)
 
 
-def test_what_keras_on_tensorflow_refuses_or_gets_wrong():
+def test_ops_that_keras_on_tensorflow_refuses_or_miscomputes():
     v = ops.array([3.0, -1.0, 2.0, 0.5, 1.0])
     assert ops.add([True], [False]).dtype == tf.bool and bool(ops.multiply(True, True))
     np.testing.assert_array_equal(ops.eye(2, 4, 1), np.eye(2, 4, 1))
@@ -110,7 +110,7 @@ def test_ops_work_in_graphs_programs_and_gradients():
     np.testing.assert_allclose(tape.gradient(y, w), [2.0, 8.0])
 
 
-def test_custom_gradients_take_upstream():
+def test_custom_gradients_accept_upstream():
     @ops.custom_gradient
     def log1pexp(x):
         e = ops.exp(x)
@@ -142,13 +142,13 @@ def test_linear_algebra_in_16_bits_is_computed_in_32():
         np.testing.assert_allclose(solved, [1.0, 0.0], atol=tolerance)
 
 
-def test_bounds_beyond_a_dtype_are_its_own():
+def test_bounds_beyond_a_dtype_are_clamped():
     bytes_ = ops.array([-3, 5], "int8")
     np.testing.assert_array_equal(ops.clip(bytes_, -1, 200), [-1, 5])
     np.testing.assert_array_equal(ops.clip(bytes_, -200, 3), [-3, 3])
 
 
-def test_corners_where_both_backends_of_keras_agree():
+def test_edge_cases_where_both_keras_backends_agree():
     x = np.array([1.0, np.nan, 2.0, np.nan], "float32")
     np.testing.assert_array_equal(ops.unique(x), [1, 2, np.nan, np.nan])
     np.testing.assert_array_equal(ops.argpartition([[3, 1], [2, 0]], 1, axis=None)[:2], [3, 1])
@@ -188,7 +188,7 @@ def test_loops_that_count_in_functions_need_their_dtype():
         tf.function(count)(tf.constant(4))
 
 
-def test_seeds_give_the_numbers_of_keras_on_jax():
+def test_seeded_numbers_equal_keras_on_jax():
     # KERAS_BACKEND=jax, keras 3.15.1 with jax 0.10.2, whose numbers are those of `jax.random` for the key [42, 0].
     x = ops.reshape(ops.arange(12.0), [3, 4])
     logits = ops.array([[0.0, 1.0, 2.0], [1.0, 0.0, 0.0]])
@@ -223,7 +223,7 @@ def test_seeds_give_the_numbers_of_keras_on_jax():
         random.dropout(x, 1.5)
 
 
-def test_seeds_repeat_and_generators_go_on():
+def test_seeds_repeat_and_generators_advance():
     for draw in (
         lambda s: random.normal([4], seed=s),
         lambda s: random.uniform([4], -1.0, 1.0, seed=s),

@@ -226,7 +226,7 @@ def test_optax_transformations():
     assert losses[-1] < losses[0]
 
 
-def test_optax_lookahead_keeps_slow_values():
+def test_optax_lookahead_has_slow_values():
     v, steps = tf.Variable(1.0), optimizers.get(optax.lookahead(optax.sgd(0.5), 2, 0.5))
     found = []
     for _ in range(4):
@@ -235,7 +235,7 @@ def test_optax_lookahead_keeps_slow_values():
     assert found == [0.5, 0.5, 0.0, 0.0]
 
 
-def test_optax_transformations_that_draw_or_ask_for_the_loss():
+def test_optax_transformations_that_use_randomness_or_the_loss():
     noisy = optax.chain(optax.add_noise(0.1, 0.5, 3), optax.sgd(0.1))
     w, state = START, noisy.init(START)
     for g in GRADIENTS:
@@ -404,7 +404,7 @@ def test_constraints_of_tables():
 
 
 @pytest.mark.parametrize("rows", [3, 9])
-def test_a_skipped_step_leaves_rows_alone(rows):
+def test_skipped_step_leaves_rows_unchanged(rows):
     v = tf.Variable(tf.ones([rows, 1]))
     optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizers.SGD(1.0, momentum=0.5))
 
@@ -447,7 +447,7 @@ def test_threads_share_an_optimizer():
     assert not failures
 
 
-def test_schedules_keep_their_first_names():
+def test_schedules_keep_their_original_names():
     schedule = tf.keras.experimental.CosineDecay(0.1, 10)
     assert isinstance(schedule, tf.keras.optimizers.schedules.CosineDecay)
     assert issubclass(
@@ -455,7 +455,7 @@ def test_schedules_keep_their_first_names():
     )
 
 
-def test_own_updates_may_pass_on_whether_to_lock():
+def test_custom_updates_may_forward_use_locking():
     class Plain(tf.keras.optimizers.Optimizer):
         def __init__(self):
             super().__init__("Plain")

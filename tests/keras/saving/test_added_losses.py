@@ -78,7 +78,7 @@ def test_files_of_keras(written, values, name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_own_files(tmp_path, values, name):
+def test_files_of_subclassed_models(tmp_path, values, name):
     make_model(tf).save(tmp_path / name)
     assert_as_stored(tf.keras.models.load_model(tmp_path / name), values)
 
@@ -155,7 +155,7 @@ def test_sequential_models(tmp_path, name):
     assert_same_logs(model, clone)
 
 
-def test_models_of_own_classes_without_configuration():
+def test_subclassed_models_without_get_config():
     class Own(tf.keras.Model):
         pass
 

@@ -43,7 +43,7 @@ def test_models(name):
     assert text_of(json.loads(again.to_json())) == said["json"]
 
 
-def test_seeds_give_tensorflows_numbers():
+def test_seeded_numbers_equal_tensorflow():
     for name in (name for name in objects() if "seed=" in name and name.startswith("initializers")):
         for shape in SEEDED:
             values = made(keras, name)(eval(shape)).numpy().ravel()

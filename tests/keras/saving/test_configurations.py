@@ -37,7 +37,7 @@ def test_configuration(name):
     assert {k: v for k, v in plain(again.get_config()).items() if k not in skipped} == ours
 
 
-def test_files_say_what_keras_2_and_3_both_read():
+def test_files_are_readable_by_keras_2_and_3():
     layers = tf.keras.layers
     model = tf.keras.Sequential(
         [

@@ -26,7 +26,7 @@ def test_served(model, folder):
     assert set(loaded.signatures) == {"serve", "serving_default"}
 
 
-def test_archives_track_whatever_checkpoints_hold(tmp_path):
+def test_archives_track_all_trackable_objects(tmp_path):
     rows = tf.lookup.KeyValueTensorInitializer([3, 5], [30, 50])
     tables = [tf.lookup.StaticHashTable(rows, -1)]
     tables.append(tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1))
@@ -132,7 +132,7 @@ def test_models_of_several_arguments(tmp_path):
     np.testing.assert_allclose(restored(X, y, scale=scale), expected, rtol=1e-6)
 
 
-def test_saved_calls_take_inputs_after_the_cast():
+def test_saved_calls_accept_inputs_after_the_cast():
     class Line(tf.keras.Model):
         def call(self, x):
             return x
@@ -157,7 +157,7 @@ def test_graphs_of_classes_with_a_constructor(tmp_path):
     np.testing.assert_array_equal(loaded(X), model(X))
 
 
-def test_signatures_asked_for(model, tmp_path):
+def test_requested_signatures(model, tmp_path):
     fixed = [tf.keras.layers.InputSpec(shape=(2, 3), dtype="float32", name="pixels")]
     model.export(tmp_path / "fixed", input_signature=fixed, verbose=False)
     loaded = tf.saved_model.load(tmp_path / "fixed")

@@ -50,7 +50,7 @@ def check_refused(model, path):
         model.load_weights(path)
 
 
-def test_strings_of_hdf5_that_share_one_object(model, hdf5_file):
+def test_hdf5_strings_that_share_one_object(model, hdf5_file):
     """1 MB of references to one long string would become 180 MB of text."""
     path = hdf5_file
     with h5py.File(path, "a") as file:
@@ -143,7 +143,7 @@ def test_vocabularies_that_expand(tmp_path):
         keras.models.load_model(tmp_path / "m.keras")
 
 
-def test_a_manifest_that_names_one_array_many_times(tmp_path):
+def test_manifest_that_repeats_one_array(tmp_path):
     module = tf.Module()
     module.weight = tf.Variable(tf.zeros([1 << 19]))
     module.other = tf.Variable(1.0)

@@ -54,7 +54,7 @@ def test_a_call_is_written_as_keras_2_does(case, tmp_path):
         assert json.loads(file.attrs["model_config"])["config"]["layers"] == layers
 
 
-def test_first_states_come_after_the_input(tmp_path):
+def test_initial_states_follow_the_input(tmp_path):
     x, state = tf.keras.Input([4, 2], name="x"), tf.keras.Input([3], name="state")
     layer = tf.keras.layers.LSTM(3, name="lstm")
     model = tf.keras.Model([x, state], layer(x, initial_state=[state, state]))
@@ -101,7 +101,7 @@ REDUCTIONS = sorted(
 
 
 @pytest.mark.parametrize("form", ["keras", "h5"])
-def test_functions_of_keras_ops_are_told_apart(form, tmp_path):
+def test_functions_of_keras_ops_are_distinguished(form, tmp_path):
     x = tf.keras.Input([3], name="x")
     model = tf.keras.Model(x, [getattr(tf.keras.ops, name)(x, axis=-1) for name in REDUCTIONS])
     path = str(tmp_path / f"model.{form}")

@@ -59,7 +59,7 @@ def assert_restored(path, model):
 
 
 @pytest.mark.parametrize("name", OF_KERAS_3)
-def test_each_version_finds_the_state_where_it_looks(name, tmp_path):
+def test_each_version_finds_the_optimizer_state(name, tmp_path):
     model = made(getattr(OPTIMIZERS, name)(0.5))
     for version in (2, 3) if name in OF_KERAS_2 else (3,):
         path = str(tmp_path / f"{version}.keras")
@@ -114,7 +114,7 @@ def test_all_settings_have_their_state(case, version, tmp_path):
         assert rate["module"] == "keras.optimizers.schedules" and "name" not in rate["config"]
 
 
-def test_settings_of_earlier_optimizers_are_those_that_they_had(tmp_path):
+def test_defaults_of_legacy_optimizers_are_preserved(tmp_path):
     path = str(tmp_path / "model.keras")
     model = made(OPTIMIZERS.SGD(0.5, decay=0.25))
     model.save(path)
@@ -142,7 +142,7 @@ PEERS = os.environ.get("MESHFLOW_PEERS_PYTHON", "")
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(not os.access(PEERS, os.X_OK), reason="MESHFLOW_PEERS_PYTHON names no Python")
 @pytest.mark.parametrize("program", ["tf-keras", "keras3"])
-def test_training_goes_on_in_the_other_program(program, tmp_path):
+def test_training_continues_in_the_other_program(program, tmp_path):
     for writer, reader in (("meshflow", program), (program, "meshflow")):
         folder = tmp_path / writer
         folder.mkdir()

@@ -177,7 +177,7 @@ def test_files_are_loaded_and_changed(saved, tmp_path, name):
 
 @pytest.mark.parametrize("function", NAMES)
 @pytest.mark.parametrize("name", FORMATS)
-def test_calls_of_what_is_no_op_are_refused(saved, tmp_path, watched, name, function):
+def test_calls_of_non_ops_are_refused(saved, tmp_path, watched, name, function):
     source = saved[0] / name
     path = changed(source, tmp_path / f"bad-{name}", with_call(function, f"touch {watched}"))
     with pytest.raises(ValueError, match="no op"):
@@ -227,7 +227,7 @@ NAMING = ("class_name", "function", "activation")
 
 @settings(max_examples=400 if SOAK else 40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_mutated_configurations_run_nothing(saved, tmp_path_factory, data):
+def test_mutated_configurations_run_no_code(saved, tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("mutated")
     plant, command = folder / "plant", f"touch {folder / 'plant'}"
     evil = data.draw(st.sampled_from([n for n in NAMES if n]))
@@ -306,7 +306,7 @@ def test_code_is_refused_in_every_format(tmp_path, monkeypatch, name):
     assert_close(load(path)(tf.ones([1, 2])), [[3.0, 3.0]])
 
 
-def test_configurations_of_this_program_keep_their_functions():
+def test_configurations_of_this_program_restore_functions():
     factor = tf.Variable(2.0)
     model = keras.Sequential([keras.Input((2,)), layers.Lambda(lambda x: x * factor)])
     clone = keras.models.clone_model(model)
@@ -348,7 +348,7 @@ def test_names_of_functions_in_lambda_layers():
         layers.Lambda.from_config(config)
 
 
-def test_the_table_holds_ops_alone():
+def test_table_contains_only_ops():
     for space, names in op_table._COMPOSITE_FUNCTIONS.items():
         assert set(names.split()) <= set(op_table.get_ops(space))
     assert op_table.find_function("compat.v1.transpose") is tf.compat.v1.transpose
@@ -376,7 +376,7 @@ def test_the_table_holds_ops_alone():
     assert all(not f.__module__.startswith(("os", "builtins", "subprocess")) for f in table)
 
 
-def test_no_two_functions_have_one_name_in_files():
+def test_stored_function_names_are_unique():
     def convert(x):
         return x
 
@@ -392,7 +392,7 @@ def test_no_two_functions_have_one_name_in_files():
 
 
 @pytest.mark.parametrize("version", ["update", "add", "sub", "min", "max"])
-def test_ops_made_alike_are_told_apart(version, tmp_path):
+def test_similarly_created_ops_are_distinguished(version, tmp_path):
     x = keras.Input([3], batch_size=2)
     change = getattr(tf, f"tensor_scatter_nd_{version}")
     model = keras.Model(x, change(x, [[0, 1]], [2.0]))

@@ -64,7 +64,7 @@ def trained(model, optimizer, **compiled):
     ],
     ids=lambda o: o.name,
 )
-def test_training_goes_on_after_loading(tmp_path, optimizer):
+def test_training_continues_after_loading(tmp_path, optimizer):
     model = trained(functional(), optimizers.deserialize(optimizers.serialize(optimizer)))
     expected, copies = model.predict(X, verbose=0), []
     for suffix in (".keras", ".h5", ""):
@@ -207,7 +207,7 @@ def test_custom_layers_losses_and_scopes(tmp_path):
     assert_close(again(X), model(X).numpy())
 
 
-def test_what_is_saved_can_be_chosen(tmp_path):
+def test_saving_options(tmp_path):
     model = trained(functional(), "adam", metrics=["mae"], loss_weights=[2.0])
     model.save(tmp_path / "m.h5", include_optimizer=False)
     assert tf.keras.models.load_model(tmp_path / "m.h5").optimizer is None
@@ -220,7 +220,7 @@ def test_what_is_saved_can_be_chosen(tmp_path):
     assert config["compile_config"]["optimizer"]["module"] == "keras.optimizers"
 
 
-def test_many_names_do_not_fit_one_attribute(tmp_path):
+def test_long_name_lists_are_split_over_attributes(tmp_path):
     model = tf.keras.Sequential([tf.keras.Input((1,))])
     for i in range(40):
         model.add(layers.Dense(1, name=f"layer_{i}_" + "x" * 2000))
@@ -274,7 +274,7 @@ def test_code_of_lambda_layers(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["model.h5", "model.keras", "folder"])
-def test_own_losses_and_metrics_stay_known_after_loading(tmp_path, name):
+def test_custom_losses_and_metrics_are_available_after_loading(tmp_path, name):
     def own(y_true, y_pred):
         return tf.reduce_mean(tf.abs(y_true - y_pred), axis=-1)
 
@@ -315,7 +315,7 @@ class MakesLayersInCalls(tf.keras.Model):
 
 @pytest.mark.parametrize("name", ["m.keras", "m.h5", "folder", "m.weights.h5", "w.h5", "weights"])
 @pytest.mark.parametrize("made", [OwnBuild, MakesLayersInCalls])
-def test_models_that_make_their_layers_late_come_back_from_checkpoints(tmp_path, made, name):
+def test_models_with_lazily_created_layers_are_restored_from_checkpoints(tmp_path, made, name):
     x = {"numbers": np.arange(12).reshape(4, 3) % 10, "few": np.ones((4, 1), "float32")}
     model = made()
     model.compile("adam", "mse")
@@ -352,7 +352,7 @@ def test_models_that_were_never_called_have_no_weights_to_save(tmp_path):
     np.testing.assert_array_equal(second.predict(X, verbose=0), first.predict(X, verbose=0))
 
 
-def test_unknown_formats_are_refused_before_anything_is_written(tmp_path):
+def test_unknown_formats_are_refused_before_writing(tmp_path):
     model = functional()
     with pytest.raises(ValueError, match="Unknown `save_format`"):
         model.save(tmp_path / "m", save_format="zip")

@@ -30,7 +30,7 @@ def small():
     return tf.keras.Sequential([tf.keras.Input([3]), layers.Dense(2)])
 
 
-def test_open_files_hold_models():
+def test_saving_to_open_files():
     model = small()
     model.compile("adam", "mse")
     model.train_on_batch(tf.ones([4, 3]), tf.zeros([4, 2]))
@@ -61,7 +61,7 @@ def test_keras_v3_is_the_archive(tmp_path):
         model.save(tmp_path / "m.keras", signatures={})
 
 
-def test_folders_hold_weights_and_leave_the_optimizer_out(tmp_path):
+def test_weights_folders_exclude_the_optimizer(tmp_path):
     model = small()
     model.compile("adam", "mse")
     model.train_on_batch(tf.ones([4, 3]), tf.zeros([4, 2]))
@@ -76,7 +76,7 @@ def test_folders_hold_weights_and_leave_the_optimizer_out(tmp_path):
     np.testing.assert_array_equal(other.layers[0].bias, model.layers[0].bias)
 
 
-def test_functional_models_of_own_classes(tmp_path):
+def test_subclassed_functional_models(tmp_path):
     x = tf.keras.Input([3])
     model = WithOwnStep(x, layers.Dense(2)(x))
     model.save(tmp_path / "m.h5")

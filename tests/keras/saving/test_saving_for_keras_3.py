@@ -48,7 +48,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_written_for_keras_3_is_read_here(case, tmp_path):
+def test_files_for_keras_3_are_readable(case, tmp_path):
     path = str(tmp_path / "model.keras")
     model = made(CASES[case], path)
     np.testing.assert_array_equal(tf.keras.models.load_model(path)(X), model(X))
@@ -56,7 +56,7 @@ def test_what_is_written_for_keras_3_is_read_here(case, tmp_path):
         assert entry["module"].startswith("keras"), "Keras 3 looks classes up by their modules"
 
 
-def test_calls_settings_and_ops_are_as_keras_3_has_them(tmp_path):
+def test_calls_settings_and_ops_equal_keras_3(tmp_path):
     path = str(tmp_path / "model.keras")
     made(lambda x: tf.reduce_mean(CASES["attention"](x), axis=1), path)
     start, attention, mean = config_of(path)["config"]["layers"]
@@ -78,7 +78,7 @@ def compiled(optimizer, loss="mse"):
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "Lion", "Adadelta"])
-def test_training_goes_on(name, tmp_path):
+def test_training_continues(name, tmp_path):
     path = str(tmp_path / "model.keras")
     model = compiled(getattr(tf.keras.optimizers, name)(0.1))
     model.save(path, keras_version=3)
@@ -97,7 +97,7 @@ def test_training_goes_on(name, tmp_path):
     np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
 
 
-def test_h5_files_say_classes_of_losses_and_decay_as_a_schedule(tmp_path):
+def test_h5_files_store_loss_classes_and_decay_as_a_schedule(tmp_path):
     path = str(tmp_path / "model.h5")
     model = compiled(tf.keras.optimizers.legacy.SGD(0.1, decay=0.01), tf.keras.losses.Huber())
     model.save(path, keras_version=3)
@@ -129,7 +129,7 @@ def test_hard_sigmoid_of_keras_3_is_not_that_of_keras_2(tmp_path):
         (lambda x: tf.split(x, [1, 3], -1)[0], "tf.split"),
     ],
 )
-def test_what_keras_3_does_not_have_is_named_and_nothing_is_written(function, said, tmp_path):
+def test_objects_missing_in_keras_3_are_named_before_writing(function, said, tmp_path):
     with pytest.raises(ValueError, match=said):
         made(function, str(tmp_path / "model.keras"))
     assert not list(tmp_path.iterdir())
@@ -164,7 +164,7 @@ FUNCTIONS = {
 }
 
 
-def test_functions_of_keras_ops_are_one_layer_in_both_forms(tmp_path):
+def test_functions_of_keras_ops_are_one_layer_in_both_formats(tmp_path):
     x = tf.keras.Input([6, 4], name="x")
     model = tf.keras.Model(x, [function(x) for function in FUNCTIONS.values()])
     named = {layer["config"].get("function") for layer in model.get_config()["layers"]}

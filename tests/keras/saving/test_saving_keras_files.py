@@ -25,7 +25,7 @@ def unpack(tmp_path, key):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("suffix", [".h5", ".keras"])
-def test_whole_models(tmp_path, case, suffix):
+def test_complete_models(tmp_path, case, suffix):
     model = tf.keras.models.load_model(unpack(tmp_path, case + suffix))
     assert_close(model.predict(X, verbose=0), STORED[f"{case}_predictions"], 1e-5)
     assert type(model.optimizer).__name__ == "Adam"
@@ -47,7 +47,7 @@ def test_weights_and_architecture(tmp_path, case, suffix):
     assert_close(model(X), STORED[f"{case}_predictions"], 1e-5)
 
 
-def test_weights_of_a_whole_model(tmp_path):
+def test_weights_of_a_complete_model(tmp_path):
     for suffix in (".h5", ".keras"):
         model = tf.keras.models.model_from_json(str(STORED["functional_new_json"]))
         model.load_weights(unpack(tmp_path, "functional_new" + suffix))
@@ -68,7 +68,7 @@ def test_learnt_vocabularies_beside_the_configuration(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5", ".tar.xz"])
-def test_weights_without_a_size_or_a_name_of_their_own(tmp_path, suffix):
+def test_empty_and_unnamed_weights(tmp_path, suffix):
     path = unpack(tmp_path, "learnt" + suffix)
     if suffix == ".tar.xz":
         with tarfile.open(path) as archive:
@@ -93,7 +93,7 @@ def test_metrics_of_a_loaded_model_are_no_weights(tmp_path):
     assert len(model.weights) == len(model.get_weights()) == 6
 
 
-def test_a_model_of_ones_own_class_is_named_so_that_keras_finds_it(tmp_path):
+def test_subclassed_model_is_stored_by_its_registered_name(tmp_path):
     class Own(tf.keras.Model):
         def call(self, x):
             return x * 2.0
@@ -111,7 +111,7 @@ def test_a_model_of_ones_own_class_is_named_so_that_keras_finds_it(tmp_path):
     assert type(again) is Own
 
 
-def test_the_state_of_newer_optimizers_lies_as_keras_2_reads_it(tmp_path):
+def test_state_of_newer_optimizers_has_the_layout_of_keras_2(tmp_path):
     model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(1, name="d")])
     model.compile(tf.keras.optimizers.experimental.Adam(0.01), "mse")
     x, y = np.ones((4, 3), "float32"), np.zeros((4, 1), "float32")

@@ -137,6 +137,6 @@ def test_profiles(memory):
     assert len(gfile.glob(f"{memory}/plugins/profile/*/*.xplane.pb")) == 1
 
 
-def test_downloads_are_kept_on_a_disk(memory):
+def test_downloads_are_stored_on_disk(memory):
     with pytest.raises(ValueError, match=r"cache_dir='memory://.* is in a store"):
         tf.keras.utils.get_file("a.txt", "https://example.org/a.txt", cache_dir=memory)

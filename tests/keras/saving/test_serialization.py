@@ -37,7 +37,7 @@ def test_stored_forms_become_objects(name):
         del CASES["read"]
 
 
-def test_values_come_back():
+def test_values_round_trip():
     serialize, deserialize = (
         keras.saving.serialize_keras_object,
         keras.saving.deserialize_keras_object,
@@ -167,7 +167,7 @@ def test_errors_of_damaged_files_name_file_and_layer(tmp_path, key, value, text)
         assert "Layer 'wrong'" in str(caught.value)
 
 
-def test_optimizers_that_have_not_trained_are_written_as_they_are(tmp_path):
+def test_untrained_optimizers_are_saved_unchanged(tmp_path):
     path = tmp_path / "m.keras"
     CASES["compiled"](keras).save(path)
     with zipfile.ZipFile(path) as archive:

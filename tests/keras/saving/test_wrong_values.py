@@ -89,7 +89,7 @@ def test_vocabularies_are_sequences(layer, vocabulary):
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
 @pytest.mark.parametrize("file", ["model.h5", "weights.h5"])
-def test_names_that_hdf5_cannot_hold(tmp_path, name, file):
+def test_names_invalid_in_hdf5(tmp_path, name, file):
     layer = tf.keras.layers.Dense(2, name=name)
     model = tf.keras.Sequential([tf.keras.Input([2]), layer])
     with pytest.raises(ValueError, match="which HDF5 cannot hold"):

@@ -103,7 +103,7 @@ def test_photographs(cache, monkeypatch):
         datasets.cifar100.load_data("other")
 
 
-def test_files_of_keras_are_found(tmp_path, monkeypatch):
+def test_files_downloaded_by_keras_are_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "own"))
     folder = tmp_path / ".keras" / "datasets"

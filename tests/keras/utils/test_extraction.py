@@ -95,7 +95,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_members_that_lead_out_of_the_folder(tmp_path, name):
+def test_members_outside_of_the_folder(tmp_path, name):
     """They are refused before anything is written."""
     folder = tmp_path / "cache"
     folder.mkdir()

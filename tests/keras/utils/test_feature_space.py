@@ -91,7 +91,7 @@ def test_features_by_name():
     np.testing.assert_allclose(space(data)[0], expected, atol=1e-4)
 
 
-def test_ids_and_own_preprocessors():
+def test_ids_and_custom_preprocessors():
     modes = {"i": F.integer_categorical(output_mode="int"), "s": F.string_categorical(3)}
     dataset = tf.data.Dataset.from_tensor_slices({"i": [3, 5, 5], "s": ["a", "b", "b"]})
     space = F(modes, output_mode="dict")

@@ -42,7 +42,7 @@ def test_case(text, folder):
             np.testing.assert_allclose(found[2], leaf[2], rtol=2e-4, atol=2e-3)
 
 
-def test_shuffled_files_and_labels_stay_together(folder):
+def test_shuffled_files_and_labels_correspond(folder):
     def seen(seed, **kwargs):
         data = utils.text_dataset_from_directory("texts", seed=seed, batch_size=2, **kwargs)
         return [
@@ -63,7 +63,7 @@ def test_shuffled_files_and_labels_stay_together(folder):
     assert {t.numpy().decode() for t, _ in both[1]} == {t for t, _ in parts[1]}
 
 
-def test_what_is_found_is_printed(folder, capsys):
+def test_number_of_files_is_printed(folder, capsys):
     utils.image_dataset_from_directory("images", validation_split=0.3, subset="training", seed=1)
     assert capsys.readouterr().out == (
         "Found 7 files belonging to 3 classes.\nUsing 5 files for training.\n"

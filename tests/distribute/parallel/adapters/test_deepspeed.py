@@ -330,7 +330,7 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize("kind", DEFAULTS)
-def test_what_optimizers_do_by_default(kind):
+def test_optimizer_defaults(kind):
     made = tf.keras.optimizers.get(
         tf.distribute.from_deepspeed({"optimizer": {"type": kind}}).optimizer
     )
@@ -377,7 +377,7 @@ def test_files_with_comments(tmp_path):
         tf.distribute.from_deepspeed(tmp_path / "missing.json")
 
 
-def test_all_that_is_left_open_is_named():
+def test_unspecified_settings_are_named():
     """As configurations of Hugging Face's trainer are; the compiler's own may be."""
     config = {
         "bf16": {"enabled": "auto"},
@@ -418,7 +418,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_what_is_asked_for_and_not_here(key):
+def test_unsupported_settings_are_named(key):
     with pytest.raises(ValueError, match=rf"asked for: {key}[. ].*Take it out of the conf"):
         tf.distribute.from_deepspeed({key: REFUSED[key]})
 

@@ -41,7 +41,7 @@ def test_real_layouts(name):
     assert strategy.mesh.size == (4 if shape else 1)
 
 
-def test_its_names_split_what_layers_call_otherwise():
+def test_dimension_names_map_to_layer_axes():
     strategy = tf.distribute.from_mesh_tensorflow(
         "batch:2;model:2", "batch:batch;d_ff:model", zero=1
     )
@@ -60,7 +60,7 @@ def test_rules_for_dimensions_that_a_mesh_has_not_are_warned_of():
         tf.distribute.from_mesh_tensorflow("batch:4", T5)
 
 
-def test_what_is_no_mesh_shape_and_no_layout():
+def test_invalid_mesh_shapes_and_layouts():
     for wrong in ("rows:two", "rows:2;rows:2", "rows:0", {"rows": -1}):
         with pytest.raises(
             ValueError, match="sizes, 1 or more, once each, as 'rows:4;cols:2'; got"

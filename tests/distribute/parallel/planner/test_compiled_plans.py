@@ -33,7 +33,7 @@ def run(*arguments):
 
 
 @pytest.mark.soak
-def test_the_best_of_many_compiled_plans_is_found():
+def test_best_compiled_plan_is_found():
     found = run(48)
     plans = found["plans"]
     assert len(plans) >= 40

@@ -63,7 +63,7 @@ def part(n, devices=4):
     return n * (devices - 1) // devices
 
 
-def test_what_is_known_of_a_model(equal):
+def test_model_statistics(equal):
     assert equal.parameters == ALL // 4 and equal.bytes == ALL
     assert sum(w.slots for w in equal.weights) == 2 * ALL
     assert equal.example == 2 * 4 * WIDTH and equal.batch == BATCH
@@ -179,7 +179,7 @@ def test_experts_over_some_of_the_devices_of_a_batch():
     assert copies.sent["gradients"] == pytest.approx(2 * part(rest, 32) + 2 * part(sum(sizes) // 8))
 
 
-def test_two_products_of_one_input_sum_its_gradient_twice():
+def test_two_products_of_one_input_reduce_its_gradient_twice():
     inputs = tf.keras.Input([WIDTH])
     y = LAYERS.Dense(WIDTH)(inputs)
     gate = LAYERS.Dense(4 * WIDTH, "silu")(y) * LAYERS.Dense(4 * WIDTH)(y)
@@ -201,7 +201,7 @@ def test_a_language_model_in_parts(words):
     assert sums.recomputed == 2 * row
 
 
-def test_what_is_refused_is_never_proposed(words):
+def test_refused_plans_are_never_proposed(words):
     _, _, profile = words
     plan = estimate_plan(profile, Hardware(4, "1TB"))
     kinds = {}
@@ -226,7 +226,7 @@ def options_of(choice):
     return found
 
 
-def test_programs_hold_and_send_what_was_planned(words):
+def test_compiled_memory_and_bytes_equal_the_plan(words):
     model, batch, profile = words
     with shapes_only():
         for choice in (
@@ -290,7 +290,7 @@ class Failing(Own):
 
 
 @pytest.mark.parametrize(("kind", "own"), [(Scaled, False), (Own, True), (Failing, True)])
-def test_training_steps_of_ones_own(kind, own):
+def test_custom_training_steps(kind, own):
     """Those that compute gradients get no options that need the loss, which `fit` would refuse."""
     model = kind([tf.keras.Input([4]), LAYERS.Dense(8), LAYERS.Dense(4)])
     model.compile("adam", "mse")
@@ -313,7 +313,7 @@ def test_training_steps_of_ones_own(kind, own):
         model.train_on_batch(np.ones([8, 4], "float32"), np.ones([8, 4], "float32"))
 
 
-def test_models_of_strategies_stay_as_they_are():
+def test_planning_restores_models_of_strategies():
     """Another strategy's layouts and products are not looked at, and come back."""
     strategy = create_strategy(
         PlanChoice(2, 2, zero=1, sequence="split", names=("heads", "hidden"))
@@ -332,7 +332,7 @@ def test_models_of_strategies_stay_as_they_are():
     assert model.distribute_strategy is strategy
 
 
-def test_nothing_fits(words):
+def test_no_plan_fits(words):
     _, _, profile = words
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
         estimate_plan(profile, Hardware(4, "200KB"))
@@ -359,7 +359,7 @@ def candidate(seconds, memory, sent):
         ([(1.1, 100, 30), (1.2, 100, 9)], 2),
     ],
 )
-def test_which_candidate_is_best(others, best):
+def test_choice_of_the_best_candidate(others, best):
     candidates = [candidate(1.0, 100, 100), *(candidate(*other) for other in others)]
     ranked = _rank_candidates(candidates, Hardware(1, "1GB"), "time")
     assert ranked[0] is candidates[best] and len(ranked) == len(candidates)
@@ -524,7 +524,7 @@ def test_models_of_replicas():
     assert found.profile.parameters == 4 * 4 + 4 + 2 * 4
 
 
-def test_a_strategy_that_plans_when_training_begins(rng):
+def test_strategy_that_plans_at_the_first_step(rng):
     """The curve is one device's; every choice is made at the first step, and the weights move then."""
     x = rng.normal(size=(32, 16)).astype("float32")
     y = rng.normal(size=(32, 8)).astype("float32")

@@ -13,7 +13,7 @@ def axes_of_results(function, axis, *shapes):
     return [found.axes.get(v) for v in jaxpr.outvars]
 
 
-def test_rows_of_scan_have_one_axis_less_than_what_they_make():
+def test_scan_rows_have_one_axis_less():
     def run(rows, state):
         return jax.lax.scan(lambda s, row: (s + row, 2 * row), state, rows)
 

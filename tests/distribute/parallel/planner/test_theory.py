@@ -69,7 +69,7 @@ def test_parts_stages_experts_and_divided_products(tmp_path):
 
 
 @pytest.mark.soak
-def test_copies_micro_batches_parts_of_sequences_and_what_has_no_formula(tmp_path):
+def test_formulas_of_copies_micro_batches_and_sequences(tmp_path):
     found = profiles(
         tmp_path, "copies", "zero=2", "ring", "ulysses", "compress", "late", "2.5d", "3d"
     )
@@ -143,7 +143,7 @@ NODES, GRID = {"node": 2, "data": 2}, {"rows": 2, "cols": 2}
     ],
     ids=["within a node", "few bits", "layout map", "2d"],
 )
-def test_formulas_are_what_programs_send(sizes, rules, options, sent):
+def test_formulas_equal_compiled_bytes(sizes, rules, options, sent):
     over = mesh(**sizes)
     strategy = tf.distribute.MeshStrategy(
         over, rules(over) if callable(rules) else rules, **options
@@ -183,7 +183,7 @@ def explain_own_step(optimizer, zero):
     # Without slots, all devices compute all weights; the slots of Adafactor have the shapes of biases alone.
     [("adam", ALL), ("sgd", 0), ("adafactor", 4 * (64 + 128))],
 )
-def test_gradients_of_an_own_step_are_summed_whole(optimizer, gathered):
+def test_custom_step_gradients_are_reduced_completely(optimizer, gathered):
     arguments, program = explain_own_step(optimizer, zero=1)
     sent = {one.purpose: one.sent for one in compute_expected_traffic(*arguments)}
     weights = {"weights": gathered * 3 // 4} if gathered else {}
@@ -200,14 +200,14 @@ def test_gradients_of_an_own_step_are_summed_whole(optimizer, gathered):
         (lambda: tf.keras.optimizers.SGD(use_ema=True), 1, "use_ema", 0),
     ],
 )
-def test_own_steps_that_no_formula_is_about(make, zero, message, gathered):
+def test_custom_steps_without_a_formula(make, zero, message, gathered):
     arguments, program = explain_own_step(make(), zero)
     assert program < (2 + gathered) * ALL * 3 // 4 + NUMBERS
     with pytest.raises(NoFormulaError, match=message):
         compute_expected_traffic(*arguments)
 
 
-def test_who_is_asked_and_who_is_not_kept():
+def test_planner_queries_devices_without_references():
     def trained(**compiled):
         with tf.distribute.MeshStrategy(mesh(data=2), "batch:data", zero=1).scope():
             model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(2)])

@@ -90,7 +90,7 @@ def test_convolutional_recurrence_drops_and_remembers():
     assert np.array_equal(keeping(x), once)
 
 
-def test_local_layers_say_what_they_cannot():
+def test_errors_of_local_layers():
     with pytest.raises(ValueError, match="Invalid border mode for LocallyConnected2D"):
         layers.LocallyConnected2D(2, 3, padding="same")
     with pytest.raises(ValueError, match="fully-defined"):

@@ -31,7 +31,7 @@ def test_loops_and_branches_of_symbolic_tensors_are_layers():
         np.testing.assert_allclose(value, right)
 
 
-def test_unknown_sizes_that_meet_known_ones_are_these():
+def test_unknown_sizes_are_inferred_from_known_sizes():
     symbolic = lambda *shape: tf.keras.Input(batch_shape=shape)
     shape = lambda x: tuple(x.shape)
     assert shape(ops.add(symbolic(None, 3), symbolic(2, None))) == (2, 3)

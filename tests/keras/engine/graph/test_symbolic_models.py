@@ -28,7 +28,7 @@ def test_regularizers_may_return_plain_numbers():
     assert sorted(float(loss) for loss in layer.losses) == [0.75, 2.0]
 
 
-def test_a_model_that_begins_amid_another_has_inputs_of_its_own():
+def test_model_from_intermediate_tensors_has_new_inputs():
     x = keras.Input((3,))
     first, second = layers.Dense(4), layers.Dense(2)
     hidden = first(x)
@@ -60,14 +60,14 @@ def test_masks_and_places_of_symbolic_calls():
     assert begin.output_shapes == [(None, 5, 3)]
 
 
-def test_inputs_that_nothing_is_made_of_come_before_the_outputs():
+def test_unused_inputs_precede_the_outputs():
     a, b = keras.Input((4,), name="a"), keras.Input((3,), name="b")
     model = keras.Model([a, b], layers.Dense(1, name="d")(a))
     for one in (model, keras.Model.from_config(model.get_config())):
         assert [layer.name for layer in one.layers] == ["a", "b", "d"]
 
 
-def test_models_of_a_class_of_their_own_cast_their_inputs():
+def test_subclassed_functional_models_cast_their_inputs():
     class Same(keras.Model):
         def call(self, inputs):
             return inputs
@@ -79,7 +79,7 @@ def test_models_of_a_class_of_their_own_cast_their_inputs():
     assert Same()(tf.constant([1])).dtype is tf.int32
 
 
-def test_a_replaced_weight_keeps_its_place():
+def test_replaced_weight_keeps_its_position():
     layer = layers.Dense(1)
     layer.build([None, 2])
     layer.bias, layer.kernel = tf.Variable([0.0]), tf.Variable([[1.0], [2.0]])
@@ -133,7 +133,7 @@ def with_a_dtype():
         ),
     ],
 )
-def test_wrong_uses_say_so(call, kind, text):
+def test_invalid_uses_are_errors(call, kind, text):
     with pytest.raises(kind, match=text):
         call()
 
@@ -146,7 +146,7 @@ def test_names_that_a_model_does_not_have_are_ignored_with_a_warning():
     assert result.numpy().tolist() == [[2.0, 2.0]]
 
 
-def test_embeddings_of_words_that_were_known_are_kept(tmp_path):
+def test_embeddings_of_known_words_are_preserved(tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("a\nb\n")
     known = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -172,7 +172,7 @@ def test_embeddings_of_words_that_were_known_are_kept(tmp_path):
         (layers.Bidirectional(layers.LSTM(2)), (1, 3, 4), "[InputSpec(ndim=3)]"),
     ],
 )
-def test_what_built_layers_expect(layer, shape, spec):
+def test_input_specs_of_built_layers(layer, shape, spec):
     layer.build(shape)
     assert str(layer.input_spec) == spec
 

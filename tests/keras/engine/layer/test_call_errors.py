@@ -232,7 +232,7 @@ def test_mistakes_in_the_first_call(run, words):
     check_traceback(caught.value, 6)
 
 
-def test_errors_of_user_code_keep_their_class_and_frames():
+def test_errors_of_user_code_preserve_class_and_frames():
     class Lookup(layers.Layer):
         def call(self, inputs):
             return {}["missing"]

@@ -144,7 +144,7 @@ def test_loss_functions():
     assert_close(keras.losses.categorical_focal_crossentropy(y, p), expected, 1e-4)
 
 
-def test_own_losses_and_metrics():
+def test_custom_losses_and_metrics():
     class Pinball(keras.losses.Loss):
         def call(self, y_true, y_pred):
             e = y_true - y_pred
@@ -180,7 +180,7 @@ def test_own_losses_and_metrics():
         keras.metrics.Metric().result()
 
 
-def test_own_regularizers_and_constraints():
+def test_custom_regularizers_and_constraints():
     class Largest(keras.regularizers.Regularizer):
         def __call__(self, x):
             return tf.reduce_max(tf.abs(x))

@@ -136,7 +136,7 @@ def test_an_unnamed_parameter_needs_no_configuration():
         (lambda: layers.TimeDistributed(layers.Dense(2))(tf.ones([4])), ValueError, "needs inputs"),
     ],
 )
-def test_what_layers_refuse(make, error, text):
+def test_layer_errors(make, error, text):
     with pytest.raises(error, match=text):
         make()
 
@@ -170,7 +170,7 @@ def test_objects_as_configurations():
     assert [id(t) for t in utils.get_source_inputs(layers.Add()([x, x + y]))] == [id(x), id(y)]
 
 
-def test_progress_goes_to_a_logger(capsys, caplog):
+def test_progress_is_logged(capsys, caplog):
     utils = tf.keras.utils
     model = tf.keras.Sequential([layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -186,7 +186,7 @@ def test_progress_goes_to_a_logger(capsys, caplog):
     assert "loss" in caplog.text
 
 
-def test_copies_of_metrics_keep_their_state():
+def test_copied_metrics_preserve_state():
     metric = tf.keras.metrics.Mean()
     metric.update_state([1.0, 3.0])
     copied = copy.deepcopy(metric)
@@ -257,7 +257,7 @@ def test_borders_that_are_no_pairs_or_too_wide():
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
-def test_integers_are_cast_where_numbers_are_weighed_or_normalized(dtype):
+def test_arithmetic_layers_cast_integers(dtype):
     numbers = np.arange(6).reshape(3, 2) % 2
     x, as_float = tf.cast(numbers, dtype), tf.cast(numbers, "float32")
     for layer in (
@@ -296,7 +296,7 @@ def test_weights_made_in_a_name_scope_have_the_layers_name_once():
     assert [w.name for w in layer.weights] == ["outer/inner/words/weight:0", "outer/inner/bias:0"]
 
 
-def test_input_and_output_after_several_calls_are_those_of_the_first_one():
+def test_input_and_output_after_several_calls_belong_to_the_first_call():
     # As in tf-keras 2.21: only the shapes must be equal in all calls.
     layer = layers.Dense(6)
     x = tf.keras.Input((6,))
@@ -325,7 +325,7 @@ def test_features_of_a_model_that_was_called_again():
     np.testing.assert_allclose(outputs, model(images), rtol=1e-6)
 
 
-def test_masks_after_several_calls_are_those_of_the_first_one():
+def test_masks_after_several_calls_belong_to_the_first_call():
     layer = layers.Masking()
     first, second = layer(tf.keras.Input((3, 1))), layer(tf.keras.Input((5, 1)))
     assert layer.output_mask is first._keras_mask

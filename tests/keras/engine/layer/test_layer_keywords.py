@@ -150,7 +150,7 @@ def test_both_directions_have_the_layouts():
     assert len(split) == 4
 
 
-def test_a_split_lstm_computes_what_it_did():
+def test_split_lstm_equals_one_lstm():
     x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
     plain = layers.LSTM(4)
     expected = plain(x)
@@ -176,7 +176,7 @@ def test_an_unknown_keyword_names_the_nearest(make, near):
         make()
 
 
-def test_every_layer_refuses_keywords_that_it_does_not_have():
+def test_every_layer_refuses_unknown_keywords():
     arguments = {
         "Bidirectional": lambda: (layers.GRU(2),),
         "TimeDistributed": lambda: (layers.Dense(2),),

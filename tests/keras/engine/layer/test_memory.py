@@ -74,7 +74,7 @@ def test_models_end_with_their_last_reference(make):
     assert left == [None] * len(ended) and len(left) > 8
 
 
-def test_cleared_sessions_keep_no_compiled_ops_and_models_go_on():
+def test_clear_session_frees_compiled_ops_and_models_continue():
     op = operation.Op("plus", lambda operands, static: operands[0] + static[0])
     kept = [op.get_eager((1,)), op.get_gradient_op((1,), (True,)), op.get_donating((1,), (0,))]
     ended = [weakref.ref(each) for each in kept]

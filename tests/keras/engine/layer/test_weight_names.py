@@ -34,7 +34,7 @@ def test_a_call_puts_the_models_name_first_and_build_does_not():
     assert names(built) == ["first/kernel", "first/bias", *rest]
 
 
-def test_graphs_of_layers_have_names_of_their_own():
+def test_nested_graphs_have_separate_names():
     with tf.name_scope("outer"):
         stack = tf.keras.Sequential([layers.Dense(1, name="a")], name="stack")
         stack.build((None, 2))
@@ -92,7 +92,7 @@ def test_a_weight_that_is_replaced_is_no_weight_any_more():
     assert len(layer.losses) == 1
 
 
-def test_a_stack_that_was_called_knows_the_size_of_its_batch_until_another_comes():
+def test_called_sequential_model_knows_its_batch_size_until_it_changes():
     stack = tf.keras.Sequential([layers.Dense(1)])
     stack(np.zeros((2, 3)))
     assert stack.output_shape == (2, 1)
@@ -120,7 +120,7 @@ class Lazy(tf.keras.Model):
         return self.top(self.stem(inputs))
 
 
-def test_layers_made_while_a_step_is_traced_are_numbered_anew():
+def test_layers_created_in_a_traced_step_restart_numbering():
     tf.keras.backend.reset_uids()
     layers.Dense(1), layers.Dense(1)
     model = Lazy()
@@ -130,7 +130,7 @@ def test_layers_made_while_a_step_is_traced_are_numbered_anew():
     assert layers.Dense(1).name == "dense_2"
 
 
-def test_layers_made_in_a_symbolic_call_are_numbered_anew():
+def test_layers_created_in_a_symbolic_call_restart_numbering():
     class Block(layers.Layer):
         def build(self, shape):
             self.dense = layers.Dense(2)

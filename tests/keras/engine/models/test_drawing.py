@@ -67,7 +67,7 @@ def test_labels(model):
     assert "t(d)|TimeDistributed(Dense)" in drawn(wrapped)[0].values()
 
 
-def test_what_cannot_be_drawn(model, monkeypatch):
+def test_undrawable_models(model, monkeypatch):
     class Subclass(tf.keras.Model):
         def call(self, x):
             return x

@@ -86,7 +86,7 @@ def test_stateless_calls_of_tensors_are_recorded_and_write_nothing():
     assert (np.asarray(model.stateless_call(doubled, others, X)[0]) != np.asarray(outputs)).any()
 
 
-def test_stateless_calls_name_what_is_wrong():
+def test_errors_of_stateless_calls():
     with pytest.raises(ValueError, match="must be built"):
         L.Dense(2).stateless_call([], [], X)
     model = small_model()
@@ -127,7 +127,7 @@ def test_functions_with_state_and_keys_are_layers_of_models():
     np.testing.assert_array_equal(layer(X), layer(X))
 
 
-def test_plain_functions_take_given_parameters_and_structures_of_inputs(tmp_path):
+def test_plain_functions_accept_parameters_and_nested_inputs(tmp_path):
     def both(params, inputs):
         first, second = inputs
         return {"sum": first @ params["w"] + second, "product": first[:, :2] * second}
@@ -163,7 +163,7 @@ def test_wrong_functions_are_named():
         bad(X)
 
 
-def test_parameters_and_state_are_seen_in_their_structures():
+def test_parameters_and_state_are_found_in_nested_structures():
     def call(params, state, inputs):
         return inputs @ params["w"], {"seen": [state["seen"][0] + 1.0]}
 
@@ -259,7 +259,7 @@ def normalized_init(rng, inputs):
     return {"w": jax.random.normal(rng, (width, 2))}, {"mean": jnp.zeros(width)}
 
 
-def test_registered_functions_with_state_are_read_from_files_and_trained_on(tmp_path):
+def test_registered_functions_with_state_are_loaded_and_trained(tmp_path):
     layer = L.JaxLayer(normalized_call, normalized_init, seed=3)
     model = tf.keras.Sequential([tf.keras.Input((3,)), layer])
     model.compile(tf.keras.optimizers.Adam(0.05), "mse")
@@ -312,7 +312,7 @@ def test_modules_of_equinox_with_state_are_saved_and_trained_on(tmp_path):
     np.testing.assert_array_equal(again(X), model(X))
 
 
-def test_a_state_of_64_bits_is_kept_by_a_function_of_32():
+def test_64_bit_state_is_preserved_by_a_32_bit_function():
     def count(params, state, inputs):
         return inputs @ params["w"], {"n": state["n"] + inputs.sum()}
 
@@ -324,7 +324,7 @@ def test_a_state_of_64_bits_is_kept_by_a_function_of_32():
     assert float(state) == 6.0
 
 
-def test_a_layer_of_a_function_without_a_name_is_not_read_from_a_configuration():
+def test_layer_of_an_anonymous_function_cannot_be_deserialized():
     layer = L.JaxLayer(lambda params, inputs: inputs * params["w"], params={"w": jnp.ones(2)})
     config = {**layer.get_config(), "call_fn": "<lambda>"}
     with pytest.raises(ValueError, match="`call_fn` must be a function, got '<lambda>'"):

@@ -183,7 +183,7 @@ def test_training_is_handed_down():
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5", ""])
-def test_saving_whole_models(tmp_path, suffix):
+def test_saving_complete_models(tmp_path, suffix):
     model = tf.keras.Sequential(
         [
             layers.Dense(4, activation="relu", input_shape=(3,)),
@@ -240,7 +240,7 @@ def test_custom_objects(tmp_path):
     assert_close(tf.keras.models.load_model(tmp_path / "m.keras")(np.ones((1, 1))), [[2]])
 
 
-def test_custom_objects_are_known_inside_of_layers():
+def test_custom_objects_are_found_inside_layers():
     class Scaled(layers.Layer):
         def __init__(self, penalty=None, **others):
             super().__init__(**others)
@@ -275,7 +275,7 @@ def test_python_control_flow_in_layers_of_the_user():
     assert_close(model.predict(-np.ones((1, 2)), verbose=0), [[1, 1]])
 
 
-def test_a_sequential_model_takes_other_sizes_than_it_first_met():
+def test_sequential_model_accepts_other_sizes_than_the_first():
     model = tf.keras.Sequential([tf.keras.layers.Dense(3), tf.keras.layers.Dense(2)])
     assert model(tf.ones([2, 8, 4])).shape == [2, 8, 2]
     assert model.input_shape == (2, 8, 4)
@@ -287,7 +287,7 @@ def test_a_sequential_model_takes_other_sizes_than_it_first_met():
     assert model(tf.ones([2, 7, 4])).shape == [2, 7, 2]
 
 
-def test_a_sequential_model_with_a_declared_shape_keeps_to_it():
+def test_sequential_model_enforces_its_declared_shape():
     model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(8, 4))])
     with pytest.raises(ValueError, match=r"expected shape=.*8, 4.*found shape=.*9, 4"):
         model(tf.ones([2, 9, 4]))
@@ -306,7 +306,7 @@ def test_a_list_of_one_tensor_is_the_tensor():
     assert len(tf.keras.Model([x], [model.output, x])(tf.ones([4, 3]))) == 2
 
 
-def test_constants_of_a_longest_length_may_be_cut_to_unknown_ones():
+def test_constants_of_maximum_length_are_sliced_to_unknown_lengths():
     positions = tf.random.normal([1, 50, 3])
     x = tf.keras.Input((None, 3))
     y = tf.keras.layers.Lambda(lambda t: t + positions[:, : tf.shape(t)[1]])(x)
@@ -390,7 +390,7 @@ def test_a_layer_several_times_in_a_sequential(declared, tmp_path):
     assert_close(model(x), tf.nn.relu(shared(x)))
 
 
-def test_clones_begin_with_given_tensors():
+def test_clones_start_from_given_tensors():
     layers = tf.keras.layers
     a, b = tf.keras.Input([4]), tf.keras.Input([4])
     dense = layers.Dense(4)
@@ -414,7 +414,7 @@ def test_clones_begin_with_given_tensors():
     assert tf.keras.models.clone_model(sequence, tf.ones([2, 4])).input_shape == (2, 4)
 
 
-def test_clones_of_a_class_of_ones_own():
+def test_clones_of_subclassed_models():
     class Own(tf.keras.Model):
         def __init__(self, units=3, **kwargs):
             super().__init__(**kwargs)

@@ -32,7 +32,7 @@ def _numbers(units=4):
 X = np.array([[0.0, 1.0], [1.0, 0.0]] * 16, np.float32)
 
 
-def test_classes_of_any_kind_are_told_and_given_back():
+def test_classes_of_any_type_are_encoded_and_decoded():
     classifier = wrappers.KerasClassifier(_classes, units=6, epochs=10, verbose=0)
     history = classifier.fit(X, ["no", "yes"] * 16, epochs=20)
     assert len(history.epoch) == 20 and classifier.model.layers[0].units == 6
@@ -42,7 +42,7 @@ def test_classes_of_any_kind_are_told_and_given_back():
     np.testing.assert_allclose(classifier.predict_proba(X[:3]).sum(-1), 1, rtol=1e-6)
 
 
-def test_labels_become_one_hot_where_the_loss_wants_it():
+def test_labels_become_one_hot_if_the_loss_requires_it():
     classifier = wrappers.KerasClassifier(
         _classes, outputs=3, loss="categorical_crossentropy", verbose=0
     )
@@ -88,7 +88,7 @@ def test_a_subclass_may_build_the_model_itself():
     )
 
 
-def test_searches_and_cross_validation_take_the_estimators():
+def test_searches_and_cross_validation_accept_the_estimators():
     selection = pytest.importorskip("sklearn.model_selection")
     search = selection.GridSearchCV(
         wrappers.KerasRegressor(_numbers, verbose=0), {"units": [1, 2]}, cv=2

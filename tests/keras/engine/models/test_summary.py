@@ -36,7 +36,7 @@ def test_columns_and_rows_that_are_too_long():
     ]
 
 
-def test_several_sources_are_listed_one_a_line():
+def test_several_sources_are_listed_on_separate_lines():
     given = [tf.keras.Input((2,), name=name) for name in "ab"]
     rows = lines(tf.keras.Model(given, layers.Add(name="sum")(given)))
     at = next(i for i, row in enumerate(rows) if row.startswith(" sum"))

@@ -96,7 +96,7 @@ def test_plain_attributes_do_not_make_a_model_look_again(walks):
         lambda model, new: model.named.pop("one"),
     ],
 )
-def test_every_change_of_attributes_is_seen(change):
+def test_attribute_changes_invalidate_the_cache(change):
     model, new = built(), Dense(2)
     new.build((None, 2))
     before = model.layers
@@ -108,7 +108,7 @@ def test_every_change_of_attributes_is_seen(change):
     }
 
 
-def test_weights_added_and_frozen_later_are_seen():
+def test_weights_added_and_frozen_later_are_found():
     layer = Dense(2)
     layer.build((None, 2))
     assert len(layer.trainable_weights) == 2
@@ -123,7 +123,7 @@ def test_weights_added_and_frozen_later_are_seen():
     assert len(layer.trainable_weights) == 2
 
 
-def test_variables_of_modules_are_seen_when_they_come():
+def test_later_variables_of_modules_are_found():
     layer, module = tf.keras.layers.Layer(), tf.Module()
     layer.part = module
     assert layer.weights == []
@@ -131,7 +131,7 @@ def test_variables_of_modules_are_seen_when_they_come():
     assert layer.weights[0] is module.late
 
 
-def test_metrics_of_a_layer_are_seen():
+def test_metrics_of_a_layer_are_found():
     layer = tf.keras.layers.Layer()
     assert layer.metrics == []
     layer.mean = tf.keras.metrics.Mean()
@@ -139,7 +139,7 @@ def test_metrics_of_a_layer_are_seen():
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_copies_find_their_own(copied):
+def test_copies_find_their_own_layers(copied):
     layer = Dense(2)
     layer.build((None, 2))
     layer.inner = Dense(3)
@@ -153,7 +153,7 @@ def test_copies_find_their_own(copied):
     assert len(other.weights) == 2 and len(layer.weights) == 4
 
 
-def test_a_copy_of_the_attributes_alone_finds_its_own():
+def test_shallow_copy_finds_its_own_layers():
     layer = Dense(2)
     layer.inner = Dense(3)
     assert layer.submodules == (layer.inner,) and layer._tracked.layers == [layer.inner]
@@ -163,7 +163,7 @@ def test_a_copy_of_the_attributes_alone_finds_its_own():
     assert other._tracked.layers == [other.inner]
 
 
-def test_what_is_remembered_is_no_part_of_a_module():
+def test_cache_is_not_tracked_by_modules():
     layer = Dense(2)
     assert layer.weights == []
     assert all(not isinstance(leaf, tracking.Tracker) for leaf in layer._flatten())
@@ -221,7 +221,7 @@ def test_a_first_fit_compiles_few_programs(programs, compile_tier):
     assert "jit(train_step)" in programs
 
 
-def test_variables_are_made_read_and_written_without_programs(programs):
+def test_variables_are_created_read_and_written_without_programs(programs):
     rng = np.random.default_rng(0)
     values = rng.normal(size=(7, 11)).astype("float32")
     variable = tf.Variable(values)
@@ -234,7 +234,7 @@ def test_variables_are_made_read_and_written_without_programs(programs):
     np.testing.assert_array_equal(variable.numpy(), np.ones((7, 11)))
 
 
-def test_variables_do_not_share_memory_with_what_they_were_made_from():
+def test_variables_do_not_share_memory_with_initial_values():
     # Arrays that begin where XLA takes them as they are.
     transfers = np.zeros(4096 + 16, "float32")
     start = -transfers.ctypes.data % 64 // 4
@@ -252,7 +252,7 @@ def test_variables_do_not_share_memory_with_what_they_were_made_from():
     assert not np.asarray(constant).any() and (other.numpy() == 2.0).all()
 
 
-def test_a_tensor_read_before_a_step_keeps_its_value_without_programs(programs):
+def test_tensor_read_before_a_step_keeps_its_value(programs):
     variable = tf.Variable(np.zeros((13, 5), "float32"))
     add = tf.function(lambda: variable.assign_add(tf.ones((13, 5))))
     add()
@@ -264,7 +264,7 @@ def test_a_tensor_read_before_a_step_keeps_its_value_without_programs(programs):
 
 
 @pytest.mark.skipif(len(tf.config.list_logical_devices("CPU")) < 2, reason="needs two devices")
-def test_arrays_on_several_devices_are_copied_where_they_lie():
+def test_arrays_on_several_devices_are_copied_in_place():
     mesh = tf.experimental.dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"])
     layout = tf.experimental.dtensor.Layout(["batch", "unsharded"], mesh)
     values = np.arange(8, dtype="float32").reshape(4, 2)

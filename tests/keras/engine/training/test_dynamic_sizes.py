@@ -15,7 +15,7 @@ def _of_marked(y_true, y_pred):
     return tf.reduce_mean(tf.square(tf.gather_nd(y_pred, places)))
 
 
-def test_a_loss_of_chosen_places_trains_as_one_of_weighted_places():
+def test_loss_of_selected_positions_equals_weighted_positions():
     x = np.arange(24, dtype="float32").reshape(6, 4) / 10
     y = np.array([[1, 0], [0, 0], [1, 0], [1, 0], [0, 1], [1, 0]], "float32")
     weights = []
@@ -44,7 +44,7 @@ def test_layers_that_choose_rows_have_an_unknown_size():
     assert model.predict(np.eye(6, 4), verbose=0).shape == (1, 3)
 
 
-def test_weights_of_layers_in_a_list_come_trainable_first():
+def test_trainable_weights_of_listed_layers_come_first():
     class Two(tf.keras.Model):
         def __init__(self):
             super().__init__()
@@ -63,7 +63,7 @@ def test_weights_of_layers_in_a_list_come_trainable_first():
     assert kinds == [*scales, *scales, *means, *means, *scales, *means]
 
 
-def test_a_layer_that_says_its_shape_is_believed_where_made_up_values_do_not_fit():
+def test_compute_output_shape_is_used_if_placeholders_fail():
     class Sorted(tf.keras.layers.Layer):
         def call(self, inputs):
             low = tf.boolean_mask(inputs, inputs[:, 0] < 0)

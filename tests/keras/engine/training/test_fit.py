@@ -110,7 +110,7 @@ class Guarded(layers.Layer):
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_an_assertion_in_one_of_several_steps_leaves_the_model_whole(devices):
+def test_failed_assertion_in_a_step_leaves_the_model_usable(devices):
     x, y = np.ones([24, 3], "float32"), np.ones([24, 2], "float32")
     names = [f"CPU:{i}" for i in range(devices)]
     with tf.distribute.MirroredStrategy(names).scope():
@@ -126,7 +126,7 @@ def test_an_assertion_in_one_of_several_steps_leaves_the_model_whole(devices):
     assert model.optimizer.iterations.numpy() == 6
 
 
-def test_a_check_of_numbers_in_one_of_several_steps_names_the_steps():
+def test_failed_numerics_check_names_the_steps():
     x, _ = blobs(32)
     model = mlp(steps_per_execution=2, loss="mse", metrics=None)
     targets = np.ones([32, 3], "float32")
@@ -139,7 +139,7 @@ def test_a_check_of_numbers_in_one_of_several_steps_names_the_steps():
         tf.debugging.disable_check_numerics()
 
 
-def test_eager_steps_give_the_same():
+def test_eager_steps_equal_compiled_steps():
     x, y = blobs(32)
 
     def train(eager):
@@ -276,7 +276,7 @@ def test_add_loss_add_metric_and_regularizers():
     assert logs == {"loss": pytest.approx(4.2), "activity": 1.0}
 
 
-def test_add_metric_takes_what_a_metric_of_the_layer_gave():
+def test_add_metric_accepts_results_of_layer_metrics():
     class Own(tf.keras.Model):
         def __init__(self):
             super().__init__()
@@ -435,7 +435,7 @@ def test_custom_steps_see_lone_inputs_without_a_tuple():
     assert Plain().predict(dataset, verbose=0).shape == (4, 3)
 
 
-def test_vectors_stay_vectors():
+def test_vectors_remain_vectors():
     shapes = []
 
     class Custom(tf.keras.Model):
@@ -506,7 +506,7 @@ def test_a_generator_that_runs_out_ends_training():
     assert history.epoch == [0, 1]
 
 
-def test_one_target_serves_the_output_that_has_a_loss():
+def test_single_target_belongs_to_the_output_with_a_loss():
     inputs = tf.keras.Input((3,))
     hidden = tf.keras.layers.Dense(2, name="hidden")(inputs)
     model = tf.keras.Model(inputs, [tf.keras.layers.Dense(1, name="answer")(hidden), hidden])
@@ -520,7 +520,7 @@ def test_one_target_serves_the_output_that_has_a_loss():
         model.fit(x, [y], verbose=0)
 
 
-def test_batch_size_means_nothing_to_a_dataset():
+def test_batch_size_is_ignored_for_datasets():
     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     data = tf.data.Dataset.from_tensor_slices((np.ones((4, 2)), np.ones((4, 1)))).batch(2)
@@ -528,7 +528,7 @@ def test_batch_size_means_nothing_to_a_dataset():
     assert model.predict(data, batch_size=4, verbose=0).shape == (4, 1)
 
 
-def test_names_of_metrics_are_known_with_the_first_batch():
+def test_metric_names_are_known_after_the_first_batch():
     model = mlp()
     model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
     assert model.metrics_names == []

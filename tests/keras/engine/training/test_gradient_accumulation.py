@@ -52,7 +52,7 @@ def check_same(one, other):
     ],
     ids=str,
 )
-def test_small_batches_train_as_one_large_batch(how):
+def test_accumulated_small_batches_equal_one_large_batch(how):
     how = dict(how)
     steps = 4 if how.pop("of", None) else None
     scaled = how.pop("scaled", False)
@@ -108,7 +108,7 @@ def test_custom_loops_schedules_averages_and_rows():
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_step_that_is_not_finite_is_left_out(compiled):
+def test_step_with_nonfinite_gradients_is_skipped(compiled):
     v = tf.Variable([1.0])
     inner = OPTIMIZERS.SGD(1.0, gradient_accumulation_steps=2)
     optimizer = tf.keras.mixed_precision.LossScaleOptimizer(inner)
@@ -151,7 +151,7 @@ def test_a_checkpoint_in_the_middle_of_a_round(tmp_path):
     assert w.numpy() == v.numpy() and float(v[0]) != 1.0
 
 
-def test_configurations_and_saved_models_keep_it(tmp_path):
+def test_configurations_and_saved_models_preserve_accumulation(tmp_path):
     config = adam(4).get_config()
     assert config["gradient_accumulation_steps"] == 4
     assert "gradient_accumulation_steps" not in adam().get_config()
@@ -166,7 +166,7 @@ def test_configurations_and_saved_models_keep_it(tmp_path):
 
 
 @pytest.mark.parametrize("steps", [1, 0, -2, 2.5, True, "2"])
-def test_what_is_no_number_of_steps(steps):
+def test_invalid_numbers_of_steps(steps):
     with pytest.raises(
         ValueError, match=r"Adam: `gradient_accumulation_steps` must be an integer >= 2"
     ):

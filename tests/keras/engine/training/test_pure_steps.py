@@ -58,7 +58,7 @@ def made(kind, **options):
 
 
 @pytest.mark.parametrize("eager", [False, True])
-def test_steps_of_state_and_data_train_as_usual_ones(eager):
+def test_pure_steps_equal_ordinary_steps(eager):
     model, other = made(Pure, run_eagerly=eager), made(tf.keras.Sequential)
     settings = {"batch_size": 6, "epochs": 2, "shuffle": False, "verbose": 0}
     history, expected = (m.fit(X, Y, **settings).history for m in (model, other))
@@ -109,7 +109,7 @@ def test_values_of_variables_are_arguments_of_functions_of_jax():
         assert not np.allclose(old, new)
 
 
-def test_functions_of_jax_leave_the_generators_as_they_are():
+def test_jax_functions_do_not_change_generators():
     jax.jit(lambda: jnp.asarray(tf.random.normal([2])))()
     assert np.isfinite(tf.random.normal([2]).numpy()).all()
     with pytest.raises(ValueError, match="only use seeded random ops"):

@@ -62,7 +62,7 @@ def test_layers_have_the_shards_as_weights():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad", "rmsprop", "ftrl"])
-def test_training_is_that_of_the_whole_table(optimizer):
+def test_training_equals_an_unsharded_table(optimizer):
     one, parts = (train(make(count, optimizer)) for count in (1, 3))
     for expected, found in zip(whole(one), whole(parts), strict=True):
         np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-7)
@@ -94,7 +94,7 @@ def test_weights_move_between_numbers_of_shards(before, after, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5", ""])
-def test_a_saved_model_is_whole(suffix, tmp_path):
+def test_saved_model_contains_the_complete_table(suffix, tmp_path):
     saved = train(make(3))
     path = str(tmp_path / f"model{suffix}")
     saved.save(path)

@@ -21,7 +21,7 @@ class Told(tf.keras.Model):
         return super().train_step(data)
 
 
-def test_fit_takes_examples_in_the_order_of_keras():
+def test_fit_shuffles_like_keras():
     """Stored from tf-keras 2.21."""
     x = np.arange(10, dtype=np.float32)[:, None]
     tf.keras.utils.set_random_seed(42)
@@ -35,7 +35,7 @@ def test_fit_takes_examples_in_the_order_of_keras():
     assert found == [*first, *first[:3]]
 
 
-def test_orders_are_those_of_shuffles_and_go_on_from_a_state():
+def test_shuffle_orders_resume_from_a_state():
     orders = ShuffleOrders([0, 1, 7])
     tf.random.set_seed(7)
     wanted = [tf.random.shuffle(np.arange(100), seed=1).numpy() for _ in range(2)]
