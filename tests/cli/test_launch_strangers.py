@@ -16,7 +16,7 @@ WAITING = WORKERS / "waiting.py"
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc")
 
 
-def test_local_job_needs_no_secret(tmp_path):
+def test_local_job_survives_foreign_connections(tmp_path):
     command = [sys.executable, "-c", "from meshflow.cli import main; main()", "launch"]
     options = ["--workers", "2", "--devices-per-worker", "1", str(WAITING), str(tmp_path)]
     job = subprocess.Popen(

@@ -459,7 +459,7 @@ def _in_threads(work):
     assert failed == []
 
 
-def test_function_under_a_tape_owns_its_written_variables():
+def test_function_under_a_tape_has_exclusive_access_to_written_variables():
     total = tf.Variable(0.0)
 
     @tf.function
@@ -594,7 +594,7 @@ def test_functions_made_in_a_loop_are_warned_of_twice(caplog):
     assert "lambda" not in caplog.text
 
 
-def test_concrete_function_accepts_positional_tensors():
+def test_concrete_function_accepts_only_its_tensors():
     concrete = tf.function(lambda x, y: y).get_concrete_function(1, tf.constant(2))
     assert int(concrete(tf.constant(3))) == 3
     with pytest.raises(TypeError, match="missing its argument 'y'"):

@@ -451,7 +451,7 @@ _SECOND = {
 
 @pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "traced"])
 @pytest.mark.parametrize("name", _SECOND)
-def test_second_gradient_of_independent_source_is_unconnected(name, wrap):
+def test_second_gradients_of_independent_sources(name, wrap):
     f, expected = _SECOND[name]
     x, w = tf.Variable(2.0), tf.Variable(1.0)
 

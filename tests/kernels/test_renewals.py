@@ -124,7 +124,7 @@ def test_unsupported_update_programs_use_xla():
     assert HANDLER not in text(lambda a, g: [a[0] - g, a[1]], *half)
 
 
-def test_small_arrays_avoid_streaming_stores(monkeypatch):
+def test_small_arrays_use_xla(monkeypatch):
     monkeypatch.setattr(array_updates, "MIN_BYTES", 1 << 12)
     rule = lambda a, g: [a[0] - g]
     for rows, is_large in ((31, False), (32, True)):

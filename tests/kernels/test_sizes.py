@@ -167,7 +167,7 @@ def test_four_devices_call_in_loops(rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_nan_is_preserved(rng, dtype):
+def test_nan_and_infinity_propagate(rng, dtype):
     a, b = array(rng, 64, 64, dtype=dtype), array(rng, 64, 64, dtype=dtype)
     assert computations(jnp.matmul, a, b) == [INLINE]
     left = np.array(a)

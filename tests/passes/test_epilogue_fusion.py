@@ -121,7 +121,7 @@ def test_products_absorb_following_steps(steps, dtype):
     assert_same(PRODUCTS[steps], *args)
 
 
-def test_repeated_factors_of_a_product_are_not_fused():
+def test_unprofitable_products_are_not_fused():
     x, w, b, r = (draw(shape, i) for i, shape in enumerate(((9, 24), (24, 40), (40,), (9, 40))))
     assert "product_with_epilogue" not in names(lambda x, w, b: x @ w + b, x, w, b)
     assert "product_with_epilogue" not in names(lambda x, w, r: (x @ w) * r, x, w, r)

@@ -62,7 +62,7 @@ def test_a_cast_of_weights_is_made_apart():
     ],
     ids=["no work", "not fixed", "arithmetic", "small", "larger than before"],
 )
-def test_unchanged_operands(fn):
+def test_programs_without_preparations(fn):
     assert parted(fn, X, W, stays=() if fn(X, W).shape[-1] == 64 else (1,)) is None
 
 
@@ -71,7 +71,7 @@ def test_changing_values_are_not_packed():
     assert parted(low, X, W, stays=()) is None
 
 
-def test_result_of_unchanged_operands():
+def test_results_of_unchanged_operands_are_hoisted():
     parts = assert_same(lambda x, w: (x.sum(), w.astype(jnp.bfloat16)), X, W)
     assert names(parts.hoisted) == ["convert_element_type"]
 

@@ -62,7 +62,7 @@ def test_different_or_few_layers_are_not_stacked(operands):
     assert loops(stack_layers(two), (x, weights[:2], s)) == 0
 
 
-def test_layer_with_additional_operands_ends_a_run(operands):
+def test_layer_that_reads_an_earlier_layer_ends_a_run(operands):
     x, weights, s = operands
 
     def skipping(x, weights, s):

@@ -207,7 +207,7 @@ def test_custom_steps_without_a_formula(make, zero, message, gathered):
         compute_expected_traffic(*arguments)
 
 
-def test_planner_queries_devices_without_references():
+def test_theory_describes_the_last_model_of_the_thread():
     def trained(**compiled):
         with tf.distribute.MeshStrategy(mesh(data=2), "batch:data", zero=1).scope():
             model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(2)])
