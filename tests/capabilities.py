@@ -1,7 +1,7 @@
-"""Requirements of tests on the machine, and a summary of the skipped ones at the end of a run.
+"""Check the requirements of tests, and summarize skipped tests at the end of a run.
 
-With MESHFLOW_CI=1, as .ci/run sets it, the summary lists every skipped test. A run on Linux x86-64, for which everything
-is built, then fails if one of them is not in allowed_skips.txt.
+With MESHFLOW_CI=1, which .ci/run sets, the summary lists every skipped test. On Linux x86-64, where
+everything is built, the run then fails if allowed_skips.txt does not permit one of them.
 """
 
 import collections
@@ -88,7 +88,7 @@ def pytest_sessionfinish(session):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Names what tests were skipped for, and how many."""
+    """Print the reasons of skipped tests, and their numbers."""
     counts = collections.Counter()
     skips = list_skips(terminalreporter)
     for test, reason in skips:

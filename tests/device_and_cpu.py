@@ -53,7 +53,7 @@ def distance(found, reference, scale=None):
 def assert_alike(names, here, there, tolerance, scales=None):
     """Check that every result is within the tolerance of its reference, and name all that are not.
 
-    `scales` names for some results another one, whose norm their distances are relative to.
+    `scales` maps names of results to the result by whose norm their distances are divided.
     """
     assert len(here) == len(there) == len(names)
     norms = {

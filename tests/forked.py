@@ -1,4 +1,5 @@
-"""Programs that set how Meshflow begins, each in a process forked from one that has imported it and done nothing yet."""
+"""Run programs that configure the start of Meshflow, each in a process forked from one that has
+only imported it."""
 
 import functools
 import json
@@ -46,10 +47,10 @@ def _parent():
 
 
 def run(program, **environment):
-    """Runs a program; variables that are read while JAX or Meshflow are imported come too late.
+    """Run a program; variables that are read during the import of JAX or Meshflow have no effect.
 
     Returns:
-      Its exit code, and what it wrote, without warnings.
+        Its exit code, and its output, without warnings.
     """
     parent = _parent()
     parent.stdin.write(json.dumps([program, environment]) + "\n")

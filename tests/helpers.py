@@ -10,17 +10,19 @@ import numpy as np
 
 import meshflow as tf
 
-# `make test-all` tries longer what `make test` tries shortly, and runs the tests marked `soak`.
+# `make test-all` repeats randomized tests longer than `make test`, and runs the tests marked
+# `soak`.
 SOAK = os.environ.get("MESHFLOW_SOAK", "0") not in ("", "0")
 
 
 def rounds(default, soak):
-    """How often a test repeats what it tries: `default` times, `soak` times in `make test-all`."""
+    """Return the number of repetitions of a test: `default`, or `soak` in `make test-all`."""
     return soak if SOAK else default
 
 
 def read_manifest(folder):
-    """The manifest of a folder of arrays without its checksum, which old ones and those of strangers may lack."""
+    """Return the manifest of a folder of arrays without its checksum, which old and foreign
+    manifests may lack."""
     content = json.loads((folder / "manifest.json").read_text())
     content.pop("crc32", None)
     return content

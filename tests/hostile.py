@@ -98,7 +98,7 @@ class Server:
         return socket.create_connection((host, int(port)), timeout=60)
 
     def open_channel(self):
-        """Return a gRPC channel with a connection of its own."""
+        """Return a gRPC channel with a separate connection."""
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
         return grpc.insecure_channel(self.rpc_address, options)
 
@@ -322,7 +322,7 @@ def _declare_two_lengths(server):
 
 
 def _read_no_response(server):
-    """Request large responses, and read none of them."""
+    """Request large responses without reading them."""
     body = make_bodies(MEGABYTE)["zeros, large response"][0]
     request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     connections = [server.connect() for _ in range(8)]

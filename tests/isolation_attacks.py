@@ -1,4 +1,5 @@
-"""What a file might do that took over the process which parses it; called in isolated processes."""
+"""Attempt attacks of a malicious file that controls the parsing process; called in isolated
+processes."""
 
 import ctypes
 import json
@@ -81,7 +82,7 @@ ATTACKS = {
 
 
 def try_attacks(arguments, file):
-    """Try attacks, and write the class of the error of each; None for a success."""
+    """Attempt attacks, and write the class of the error of each; None for a success."""
     results = {}
     for name in arguments["attacks"]:
         try:

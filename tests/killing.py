@@ -1,8 +1,8 @@
-"""Writers that are killed: what is found afterwards is what was there before, or what was to come.
+"""Kill writers: a reader must find the previous or the new contents.
 
-A program defines `write(path, number)`. It runs in a process of its own that ends itself by SIGKILL at a chosen
-one of its steps (opening, renaming, removing a file, making a folder), or is killed from
-outside after a random time, while data goes to a file that is open.
+A program defines `write(path, number)`. It runs in a separate process that ends itself by SIGKILL
+at a chosen step (opening, renaming, removing a file, creating a folder), or is killed from outside
+after a random time, while data is written to an open file.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ for line in sys.stdin:
 
 @functools.cache
 def _process():
-    """The process that others are made from, for all programs; it ends with this one."""
+    """Return the process from which others are forked, for all programs; it ends with this one."""
     return subprocess.Popen(
         [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -107,14 +107,14 @@ class Nursery:
         return status
 
     def whole(self, path, number):
-        """Writes without being killed; gives the number of steps."""
+        """Write without being killed; return the number of steps."""
         self._begin(path, number, 0)
         steps = self._next("ended")
         assert self._status() == 0
         return steps
 
     def killed_at(self, path, number, step):
-        """Writes, and is killed at a step; gives whether it came so far."""
+        """Write, with a kill at a step; return whether that step was reached."""
         self._begin(path, number, step)
         return self._killed()
 
@@ -145,15 +145,15 @@ class Nursery:
 
 
 def check_kills(program, tmp_path, read, default=10, soak=200):
-    """Kills a writer again and again, and looks at what it leaves.
+    """Kill a writer repeatedly, and check its files.
 
     Args:
-      program: source that defines `write(path, number)`, which replaces what is at `path`; steps count from
-        the start, or from where it calls `begin()`.
-      tmp_path: an empty folder.
-      read: called with the path; gives the number that was written, or raises for damage.
-      default: how often it is killed.
-      soak: how often in `make test-all`.
+        program: source that defines `write(path, number)`, which replaces the contents of `path`;
+            steps count from the start, or from its call of `begin()`.
+        tmp_path: an empty folder.
+        read: called with the path; returns the number that was written, or raises for damage.
+        default: number of kills.
+        soak: number of kills in `make test-all`.
     """
     nursery = Nursery(program)
     generator = random.Random(0)
@@ -169,7 +169,8 @@ def check_kills(program, tmp_path, read, default=10, soak=200):
         for turn in range(times):
             before, number = read(path), number + 1
             if turn % 4 < 3:
-                # What the one before left decides how many steps there are, such as old files to remove.
+                # The leftovers of the previous write determine the number of steps, such as old
+                # files to remove.
                 ended = not nursery.killed_at(path, number, 1 + turn * steps // times)
                 killed += not ended
             else:

@@ -1,8 +1,8 @@
-"""The tests nearest to what changed, as many as fit a time: `make quick`.
+"""Select the tests nearest to a change that fit in a time limit: `make quick`.
 
 Run as `python tests/nearest.py [AREA...]`; prints paths for pytest. Tests and modules that changed
-against main (on main itself: in the last commit) come first, then the tests that name what the
-changed modules define, then the rest of their areas, the shortest first.
+against main (on main itself: in the last commit) come first, then the tests that name definitions
+of the changed modules, then the rest of their areas, the shortest first.
 """
 
 import ast
@@ -18,7 +18,7 @@ from tiers import seconds_of_files
 # Seconds of tests on each of two workers, and of a file that no run has timed.
 BUDGET = 160
 UNKNOWN = 10
-# Where packages are tested that have no folder of their own; all others are namespaces of ops.
+# Areas of packages without a test folder of the same name; all others are namespaces of ops.
 TESTED_IN = {
     "autograph": ["core"],
     "experimental": ["tnp"],
@@ -57,13 +57,13 @@ def areas_of(path):
 
 
 def names_in(source):
-    """What a module defines for others."""
+    """Return the public names that a module defines."""
     kinds = (ast.FunctionDef, ast.ClassDef)
     return {n.name for n in ast.parse(source).body if isinstance(n, kinds) and n.name[0] != "_"}
 
 
 def relevance(text, module, names):
-    """How much a test says of a module: its path counts for many names."""
+    """Rate how closely a test names a module: its path counts as many names."""
     words = set(re.findall(r"\w+", text))
     return 5 * (module in text) + len(names & words)
 
@@ -109,7 +109,7 @@ def main(areas):
     if areas and not scores:
         sys.exit(f"no tests of {' '.join(areas)}; areas are the folders of tests/")
     if not first and not scores:
-        # Nothing changed, or what every test uses.
+        # No change, or a change that affects every test.
         first, scores = ranked([], {f.parent.name for f in (ROOT / "tests").glob("*/test_*.py")})
     picked = chosen(first, scores, seconds_of_files())
     known = len(first) + len(scores)

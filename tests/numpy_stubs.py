@@ -1,6 +1,8 @@
-"""The stubs of `tf.experimental.numpy`: signatures of the functions that are made of `jax.numpy`'s, for editors.
+"""Write the stubs of `tf.experimental.numpy`: signatures of the functions derived from `jax.numpy`,
+for editors.
 
-Run `python tests/numpy_stubs.py` to write them anew; `test_stubs.py` holds that they are what the functions are.
+Run `python tests/numpy_stubs.py` to write them again; `test_stubs.py` compares them with the
+functions.
 """
 
 import ast
@@ -20,7 +22,7 @@ MODULES = {
     "fft": tf.experimental.numpy.fft,
     "linalg": tf.experimental.numpy.linalg,
 }
-# What `jax.numpy` does not annotate, or has not under this name.
+# Names that `jax.numpy` does not annotate or lacks.
 _UNSAID = {"cond", "cross", "fix", "flatten", "isneginf", "isposinf"}
 # The annotations differ between versions of JAX.
 _TAKEN = {"ord": "int | str | float | None"}
@@ -28,7 +30,7 @@ _PLAIN = re.compile(r"(int|bool|str|float|complex|None)( \| (int|bool|str|float|
 
 
 def stub(module):
-    """A module's stub as text: what is imported from elsewhere, and the functions made of `jax.numpy`'s."""
+    """Return a module's stub as text: its imports, and the functions derived from `jax.numpy`."""
     made, others = [], []
     for name in sorted(module.__all__):
         value = getattr(module, name)
@@ -72,7 +74,7 @@ def _function(name, value, module):
 
 
 def _result_of_jax(name, module):
-    """What the function of that name in `jax.numpy` gives."""
+    """Return the result type of the function of that name in `jax.numpy`."""
     for part in module.__name__.split(".")[2:]:
         function = getattr(getattr(jnp, part), name, None)
         break
@@ -131,7 +133,7 @@ def _import(name, value):
 
 
 def same(text, path):
-    """Whether a stub says what a file says, in whichever order."""
+    """Return whether a stub equals a file, in any order."""
     return _statements(text) == _statements(path.read_text(encoding="utf-8"))
 
 

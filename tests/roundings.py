@@ -1,6 +1,8 @@
-"""What rounding allows: how far the results of a program move when all of its numbers are moved a little.
+"""Estimate rounding errors: the change of a program's results when all of its numbers change
+slightly.
 
-A program in low precision is compared with the one in float32 by this, not by a number that fits one machine.
+Tests compare a program in low precision with its float32 version by this estimate, not by a number
+that fits one machine.
 """
 
 import jax
@@ -51,29 +53,30 @@ EXACT = {
 
 
 def allowed(fn, *args, dtype="bfloat16"):
-    """By how much each leaf of `fn(*args)` may be off when numbers of this type are computed with.
+    """Estimate the error of each leaf of `fn(*args)` in arithmetic of a type.
 
     Args:
-      fn: a function of arrays, of which a jaxpr can be made.
-      *args: what it is called with.
-      dtype: name of the type.
+        fn: a function of arrays that can be traced to a jaxpr.
+        *args: its arguments.
+        dtype: name of the type.
 
     Returns:
-      A number for each leaf, at every element of which it holds; None where a decision of the program (the side of a
-      ReLU, a branch, an index) depends on the rounding, so that nothing can be said.
+        A number for each leaf, valid for every element; None if a decision of the program (the side
+        of a ReLU, a branch, an index) depends on rounding, so that no estimate exists.
     """
     return _limits(_sampled(jax.make_jaxpr(fn)(*args)), args, dtype)
 
 
 def _sampled(closed):
-    """A compiled function of seeds, sizes and the operands of a jaxpr: its results, and what stands for its decisions."""
+    """Return a compiled function of seeds, sizes and the operands of a jaxpr: its results, and a
+    code of its decisions."""
 
     def run(seed, size, args):
         moved = _Moved(seed, size)
         leaves = [moved.number(jnp.asarray(x)) for x in args]
         return moved.evaluate(closed.jaxpr, closed.consts, leaves), moved.decisions
 
-    # Compiling takes most of the time.
+    # Compilation takes most of the time.
     fast = {"xla_backend_optimization_level": 0}
     return jax.jit(jax.vmap(run, (0, 0, None)), compiler_options=fast)
 
@@ -103,15 +106,15 @@ def assert_as_near_as_rounding_allows(found, wanted, limits, **kwargs):
 
 
 def steady(fn, draw, dtype="bfloat16"):
-    """Arguments with which no decision of a program depends on the rounding.
+    """Return arguments for which no decision of a program depends on rounding.
 
     Args:
-      fn: the program.
-      draw: a function of a seed that gives its arguments, of the same shapes for every seed.
-      dtype: name of the type.
+        fn: the program.
+        draw: a function of a seed that returns its arguments, of the same shapes for every seed.
+        dtype: name of the type.
 
     Returns:
-      The arguments and what `allowed` gives for them.
+        The arguments, and the result of `allowed` for them.
     """
     run = _sampled(jax.make_jaxpr(fn)(*draw(0)))
     for seed in range(100):
@@ -134,7 +137,7 @@ class _Moved:
         self.decisions = jnp.uint32(0) if decisions is None else decisions
 
     def number(self, x):
-        """A value, moved; whole numbers and truths are taken down as decisions instead."""
+        """Return a perturbed value; integers and booleans are recorded as decisions instead."""
         if type(jax.typeof(x)) is not ShapedArray or jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             return x
         if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -213,7 +216,7 @@ class _Moved:
 # Traced once for each shape and type, where a program has hundreds of numbers.
 @jax.jit
 def _noted(decisions, x):
-    """What stands for the decisions up to here, with one more."""
+    """Return the code of the decisions up to here, with one more."""
     found = jnp.sum(x.reshape(-1).astype(np.uint32) * _mixed(x.size), dtype=np.uint32)
     return decisions * np.uint32(16777619) + found
 

@@ -8,7 +8,7 @@ import fsspec
 
 
 def memory():
-    """A new place in the memory's store, which lives as long as the process."""
+    """Return a new path in the memory store, which lives as long as the process."""
     return f"memory://{uuid.uuid4().hex}"
 
 

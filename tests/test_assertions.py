@@ -1,4 +1,4 @@
-"""What `tf.test.TestCase` asserts about Python values."""
+"""Test assertions of `tf.test.TestCase` about Python values."""
 
 import sys
 from collections import OrderedDict
@@ -8,7 +8,7 @@ import pytest
 
 import meshflow as tf
 
-# (assertion, arguments that hold, arguments that fail)
+# (assertion, passing arguments, failing arguments)
 CASES = [
     ("assertLen", ([1, 2], 2), ([1], 2)),
     ("assertEmpty", ([],), ([1],)),

@@ -48,7 +48,7 @@ EXEMPT = {}
 
 
 def lookup(path):
-    """The object at a dotted path below the package, or None."""
+    """Return the object at a dotted path below the package, or None."""
     found = tf
     for part in path.split(".") if path else ():
         try:
@@ -59,7 +59,7 @@ def lookup(path):
 
 
 def dotted(node, short):
-    """The path below the package that an expression such as `tf.math.add` spells, or None."""
+    """Return the path below the package of an expression such as `tf.math.add`, or None."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -112,7 +112,7 @@ def used():
     for file in set(TESTS.rglob("*.py")) - {Path(__file__)}:
         keras = bool({"keras", "reference"} & set(file.parts))
         paths.update(paths_in(ast.parse(file.read_text()), strings_name_keras=keras))
-    # The objects stay alive with their identities, which Python would give to others.
+    # The objects stay alive, so Python does not reuse their identities.
     return {id(found): found for path in paths if (found := lookup(path)) is not None}
 
 

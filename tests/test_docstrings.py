@@ -22,7 +22,7 @@ def classes(space):
 
 
 def section(thing, title):
-    """The text of a section of a docstring, empty where there is none."""
+    """Return the text of a section of a docstring, empty if it is missing."""
     text = inspect.getdoc(thing) or ""
     found = re.search(rf"^{title}:\n((?:[ \t]+.*\n|\n)+)", text + "\n", re.MULTILINE)
     return found[1].strip() if found else ""
@@ -38,7 +38,7 @@ def test_layers_state_their_shapes(layer):
 
 
 def rank(text):
-    """How many dimensions the first shape of a text has; None where it is open."""
+    """Return the number of dimensions of the first shape in a text; None if it is unspecified."""
     shape = re.search(r"\(([^)]*)\)", text)
     return (
         None if shape is None or "..." in shape[1] or "*" in shape[1] else shape[1].count(",") + 1
@@ -67,7 +67,7 @@ FUNCTIONS = [
     for f in {id(f): f for f in vars(tf.keras.losses).values() if inspect.isfunction(f)}.values()
     if [*inspect.signature(f).parameters][:2] == ["y_true", "y_pred"]
 ]
-# What has no formula of its own: bases, wrappers and enumerations.
+# Names without a formula: bases, wrappers and enumerations.
 WITHOUT = {
     *("Optimizer", "OptaxOptimizer", "LearningRateSchedule"),
     *("Loss", "LossFunctionWrapper", "Reduction", "Metric", "MeanMetricWrapper"),
@@ -92,7 +92,7 @@ def named(thing):
 @pytest.mark.parametrize("thing", WITH_FORMULA, ids=named)
 def test_formula_with_every_symbol(thing):
     text = section(thing, "Formula")
-    # Names of other things are no formulas.
+    # Names of other objects are no formulas.
     formulas = re.findall(r"`((?!tf\.)[^`]*)`", text)
     assert any(re.search(r"[-+*/=<>|(\[]", formula) for formula in formulas), "no formula"
     words = set(re.findall(r"\b[a-zA-Z]\w*", " ".join(formulas)))
@@ -129,7 +129,8 @@ OPS = {
 SHAPE = re.compile(
     r"\b(shapes?|sizes?|scalars?|dimensions?)\b|\[[^\]]*\]|\((\.\.\.|\w+),[^)]*\)|arguments as"
 )
-# Ops that give no tensor, or do not change one; and those of which nobody has written it yet. This may only shrink.
+# Ops that return no tensor, or do not change one; and those without documentation of it. This list
+# may only shrink.
 WITHOUT_SHAPES = {
     *("tf.Assert", "tf.assert_equal", "tf.assert_greater", "tf.assert_less"),
     *("tf.get_static_value", "tf.group", "tf.no_op"),

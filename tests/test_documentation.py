@@ -1,4 +1,5 @@
-"""The examples in the documentation that show what they print are true, and recipes list every file."""
+"""Test that examples in the documentation print the documented output, and that recipes list every
+file."""
 
 import doctest
 import importlib.util
@@ -14,13 +15,13 @@ DOCS = ROOT / "docs"
 PAGES = {p.relative_to(DOCS).as_posix(): p.read_text() for p in sorted(DOCS.rglob("*.md"))}
 # Pages of which every block of Python runs.
 RUNNING = {name for name in PAGES if name.startswith(("recipes/", "guides/", "tutorial"))}
-# The tutorial configures devices, so it needs a process of its own.
+# The tutorial configures devices, so it needs a separate process.
 EXAMPLES = [name for name, text in PAGES.items() if ">>>" in text and name != "tutorial.md"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples(name, monkeypatch, tmp_path):
-    # Examples may set variables of the environment, which end with the test, and write files.
+    # Examples may set environment variables, which are reset after the test, and write files.
     for variable in ("MESHFLOW_EMULATE_FLOAT8",):
         monkeypatch.setenv(variable, "0")
     monkeypatch.chdir(tmp_path)
@@ -71,7 +72,7 @@ def test_included_code_is_there():
                 assert option == "language" or re.search(wanted, code), (name, path, value)
 
 
-# Decisions tell how it was when they were made.
+# Decisions describe the state at their date.
 NAMING = {n: text for n, text in PAGES.items() if not n.startswith("decisions/")}
 NAMING |= {n: (ROOT / n).read_text() for n in ("README.md", "CONTRIBUTING.md")}
 

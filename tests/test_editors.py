@@ -1,4 +1,4 @@
-"""What editors and type checkers see of the public names, by pyright."""
+"""Test the types of public names in editors and type checkers, by pyright."""
 
 import collections
 import json
@@ -53,9 +53,9 @@ class Owner:
     def method(self, x: int) -> tf.Tensor: return tf.constant(x)
 
 """
-# Public names of which the signature, or the result, is not known. These numbers may only fall, but for functions
-# whose result is what the functions given to them return.
-# `tf.keras.utils.FeatureSpace` uses layers, which import `keras.utils`, so it is loaded on first use.
+# Public names with unknown signatures or results. These numbers may only fall, except for functions
+# that return the result of a given function. `tf.keras.utils.FeatureSpace` uses layers, which
+# import `keras.utils`, so it is loaded on first use.
 MOST = {"nothing is known": 2, "arguments are not": 3, "the result is not": 34}
 
 
@@ -84,7 +84,7 @@ def public_names():
 
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory):
-    """What pyright finds in one run: types by expression, and lines with errors by file."""
+    """Return pyright's results of one run: types by expression, and lines with errors by file."""
     pytest.importorskip("basedpyright", reason="pyright")
     folder = tmp_path_factory.mktemp("editors")
     expressions = {
@@ -112,7 +112,7 @@ def findings(tmp_path_factory):
         match = re.fullmatch(r'Type of ".*" is "(.*)"', said["message"], re.DOTALL)
         if match:
             expression = expressions[name][line - starts[name].count("\n")]
-            # All samples have types of their own.
+            # All samples have different types.
             types_of[expression if name == "program.py" else (expression,)] = match[1]
         elif said["severity"] == "error":
             errors[name].setdefault(line, said["message"])

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not installation.has_onednn(), reason="no CPU kernels for this machine"),
     pytest.mark.timeout(3600),
 ]
-# A product that the kernels take, and where what computes it was loaded from.
+# A product that the kernels compute, and the path of the loaded library.
 PROGRAM = """
 import warnings
 with warnings.catch_warnings(record=True) as caught:
@@ -39,7 +39,8 @@ print([str(w.message) for w in caught if "left to XLA" in str(w.message)])
 
 
 def run(*command, folder, seconds=1500, **environment):
-    """What a command prints; it sees neither this checkout nor what pytest or the user set up."""
+    """Return the output of a command that uses neither this checkout nor settings of pytest or the
+    user."""
     hidden = ("PYTHONPATH", "VIRTUAL_ENV", "MESHFLOW_KERNELS")
     kept = {k: v for k, v in os.environ.items() if k not in hidden}
     process = subprocess.Popen(
@@ -76,9 +77,10 @@ class Environment:
         seeds = ["--seed"] if installer == "pip" else []
         run(*uv, "venv", "--python", sys.executable, *seeds, folder, folder=folder.parent)
         uv += ("pip", "install", "--python", self.python)
-        # Left to itself pip tries versions that do not suit each other for very long; what uv finds is tried beside it.
+        # pip's resolver tries incompatible versions for very long; the versions that uv finds are
+        # installed.
         pip = (self.python, "-m", "pip", "install", "--constraint", ROOT / "requirements.lock")
-        # What is imported is compiled then, and little is.
+        # Imported modules are compiled to bytecode at that time; few are imported.
         pip += ("--no-compile",)
         self.installer = pip if installer == "pip" else uv
 
@@ -92,11 +94,11 @@ class Environment:
         (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
     def doctor(self):
-        """What `meshflow doctor` says."""
+        """Return the output of `meshflow doctor`."""
         return run(self.folder / "bin" / "meshflow", "doctor", folder=self.folder.parent)
 
     def program(self, **environment):
-        """The files that served a program, and what it was warned of."""
+        """Return the libraries that a program loaded, and its warnings."""
         command = (self.python, "-W", "error::RuntimeWarning", "-c", PROGRAM)
         files, warned = run(*command, folder=self.folder.parent, **environment).splitlines()[-2:]
         return eval(files), eval(warned)
@@ -127,7 +129,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    """Skips what needs a package index, or a compiler, where there is none."""
+    """Skip tests that need a package index, or a compiler, if there is none."""
     if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         pytest.skip("no C++ compiler on the PATH")
     folder = tmp_path_factory.mktemp("index")
@@ -142,7 +144,8 @@ def index(tmp_path_factory):
 def built(tmp_path_factory, index):
     """The folder that `make wheel` fills."""
     folder = tmp_path_factory.mktemp("dist")
-    # Most of the time is the compiler's and zip's: code and wheel are made small and fast in `make test-all` alone.
+    # The compiler and zip take most of the time: only `make test-all` builds with optimization and
+    # compression.
     flags = helpers.rounds({"CXXFLAGS": "-O0", "AUDITWHEEL_ZIP_COMPRESSION_LEVEL": "1"}, {})
     run("bash", ROOT / "scripts" / "wheel.sh", sys.executable, folder, folder=ROOT, **flags)
     return folder
@@ -246,7 +249,7 @@ def test_suggested_command_fixes_the_installation(source, index, tmp_path):
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 @pytest.mark.parametrize("kind", ["*-manylinux_2_*.whl", "*.tar.gz"])
 def test_installation_with_all_dependencies(built, kind, installer, tmp_path):
-    """From the index: extras too, and the source compiled apart."""
+    """Test an installation from the index, including extras, and a separate build of the source."""
     environment = Environment(tmp_path / "venv", installer)
     (file,) = built.glob(kind)
     environment.install(f"meshflow-tf[all] @ {file.as_uri()}")

@@ -1,4 +1,4 @@
-"""What notebooks show: tables of objects, and the public names that completion offers."""
+"""Test notebook output: tables of objects, and public names in completions."""
 
 import html.parser
 import types
@@ -81,7 +81,7 @@ def test_objects_are_small_tables_of_escaped_text(kind):
     reader = Reader(text)
     assert set(cells) <= set(reader.cells)
     assert len(text) < 4000 and "<table>" in text
-    # Nothing is loaded or run.
+    # Nothing is loaded or executed.
     assert not reader.names & {"script", "img", "link", "iframe", "href", "src", "onclick"}
     assert NAME not in text
 

@@ -1,4 +1,4 @@
-"""Two runs give the same bits, in every policy and across processes."""
+"""Test that two runs are bitwise equal, in every policy and across processes."""
 
 import hashlib
 import os
@@ -53,7 +53,7 @@ PROGRAM = textwrap.dedent(
 
 
 def hashes(*arguments, **environment):
-    """A hash of the trained weights by policy, from a process of its own."""
+    """Return a hash of the trained weights by policy, from a separate process."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments],
         capture_output=True,

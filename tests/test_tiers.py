@@ -1,4 +1,4 @@
-"""What runs when, what workers share and free, and what a run says at its end."""
+"""Test the selection of tests, resources shared and freed by workers, and the report of a run."""
 
 import importlib.util
 import os
@@ -103,7 +103,7 @@ def test_grown_workers_free_their_programs(monkeypatch):
     monkeypatch.undo()
     run(1)
     assert len(made) == 2
-    # What is left is not freed again and again.
+    # Remaining memory is not freed repeatedly.
     assert freeing.limit > 2 * tiers.GROWN
 
 
@@ -164,7 +164,7 @@ def test_as_many_as_fit_are_chosen():
     seconds = {"tests/a/test_1.py": 50, "tests/a/test_2.py": 90, "tests/a/test_3.py": 5}
     scores = {"tests/a/test_2.py": 9, "tests/a/test_1.py": 7, "tests/a/test_3.py": 3}
     assert nearest.chosen([], scores, seconds, 100) == ["tests/a/test_2.py", "tests/a/test_3.py"]
-    # What changed itself runs in any case.
+    # Changed tests run in any case.
     first = ["src/meshflow/a/x.py", "tests/a/test_4.py"]
     assert nearest.chosen(first, scores, {**seconds, "tests/a/test_4.py": 99}, 100) == first
 

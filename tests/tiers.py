@@ -1,9 +1,9 @@
-"""How a run of the tests is kept short, small and told of: a plugin of pytest.
+"""Keep a run of the tests short and small, and report on it: a plugin of pytest.
 
-* Compiled programs, and Python's own, are shared between workers, processes that tests start, and runs.
-* Where no test asks for bits or speed, XLA writes plain code, in a fifth of the time.
+* Workers, processes of tests and runs share compiled programs, and Python's bytecode.
+* XLA compiles without optimization, in a fifth of the time, unless a test needs bits or speed.
 * Compiled programs are freed between tests once a worker has grown.
-* At the end stand the seconds of each area, by the clock and of processors, and the peak memory of
+* The end of a run shows the seconds of each area, elapsed and of processors, and the peak memory of
   each worker with the tests that raised it most.
 """
 
@@ -24,18 +24,19 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEPT = ROOT / ".test_cache"
 DURATIONS = KEPT / "seconds.json"
-# Bytes of programs kept from run to run, and of a worker's memory before programs are freed.
+# Bytes of programs stored between runs, and of a worker's memory before programs are freed.
 KEPT_LIMIT = 2 << 30
 GROWN = 5 << 28
-# Objects made, and younger collections, between collections: workers that grow collect in any case.
+# Allocated objects, and younger collections, between collections: growing workers collect in any
+# case.
 THRESHOLDS = (10_000, 20, 20)
 
 
 def share_compiled_programs():
-    """Lets JAX keep every compiled program in a folder of this checkout; call before importing it.
+    """Let JAX store every compiled program in a folder of this checkout; call before importing it.
 
-    JAX's keys tell programs, options and versions apart. The folder's name tells what they do not
-    see: the processor, and the code that JAX calls while it compiles.
+    JAX's keys distinguish programs, options and versions. The folder's name covers everything else:
+    the processor, and the code that JAX calls while it compiles.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return  # a worker, or a process that a test started
@@ -47,9 +48,9 @@ def share_compiled_programs():
 
 
 def keep_bytecode():
-    """Lets Python keep compiled modules beside their sources; call before importing the package.
+    """Let Python store bytecode next to sources; call before importing the package.
 
-    Where the environment forbids it, each of a hundred processes compiles hundreds of modules anew.
+    If the environment forbids this, each of a hundred processes compiles hundreds of modules again.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
@@ -85,7 +86,7 @@ def _flags():
 
 
 class Compiling:
-    """Has XLA compile for each test what it asks for: plain code, or what users get."""
+    """Compile each test's programs as it requests: without optimization, or as users do."""
 
     def __init__(self):
         self.plain = PLAIN_FLAGS in _flags()
@@ -118,7 +119,7 @@ class Compiling:
 
 
 def _unseen_by_keys():
-    """A digest of the processor, the kernels, and what partitions programs over meshes."""
+    """Return a digest of the processor, the kernels, and the version of the partitioner."""
     told = hashlib.sha256()
     for path in sorted((ROOT / "src/meshflow").rglob("*")):
         if path.suffix in (".py", ".so"):
@@ -133,7 +134,7 @@ def _unseen_by_keys():
 
 
 def _forget_programs(keep):
-    """Removes what other kernels and processors left, and everything when it became too much."""
+    """Remove programs of other kernels and processors, and everything above the size limit."""
     for folder in keep.parent.glob("*"):
         size = sum(f.stat().st_size for f in folder.glob("*"))
         if folder != keep or size > KEPT_LIMIT:
@@ -157,10 +158,10 @@ class Freeing:
             gc.enable()
 
     def pytest_collection_finish(self):
-        """Has it leave alone what modules and tests are, and look for less, less often."""
+        """Let the garbage collector ignore modules and tests, and run less often."""
         gc.collect()
         gc.freeze()
-        # Tracing makes so many objects that stay that looking through them was a tenth of all work.
+        # Tracing creates so many live objects that collecting them took a tenth of the time.
         gc.set_threshold(*THRESHOLDS)
 
     def pytest_runtest_teardown(self, nextitem):
@@ -172,12 +173,12 @@ class Freeing:
         if sys.platform == "linux":
             ctypes.CDLL("libc.so.6").malloc_trim(0)
         self.left.append(resident())
-        # What tests share may be large: freeing it again and again would not help.
+        # Values shared by tests may be large: freeing repeatedly would not help.
         self.limit = max(GROWN, self.left[-1] + GROWN // 6)
 
 
 def resident():
-    """Bytes of this process in memory; none where the system does not say."""
+    """Return the bytes of this process in memory; none if the system does not report them."""
     try:
         pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -194,7 +195,8 @@ def area(nodeid):
 
 
 class Spending:
-    """Says at a test's end what processors did since the last one's, ended children included."""
+    """Add the processor seconds since the end of the previous test to a report, including ended
+    children."""
 
     def __init__(self):
         self.before = 0.0
@@ -205,7 +207,7 @@ class Spending:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item, call):
         report = yield
-        # Asking costs as much as a small test, with as many threads as XLA has.
+        # Reading the time costs as much as a small test, with as many threads as XLA has.
         if call.when == "teardown":
             now = processor_seconds()
             report.processor_seconds, self.before = now - self.before, now
@@ -222,7 +224,7 @@ class Report:
 
     def __init__(self, config, growth):
         self.growth = growth
-        # A part of a file's tests says nothing of the file.
+        # Some of a file's tests do not determine its time.
         self.whole = not (config.option.keyword or config.option.markexpr)
         self.whole &= not any("::" in argument for argument in config.args)
         self.areas = collections.Counter()
@@ -249,7 +251,7 @@ class Report:
             terminalreporter.write_line(f"peak memory of {name}: {peak}")
 
     def pytest_sessionfinish(self, exitstatus):
-        """Remembers how long files take, for `make quick`."""
+        """Store the seconds of each file, for `make quick`."""
         found = {f: round(s, 2) for f, s in self.files.items() if (ROOT / f).is_file()}
         if self.whole and found and exitstatus == 0:
             KEPT.mkdir(exist_ok=True)
@@ -260,7 +262,7 @@ class Report:
 
 
 def seconds_of_files():
-    """Seconds that each file's tests took in the last run of all of them."""
+    """Return the seconds of each file's tests in the last complete run."""
     return json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
 
 
@@ -271,7 +273,7 @@ def peak_memory():
 
 
 class Growth:
-    """Which tests a process's peak memory comes from, and how often it was freed."""
+    """Record which tests raise a process's peak memory, and how often it was freed."""
 
     def __init__(self, freeing):
         self.freeing = freeing
@@ -293,7 +295,7 @@ class Growth:
 
 
 class Worker:
-    """Tells the process that started this worker its peak memory."""
+    """Report this worker's peak memory to the process that started it."""
 
     def __init__(self, config, growth):
         self.config, self.growth = config, growth
@@ -303,7 +305,7 @@ class Worker:
 
 
 def register(config):
-    """Adds what a worker does, or the process that its workers report to."""
+    """Register the hooks of a worker, or of the process that receives reports."""
     freeing = Freeing()
     growth = Growth(freeing)
     worker = hasattr(config, "workeroutput")

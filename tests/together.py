@@ -1,4 +1,4 @@
-"""Many small computations found by a few compiled programs."""
+"""Combine many small computations into a few compiled programs."""
 
 import functools
 
@@ -7,20 +7,21 @@ import meshflow as tf
 
 
 def together(compute, keys, arrays, size=30):
-    """A function that gives `compute(key, arrays)` of one key, computed with its neighbours.
+    """Return a function of a key that computes `compute(key, arrays)` together with neighbouring
+    keys.
 
-    The tensors of `size` keys are traced into one `tf.function`, as operands or results of which
-    nothing is known while it is compiled. What gives anything but numbers, or fails there, is
-    computed alone and eagerly, and so is everything in `make test-all`.
+    The tensors of `size` keys are traced into one `tf.function`, as operands or results with
+    unknown values. Keys whose result is not numeric, or that fail there, are computed separately
+    and eagerly, as is everything in `make test-all`.
 
     Args:
-      compute: a function of a key and of `arrays`.
-      keys: the keys, hashable.
-      arrays: a nest of tensors that `compute` gets.
-      size: the number of keys in a program.
+        compute: a function of a key and of `arrays`.
+        keys: the keys, hashable.
+        arrays: a nest of tensors for `compute`.
+        size: the number of keys in a program.
 
     Returns:
-      A function of a key.
+        A function of a key.
     """
     keys = list(keys)
     place = {key: number // size for number, key in enumerate(keys)}
@@ -46,7 +47,8 @@ def together(compute, keys, arrays, size=30):
 
 
 def _numbers(compute, key, arrays):
-    """What `compute` gives if it is tensors of numbers, None if anything else or an error."""
+    """Return the result of `compute` if it consists of numeric tensors, None for other results or
+    an error."""
     try:
         found = compute(key, arrays)
     except Exception:

@@ -1,4 +1,4 @@
-"""Checkpoints that a thread writes while the program goes on."""
+"""Test checkpoints that a thread writes while the program continues."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Tensor bundles: what they hold, and how one takes the place of another."""
+"""Test the contents of tensor bundles, and their replacement."""
 
 import os
 
@@ -51,7 +51,7 @@ def test_read_returns_written_tensors(tmp_path):
         write_bundle(tmp_path / "b", {"when": np.array(["2021-01-01"], "datetime64[D]")})
     with pytest.raises(TypeError, match=r"things: Arrays of Python objects"):
         write_bundle(tmp_path / "b", {"things": np.array([object()])})
-    # What failed has left the bundle before, and nothing else.
+    # A failed write preserves the previous bundle and leaves no other file.
     assert len(os.listdir(tmp_path)) == 2 and set(BundleReader(tmp_path / "b").entries) == set(
         arrays
     )

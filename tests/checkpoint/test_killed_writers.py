@@ -1,4 +1,5 @@
-"""Programs that are killed while they save: the checkpoint before or the new one is found, and nothing else stays."""
+"""Test programs that are killed while they save: the previous or the new checkpoint is found, and
+no other file remains."""
 
 import os
 
@@ -65,7 +66,7 @@ def test_checkpoints(program, tmp_path):
     folder = tmp_path / "target"
     names = {n.partition(".")[0] for n in os.listdir(folder)} - {"checkpoint"}
     assert all(BundleReader(folder / name).entries for name in names)
-    # What is there of each is an index and its data files.
+    # Each checkpoint consists of an index and its data files.
     assert len(os.listdir(folder)) == 1 + sum(1 + count_shards(folder / name) for name in names)
     if program is MANAGER:
         state = train.get_checkpoint_state(folder)

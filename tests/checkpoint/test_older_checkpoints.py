@@ -1,4 +1,5 @@
-"""Folders of arrays, as checkpoints were written before, are read, and replaced by what is written now."""
+"""Test that checkpoints of earlier versions, folders of arrays, are read and then replaced by
+bundles."""
 
 import os
 import pathlib
@@ -58,7 +59,7 @@ def test_an_older_checkpoint(cases, tmp_path):
     assert checkpoint.state.value == b"text" and int(next(checkpoint.iterator)) == 2
     assert (int(checkpoint.parts[0]), int(checkpoint.save_counter)) == (2, 1)
     assert train.load_variable(path, "parts/1/a.Sb") == 3
-    # What is written in its place is a bundle, and nothing of the folder stays.
+    # The bundle replaces the folder completely.
     checkpoint.write(path)
     names = {"after.npz", "checkpoint", "older-1.index", "older-1.data-00000-of-00001"}
     assert set(os.listdir(tmp_path)) == names

@@ -1,4 +1,5 @@
-"""What restoring leads to what: objects that come later, go, are shared, or write their own values."""
+"""Test which objects are restored: objects that are added later, freed, shared, or that write their
+own values."""
 
 import collections
 import copy
@@ -20,7 +21,9 @@ def test_root_restores_objects_attached_later(tmp_path):
     path = tf.train.Checkpoint(root).save(tmp_path / "ckpt")
     other = tf.Module()
     other.v = tf.Variable(0.0)
-    tf.train.Checkpoint(other).restore(path).expect_partial()  # and nobody keeps the Checkpoint
+    tf.train.Checkpoint(other).restore(
+        path
+    ).expect_partial()  # without a reference to the Checkpoint
     other.late = tf.Variable(1.0)
     assert float(other.v) == 2 and float(other.late) == 5
 
@@ -133,7 +136,7 @@ def test_named_tuples_have_fields_and_positions(tmp_path):
     fresh = tf.train.Checkpoint(t=(tf.Variable(0.0), tf.Variable(0.0)))
     fresh.restore(path).assert_consumed()
     assert [float(v) for v in fresh.t] == [1, 2]
-    # A saved model has positions alone: the tuple comes back as a list.
+    # A saved model stores only positions, so the tuple is restored as a list.
     module = tf.Module()
     module.t = pair(tf.Variable(1.0), tf.Variable(2.0))
     tf.saved_model.save(module, str(tmp_path / "model"))

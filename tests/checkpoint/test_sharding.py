@@ -41,7 +41,7 @@ def test_files_have_a_largest_size(tmp_path, most, files, smallest):
     variables = [tf.Variable(array) for array in arrays]
     checkpoint = tf.train.Checkpoint(**{f"v{i}": v for i, v in enumerate(variables)})
     path, sizes = written(checkpoint, tmp_path / "ckpt", experimental.MaxShardSizePolicy(most))
-    # One of them has the graph of objects as well, which does not count.
+    # One of them also contains the object graph, which does not count.
     assert len(sizes) == files and sizes[0] == smallest
     assert all(size <= most for size in sizes[:-1])
     for variable in variables:

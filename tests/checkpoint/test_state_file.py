@@ -1,4 +1,4 @@
-"""The `checkpoint` file: what it may say, and what happens when it is damaged."""
+"""Test the `checkpoint` file: its contents, and the behaviour if it is damaged."""
 
 import errno
 import logging

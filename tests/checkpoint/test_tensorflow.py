@@ -135,7 +135,7 @@ def test_parts_of_arrays(stored):
     assert reader.get_variable_to_shape_map() == {"w": [6, 4], "b": [1]}
 
 
-# ---- the other way: TensorFlow itself reads what was written here --------------------------
+# ---- the other direction: TensorFlow reads files of Meshflow -------------------------------
 
 
 def run(task, folder, legacy):

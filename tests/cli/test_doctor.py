@@ -16,7 +16,7 @@ from meshflow.environment.jax_internals import SUPPORTED
 
 
 def in_another_process(**environment):
-    """Code and text of the command where the environment says something of kernels."""
+    """Return the exit code and the text of the command in an environment with the given kernels."""
     program = "import sys; sys.argv = ['meshflow', 'doctor']; from meshflow.cli import main; main()"
     return forked.run(program, COLUMNS="120", **environment)
 

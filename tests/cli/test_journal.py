@@ -1,4 +1,5 @@
-"""`meshflow journal`: what is in the journals of parameter servers, and what is left of damaged ones."""
+"""Test `meshflow journal`: the contents of parameter servers' journals, and the recovery of damaged
+ones."""
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def opened(folder):
 
 @pytest.fixture
 def folder(tmp_path):
-    """The journals of two servers, of which the first one has begun again once."""
+    """Return the journals of two servers, the first of which restarted once."""
     for server in range(2):
         journal, _ = opened(tmp_path / "job" / f"server-{server}")
         journal.write_snapshot(np.arange(100_000))

@@ -1,6 +1,6 @@
-"""`meshflow launch` with real workers: outputs, faults, restarts, and that nothing is left running.
+"""Test `meshflow launch` with real workers: outputs, faults, restarts, and that no process remains.
 
-In `make test-all` workers are killed at 200 random moments, or as many as MESHFLOW_FAULTS says.
+`make test-all` kills workers at 200 random moments, or at MESHFLOW_FAULTS moments.
 """
 
 import os
@@ -24,7 +24,7 @@ TESTS = Path(__file__).parents[1]
 SURVIVING = TESTS / "distribute" / "workers" / "surviving.py"
 KILLS = int(os.environ.get("MESHFLOW_FAULTS", 200))
 COMMAND = [sys.executable, "-c", "from meshflow.cli import main; main()", "launch"]
-# What differs from the environment of the tests; None is not there.
+# Differences from the environment of the tests; None removes a variable.
 ENVIRONMENT = {
     **{"TF_CONFIG": None, "JAX_NUM_CPU_DEVICES": None},
     **{"PYTHONPATH": str(TESTS.parent / "src"), "COLUMNS": "200"},
@@ -32,7 +32,7 @@ ENVIRONMENT = {
 
 
 def start(*arguments, **environment):
-    """Starts the launcher as a process of its own, which may be interrupted and killed."""
+    """Start the launcher as a separate process, which may be interrupted and killed."""
     known = {**os.environ, **ENVIRONMENT, **environment}
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
@@ -51,7 +51,7 @@ def launch(*arguments, **environment):
 
 
 def alive(pids):
-    """Processes that still run; the dead that nobody has asked for do not count."""
+    """Return the processes that still run, without zombies."""
     found = []
     for pid in pids:
         try:
@@ -75,7 +75,7 @@ def pids(folder):
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-# ---- what workers get, and what is written -----------------------------------------------------
+# ---- environment and output of workers ---------------------------------------------------------
 
 SHOW = """
 import json, os, sys, helper
@@ -149,7 +149,7 @@ def test_wrong_arguments(show, monkeypatch):
 
 
 def test_other_machines_by_ssh(show, tmp_path):
-    """A stand-in for ssh writes down the machine and runs the command here."""
+    """Test with a mock of ssh, which records the machine and runs the command locally."""
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()
     ssh.write_text('#!/bin/sh\necho "$4" >> "$LOG"\nshift 4\nexec sh -c "$*"\n')
@@ -172,7 +172,7 @@ def test_other_machines_by_ssh(show, tmp_path):
         assert f"[worker {number}] one of 4 ['0'] __main__ imported" in text
 
 
-# ---- nothing is left running -------------------------------------------------------------------
+# ---- no process remains ------------------------------------------------------------------------
 
 SLEEP = """
 import os, pathlib, subprocess, sys, time
@@ -195,7 +195,8 @@ def test_workers_end_with_the_launcher(tmp_path, how):
     started = pids(tmp_path)
     process.send_signal(how)
     if how is signal.SIGKILL:
-        # Nobody is left to end what the workers have started; the workers end by themselves.
+        # The launcher is dead and cannot end the processes of workers; the workers exit by
+        # themselves.
         process.wait()
         assert gone(started[0::2])
         for child in started[1::2]:
@@ -222,7 +223,7 @@ def train(folder, *faults, watchdog=60):
         return [found[k] for k in found.files], text
 
 
-# Each step is backed up: the longer, the more kills come while they train.
+# Each step is backed up, so longer training sees more kills.
 EPOCHS = str(helpers.rounds(4, 12))
 
 

@@ -1,4 +1,5 @@
-"""A job of `meshflow launch` on one machine, beside a stranger: what listens where, and who may speak."""
+"""Test a job of `meshflow launch` on one machine next to a stranger: open ports, and accepted
+connections."""
 
 import os
 import subprocess
@@ -26,7 +27,7 @@ def test_local_job_survives_foreign_connections(tmp_path):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    # The launcher's own come before the workers have loaded anything.
+    # The launcher listens before the workers have imported anything.
     found, text = strangers.beside(
         job, tmp_path, "127.0.0.1", lambda: strangers.listeners(strangers.descendants(job.pid))
     )
@@ -46,7 +47,8 @@ sys.exit(os.waitstatus_to_exitcode(pty.spawn(["sh", "-c", " ".join(sys.argv[5:])
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_secret_is_hidden_on_remote_command_lines(tmp_path, terminal):
-    """A stand-in for ssh runs the command here and writes down what everybody can see."""
+    """Test with a mock of ssh, which runs the command locally and records everything that is
+    publicly visible."""
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()
     (tmp_path / "terminal.py").write_text(TERMINAL)

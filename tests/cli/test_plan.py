@@ -32,7 +32,7 @@ if "--evaluate" not in sys.argv:
 
 @pytest.fixture(autouse=True)
 def devices():
-    """The command makes devices for itself where there are none yet; here they are this process's."""
+    """Skip the creation of devices by the command; the devices of this process are used."""
     assert len(tf.config.list_logical_devices("CPU")) == 4
 
 

@@ -51,7 +51,7 @@ def test_view(logs, tmp_path):
     assert result.output.strip().endswith("2026_01_02_03_04_05/meshflow.html")
     other = run("view", logs["input"], "--out", tmp_path)
     assert other.output.strip() == str(tmp_path / "meshflow.html")
-    # It finds the traces from there.
+    # The command finds the traces from the folder above.
     (found,) = re.findall(r'"trace":"([^"]+)"', (tmp_path / "meshflow.html").read_text())
     assert (tmp_path / found).read_bytes() == b"everything"
 

@@ -1,4 +1,4 @@
-"""`meshflow show` and `meshflow predict`: what saved models take and return, and calls of them."""
+"""Test `meshflow show` and `meshflow predict`: signatures of saved models, and calls."""
 
 import numpy as np
 import pytest

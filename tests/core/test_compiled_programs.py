@@ -42,7 +42,7 @@ def test_cache_is_trimmed_at_process_exit(tmp_path, monkeypatch):
     ((at_end, *arguments),) = registered
     for i in range(3):
         put(tmp_path, f"{i}-cache", 100, 1000 + i)
-    # As a folder says it when it changes.
+    # A folder has this modification time after a change.
     os.utime(tmp_path, (9000, 9000))
     at_end(*arguments)
     assert [p.name for p in tmp_path.iterdir()] == ["2-cache"]

@@ -200,7 +200,7 @@ def sum_unique_in_function(x):
     return tf.reduce_sum(find(x) ** 2)
 
 
-# Scalar functions, which are also differentiated.
+# Scalar functions; they are also differentiated.
 SCALARS = [
     select_in_branch,
     select_in_loop,
@@ -319,7 +319,7 @@ def test_decisions_about_sizes_are_guarded():
         for x, y in zip(VECTORS, VECTORS, strict=True)
     ]
     assert (results, len(runs)) == ([3, 4, 0, 6], 1)
-    # One size is 1, so the operand is broadcast, which needs another trace.
+    # One size is 1, so the operand is broadcast, which requires another trace.
     one = tf.constant([-1.0, -1.0, 2.0, -1.0, -1.0, -1.0])
     assert compare(tf.constant(VECTORS[0]), one).numpy().tolist() == [3, 5, 7]
     assert len(runs) == 2

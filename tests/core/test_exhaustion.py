@@ -1,4 +1,5 @@
-"""Memory that is used up is a `ResourceExhaustedError` wherever it happens, and old traces give theirs back."""
+"""Test that exhausted memory raises `ResourceExhaustedError` everywhere, and that old traces
+release memory."""
 
 import gc
 import weakref
@@ -18,7 +19,8 @@ def outer(x):
     return tf.linalg.matmul(x, x, transpose_b=True)
 
 
-# JAX's checks for NaNs read results before they are awaited, which ends the process if there was no memory.
+# JAX's checks for NaNs read results before they are awaited, which ends the process if memory is
+# exhausted.
 @pytest.mark.nan_expected
 @pytest.mark.parametrize(
     ("work", "named"),
@@ -35,7 +37,7 @@ def outer(x):
 def test_no_memory(work, named):
     with pytest.raises(tf.errors.ResourceExhaustedError, match=named) as caught:
         work()
-    # What programs written for NumPy wait for.
+    # The exception class that NumPy programs catch.
     assert isinstance(caught.value, MemoryError)
     assert caught.value.error_code == tf.errors.RESOURCE_EXHAUSTED
 
@@ -90,7 +92,7 @@ def test_objects_in_cache_keys_live_as_long_as_their_traces(monkeypatch):
     for number in range(8):
         scale = Scale(float(number))
         found.append(weakref.ref(scale))
-        # One that had another's identity would give another's result.
+        # An object with a reused id would return the result of another object.
         assert float(scaled(tf.constant(1.0), scale)) == number
     del scale
     gc.collect()

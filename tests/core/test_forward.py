@@ -1,4 +1,5 @@
-"""`tf.autodiff.ForwardAccumulator`: products with the Jacobian, alone and together with tapes."""
+"""Test `tf.autodiff.ForwardAccumulator`: products with the Jacobian, also in combination with
+tapes."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_variables_are_read_and_written_at_call_time():
     assert float(f(tf.constant(1.0))) == 22 and float(v) == 11
 
 
-@pytest.mark.nan_expected  # JAX donates nothing while it looks for NaNs
+@pytest.mark.nan_expected  # JAX donates nothing while it checks for NaNs
 def test_variables_have_separate_buffers():
     first, second, third = (tf.Variable(tf.zeros([4])) for _ in range(3))
 
@@ -556,7 +556,7 @@ def test_functions_of_functions_methods_and_pickles():
         tf.function(owner.double)()
     again = pickle.loads(pickle.dumps(tf.function(_tripled, autograph=False)))
     assert float(again(2.0)) == 6.0
-    # Nothing but the method refers to its object.
+    # Only the method refers to its object.
     scale = Scale(3.0)
     method = pickle.loads(pickle.dumps(scale.times))
     gc.collect()

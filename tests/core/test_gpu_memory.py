@@ -18,7 +18,7 @@ NAMES = (
 
 
 class _Gpu:
-    """A device with 80 GB, of which XLA takes three quarters."""
+    """Describe a device with 80 GB, of which XLA allocates three quarters."""
 
     def memory_stats(self):
         return {"bytes_limit": int(0.75 * 80 * (1 << 30))}

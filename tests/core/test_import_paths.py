@@ -40,7 +40,7 @@ def test_import_path_equals_attribute_path(path):
 
 
 def test_no_file_is_loaded_twice():
-    """In a process that has imported nothing before."""
+    """Run code in a process without earlier imports."""
     program = (
         "from meshflow.optimizers.schedules import ExponentialDecay\n"
         "from meshflow.keras.optimizers import schedules\n"

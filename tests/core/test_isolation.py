@@ -1,4 +1,4 @@
-"""Processes that parse files of others: what they cannot do, and what their parent reports."""
+"""Test processes that parse foreign files: their restrictions, and the reports of their parent."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from meshflow.core.runtime.isolation import call_isolated
 from meshflow.environment.sandbox import NAMESPACES, SECCOMP, choose_mechanism
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
-# What namespaces leave possible: programs and signals of the same user, and rings for local files.
+# Namespaces permit programs and signals of the same user, and rings for local files.
 POSSIBLE_IN_NAMESPACES = {"fork", "kill", "limit", "ring"}
 
 

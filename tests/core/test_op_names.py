@@ -1,4 +1,4 @@
-"""Files keep the names of ops, whatever the Python names become."""
+"""Test that op names in files do not depend on Python names."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Names of the package itself: dtypes, specs, devices, scopes, and those kept for old programs."""
+"""Test names of the package: dtypes, specs, devices, scopes, and deprecated names."""
 
 import logging
 import subprocess

@@ -1,4 +1,4 @@
-"""Compiled functions keep what they make of weights for as long as these stay."""
+"""Test that compiled functions cache packed weights until the weights change."""
 
 import gc
 
@@ -24,7 +24,7 @@ def weights(seed=0):
 
 
 def runs(monkeypatch):
-    """The number of times that something was made of weights, as the length of a list."""
+    """Return a list that grows by one element whenever weights are packed."""
     made = []
     call = PrepackedWeights.__call__
 

@@ -181,7 +181,8 @@ def test_seeded_ops_are_unchanged_by_recomputation():
 
 @pytest.mark.parametrize("size", [0, 100])
 def test_fetched_captures_are_no_residuals(size):
-    """Captures are fetched for each pass, early or not, and what follows from them alone is computed again."""
+    """Test that captures are fetched once per pass, and that values derived only from them are
+    recomputed."""
 
     def run(arguments, captures):
         (x,), (kernel, bias) = arguments, captures

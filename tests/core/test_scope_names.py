@@ -1,4 +1,4 @@
-"""Names of layers in programs, and in what compiled programs are kept under."""
+"""Test layer names in programs, and in the cache keys of compiled programs."""
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,9 @@ def key(closed):
 
 def test_programs_with_other_scope_names_are_separate():
     assert key(program("wide")) != key(program("narrow"))
-    # Numbers were given, and are the same program.
+    # These numbers occurred before, and select the same program.
     assert key(program("wide_3")) == key(program("wide_11")) == key(program("wide"))
-    # The next key is that of a program nobody announced.
+    # The next key belongs to an unannounced program.
     assert cache_key.custom_hook() == ""
 
 

@@ -113,7 +113,7 @@ def test_functions_with_unknown_sizes_are_traced_twice():
 
     for size in (3, 4, 7, 1, 9):
         np.testing.assert_array_equal(total(np.ones((size, 2))), [size**2, size**2])
-    # For 3 rows, for any number of rows, and for 1 row, which broadcasts.
+    # For 3 rows, for any number of rows, and for 1 row, which is broadcast.
     assert total.experimental_get_tracing_count() <= 3
 
 

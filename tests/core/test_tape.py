@@ -428,7 +428,7 @@ def test_read_after_assignment_is_connected_to_the_variable():
         assert_close(v, [0.4, 0.6])
 
 
-# What TensorFlow gives for the gradient, with respect to x and w, of the gradient with respect to x.
+# TensorFlow's gradients, with respect to x and w, of the gradient with respect to x.
 _SECOND = {
     "linear": (lambda x, w: 3.0 * x, [None, None]),
     "add": (lambda x, w: x + w, [None, None]),

@@ -19,7 +19,7 @@ def test_arrays_of_ours_are_not_copied():
     np.testing.assert_array_equal(on_device, array)
     part = transfers.to_device(array[32:48])
     assert part.unsafe_buffer_pointer() == array[32:].ctypes.data
-    # One that does not begin at a multiple of the alignment is.
+    # A buffer that is not aligned is copied.
     np.testing.assert_array_equal(transfers.to_device(array[1:3]), array[1:3])
     np.testing.assert_array_equal(transfers.to_device(array[:, ::-2]), array[:, ::-2])
 
@@ -88,7 +88,7 @@ def test_pool_size_is_bounded():
 def test_pool_returns_the_most_recent_buffer(size):
     arrays = [transfers.allocate((size,), np.uint8) for _ in range(3)]
     if size <= transfers._MAX_SMALL_BYTES:
-        # Small ones lie side by side.
+        # Small arrays are adjacent in memory.
         assert arrays[2].ctypes.data - arrays[1].ctypes.data == size
         return
     last = arrays[1].ctypes.data
@@ -104,7 +104,7 @@ def test_arrays_in_use_do_not_share_memory(wanted):
         array = transfers.allocate((size,), np.uint8)
         assert array.ctypes.data % transfers.ALIGNMENT == 0
         array[:] = number
-        # Any of what holds it: the array, a part of it, an array of the device.
+        # Any owner of the memory: the array, a view, or a device array.
         array = (lambda a: a, lambda a: a[len(a) // 2 :], transfers.to_device)[number % 3](array)
         held.append((number, array))
         if dropped < len(held):

@@ -1,4 +1,4 @@
-"""Functions of tensors of any size compute what they compute for each size."""
+"""Test that functions of tensors of unknown sizes equal functions of each size."""
 
 import numpy as np
 import pytest

@@ -11,6 +11,6 @@ def test_a_process_may_be_stopped_twice():
     worker.stop()
     read_end, write_end = os.pipe()
     worker.stop()
-    # The second time closes no descriptor, which could be that of another file by now.
+    # The second close must not close a descriptor that belongs to another file by now.
     os.close(write_end)
     os.close(read_end)

@@ -16,7 +16,7 @@ MEAN, SPREAD = np.array([0.1, 0.2, 0.3], F), tf.constant([3.0, 5.0, 7.0])
 IMAGES = np.random.default_rng(0).integers(0, 255, (50, 4, 6, 3), np.uint8)
 FLOATS = IMAGES.astype(F)
 
-# The function, and what NumPy gives.
+# The function, and NumPy's result.
 SCALINGS = [
     (lambda x: tf.cast(x, tf.float32) / 255, FLOATS / F(255)),
     (lambda x: (tf.cast(x, tf.float32) - 127.5) / 127.5, (FLOATS - F(127.5)) / F(127.5)),

@@ -10,7 +10,7 @@ import meshflow as tf
 from reference.data_expressions import EXPRESSIONS
 
 FOUND = json.loads((Path(__file__).parents[1] / "reference" / "data.json").read_text())
-# Sizes that TensorFlow leaves open and tracing knows, or that only an element tells.
+# Sizes that TensorFlow does not infer and tracing does, or that only an element determines.
 LOOSER = ("py_function", "tf.fill", "tf.range")
 
 
@@ -33,7 +33,7 @@ def test_elements(text):
     dataset = eval(text, names)
     wanted = FOUND[text]
     assert [plain(e) for e in dataset.as_numpy_iterator()] == wanted["elements"]
-    # Every pass gives the same.
+    # Every pass produces the same elements.
     assert [plain(e) for e in dataset.as_numpy_iterator()] == wanted["elements"]
     own = int(dataset.cardinality())
     assert own == wanted["cardinality"] or wanted["cardinality"] == -2 == own

@@ -1,4 +1,4 @@
-"""What transformations say about arguments that they cannot take, when they are made."""
+"""Test the errors of transformations for invalid arguments, which are raised at construction."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_elements_larger_than_their_padded_shape():
 
 
 def test_several_results_of_a_function():
-    """A list is several components, what cannot be traced included."""
+    """Test that a list is several components, including ones that cannot be traced."""
     pair = D.range(2).map(lambda x: [x, "a", None])
     assert str(pair.element_spec[2]) == "NoneTensorSpec()"
     assert [(int(x), s.numpy(), n) for x, s, n in pair] == [(0, b"a", None), (1, b"a", None)]

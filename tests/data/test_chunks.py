@@ -1,4 +1,4 @@
-"""Elements made many at a time, or by indices, are those that are made one by one."""
+"""Test that elements computed in groups or by indices equal elements computed one by one."""
 
 import contextlib
 import itertools
@@ -27,7 +27,7 @@ def nodes(dataset):
 
 @contextlib.contextmanager
 def one_by_one(dataset):
-    """Only sources hand out what they gather; what follows does not see it."""
+    """Restrict gathering to sources; later transformations see single elements."""
     kinds = {type(node) for node in nodes(dataset) if node.parents}
     with pytest.MonkeyPatch.context() as patch:
         for kind in kinds:
@@ -42,7 +42,7 @@ def elements(dataset, seeds):
 
 
 def check(make):
-    """Compares passes over two datasets that are made in the same way."""
+    """Compare passes over two datasets that are created in the same way."""
     fast, seeds = make(), {}
     wanted = elements(fast, seeds)
     again = elements(fast, seeds)
@@ -106,7 +106,8 @@ def test_pipelines(count, nested, steps, size, batched):
             dataset = dataset.map(pair)
         shuffles = False
         for name, number in steps:
-            # Which of two passes over a shuffled dataset begins, or fills its cache, is not said.
+            # The order in which two passes over a shuffled dataset start or fill its cache is
+            # unspecified.
             if name in ("cache", "choose", "sample") and shuffles:
                 continue
             shuffles = shuffles or name == "shuffle"

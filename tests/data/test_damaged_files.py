@@ -1,4 +1,4 @@
-"""Files of elements that were cut, changed, planted, or whose writer was killed."""
+"""Test truncated, corrupt and malicious files of elements, and files of killed writers."""
 
 import gzip
 import os
@@ -37,7 +37,7 @@ def dataset():
 
 
 def cached(folder):
-    """A cache's file, and what reads it."""
+    """Return the file of a cache, and its reader."""
     list(dataset().cache(str(folder / "c")))
     (file,) = folder.glob("c*")
     return file, lambda: list(dataset().cache(str(folder / "c")))
@@ -75,7 +75,7 @@ def test_every_truncation_and_changed_byte_is_detected(kind, tmp_path):
         file.write_bytes(whole[:cut])
         with pytest.raises(tf.errors.DataLossError, match=file.name):
             read()
-    # What gzip says of its own making (time, system, level) is not data.
+    # gzip's metadata (time, system, level) is not data.
     first = 10 if kind == "compressed" else 0
     for place in generator.integers(first, len(whole), 40).tolist():
         changed = bytearray(whole)
@@ -140,7 +140,7 @@ def test_a_full_disk_names_the_file(tmp_path):
         file.write(b"x" * 100_000)
 
 
-# Each writes to another place first: what is imported then is none of the steps at which it is killed.
+# Each process first writes elsewhere, so that imports do not count as steps at which it is killed.
 WRITERS = {
     "saved": """
         def write(path, number):

@@ -1,4 +1,5 @@
-"""What TensorFlow's numbers do not show: randomness, both ways of running, state, threads, errors."""
+"""Test properties without TensorFlow reference values: randomness, both execution modes, state,
+threads, errors."""
 
 import gzip
 import threading
@@ -39,7 +40,7 @@ def test_shuffle_is_a_permutation_and_changes_every_pass():
 def test_small_shuffle_buffer_keeps_elements_close():
     found = values(D.range(1000).shuffle(10, seed=1))
     assert sorted(found) == list(range(1000))
-    # An element cannot come before the buffer has reached it.
+    # An element cannot be produced before the buffer has read it.
     assert all(number < place + 10 for place, number in enumerate(found))
 
 
@@ -53,7 +54,7 @@ def test_seeded_maps_repeat_in_every_pass(source):
         tf.random.set_seed(3)
         first, second, repeated = drawn(fn)
         assert first == second == repeated[:4]
-        # Within a pass they go on.
+        # The sequence continues within a pass.
         assert len(set(repeated)) == 8
     generator = tf.random.Generator.from_seed(1)
     first, second, _ = drawn(lambda: generator.uniform([]))

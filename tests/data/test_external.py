@@ -86,7 +86,7 @@ def test_bad_tar_files(tmp_path):
 
 
 class Stream:
-    """What an iterable dataset of Hugging Face has."""
+    """Imitate an iterable dataset of Hugging Face."""
 
     column_names = ["text", "label"]
 
@@ -96,7 +96,7 @@ class Stream:
 
 
 class Table(Stream):
-    """What a dataset of Hugging Face has, with a feature that it decodes."""
+    """Imitate a dataset of Hugging Face with a feature that it decodes."""
 
     class Image:
         def decode_example(self):

@@ -1,4 +1,4 @@
-"""Map functions that load images: what is done for groups of elements is what was done one by one."""
+"""Test that map functions that load images return the same elements in groups as one by one."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def paths(tmp_path):
 
 
 def one_by_one(make, fn, monkeypatch):
-    """What `make(fn)` gives where nothing is recorded."""
+    """Return the elements of `make(fn)` without recording."""
     with monkeypatch.context() as patch:
         patch.setattr(ElementFunction, "_find_plan", lambda self, on_host=False: False)
         data = make(fn)

@@ -1,4 +1,4 @@
-"""`next(iterator)` in a `tf.function`: an element at every call, in order, none lost."""
+"""Test `next(iterator)` in a `tf.function`: each call reads one element, in order and without loss."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_each_call_reads_the_next_element():
 
     iterator = iter(numbers(7, drop=False))
     assert [v.numpy().tolist() for v in step(iterator)] == [[0, 1], [2, 3]]
-    # Shapes of the last element are others: another trace, in which nothing is lost.
+    # The last element has another shape and is traced again, without loss.
     assert [v.numpy().tolist() for v in step(iterator)] == [[4, 5], [6]]
     with pytest.raises(tf.errors.OutOfRangeError, match="End of sequence"):
         step(iterator)

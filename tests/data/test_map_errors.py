@@ -1,4 +1,5 @@
-"""What is wrong with a function is said when it is given to a dataset, unless it may be right."""
+"""Test that errors in a function are raised by the transformation, unless the function may be
+valid."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Databases, batches of parsed records, reductions by group, and what else `experimental` has."""
+"""Test databases, batches of parsed records, reductions by group, and the rest of `experimental`."""
 
 import sqlite3
 

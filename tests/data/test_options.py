@@ -1,4 +1,4 @@
-"""`tf.data.Options`: what can be set, and how settings of several datasets come together."""
+"""Test `tf.data.Options`: valid settings, and the combination of the settings of several datasets."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Map functions that parse records and go on with numbers, which are compiled."""
+"""Test map functions that parse records and compute with numbers, which are compiled."""
 
 import numpy as np
 import pytest

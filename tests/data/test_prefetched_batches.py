@@ -1,4 +1,5 @@
-"""Batches of rows of arrays: their values whoever keeps or drops them, ahead or not."""
+"""Test batches of array rows: their values do not depend on prefetching or on the references to
+batches."""
 
 import threading
 
@@ -57,7 +58,7 @@ def test_stored_batches_are_not_overwritten(kind, data):
     kept = []
     for number, (images, labels) in enumerate(dataset):
         if keep[number % len(keep)]:
-            # As a tensor, as a part of it that NumPy sees, and as what was computed of it.
+            # As a tensor, as a NumPy view of it, and as a result computed from it.
             part = np.asarray(images._value)[1:] if number % 2 else images
             kept.append((part, labels, tf.reduce_sum(images)))
         if number == stop:
@@ -101,7 +102,7 @@ def test_map_of_batches_overlaps_gathering():
     total = sum(len(y) for _, y in dataset)
     text = tf.data.experimental.explain(dataset)
     assert total == 3000
-    # The batches were made, once each, though nobody else saw them.
+    # Each batch was created once, although nobody else read it.
     assert "47 elements" in text.splitlines()[1] and "3,000 elements" in text.splitlines()[2]
 
 
@@ -159,6 +160,6 @@ def test_batches_that_python_makes_are_prefetched_by_a_thread():
         if len(made) >= 8:
             break
         threading.Event().wait(0.01)
-    # One given, three that wait, and one that is being made.
+    # One delivered batch, three in the queue, and one in progress.
     assert 8 <= len(made) <= 10
     assert [int(b[0, 0, 0]) for b in iterator] == list(range(2, 20, 2))

@@ -45,7 +45,7 @@ inner = tf.function(lambda i: tf.ensure_shape(python_result(load, tf.float32)(i)
     [
         (with_shape([4, 4, 3]), [4, 4, 3]),
         (with_shape([None, None, 3]), [None, None, 3]),
-        # An op before the shape is declared, of which the stand-in sizes would not fit.
+        # An op before the shape is declared; the placeholder sizes would not match.
         (with_shape([4, 4, 3], lambda x: (x - [1.0, 2.0, 3.0]) / 255.0), [4, 4, 3]),
         (with_shape([2], dtype=tf.string, function=lambda i: np.array([b"a", b"b"])), [2]),
         (lambda i: tf.reshape(python_result(load, tf.float32)(i), [4, 4, 3]), [4, 4, 3]),

@@ -1,4 +1,4 @@
-"""Random pipelines against what TensorFlow's tf.data gives for them."""
+"""Compare random pipelines with results of TensorFlow's tf.data."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""Errors in a pass over a dataset: which they are, and what comes after them."""
+"""Test errors in a pass over a dataset: their classes, and the elements after them."""
 
 import threading
 

@@ -1,4 +1,5 @@
-"""Iterators are saved in the middle of every transformation, and go on with the same elements."""
+"""Test that iterators are saved in the middle of every transformation and resume with the same
+elements."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a pass over a dataset draws does not move seeds that are drawn elsewhere."""
+"""Test that random numbers of a dataset do not change seeds elsewhere."""
 
 import numpy as np
 

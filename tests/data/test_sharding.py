@@ -14,7 +14,7 @@ from reference.shard_cases import DATASETS, POLICIES, WORKERS, make_files, run
 FOUND = json.loads((Path(__file__).parents[1] / "reference" / "shards.json").read_text())
 D, E = tf.data.Dataset, tf.data.experimental
 Policy = E.AutoShardPolicy
-# Where TensorFlow refuses what can be divided by elements, or shares a cache between parts.
+# TensorFlow refuses data that can be divided by elements, or shares a cache between shards.
 OTHERS = {
     **{f"one 2 {p}": [["b'0a'"], []] for p in ("AUTO", "DATA")},
     **{f"one 3 {p}": [["b'0a'"], [], []] for p in ("AUTO", "DATA")},

@@ -1,4 +1,4 @@
-"""Datasets whose elements are kept by `snapshot`."""
+"""Test datasets stored by `snapshot`."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def values(dataset):
 
 @pytest.fixture
 def counted():
-    """A dataset of ten elements, and what tells how often it was computed."""
+    """Return a dataset of ten elements, and a counter of its computations."""
 
     class Passes:
         count = 0

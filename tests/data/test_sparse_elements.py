@@ -1,4 +1,4 @@
-"""Datasets whose elements hold sparse tensors."""
+"""Test datasets of sparse tensors."""
 
 import numpy as np
 import pytest

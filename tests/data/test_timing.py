@@ -1,4 +1,4 @@
-"""Where the time of a pipeline goes, and what stays in memory."""
+"""Test the time of each part of a pipeline, and its memory."""
 
 import re
 import subprocess

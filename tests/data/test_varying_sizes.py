@@ -1,4 +1,4 @@
-"""Functions of elements whose sizes vary: one trace, and no program for each size."""
+"""Test functions of elements of varying sizes: one trace, and no separate program for each size."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`zip` and `enumerate` of datasets that are gathered by indices give what they give by elements."""
+"""Test that `zip` and `enumerate` gathered by indices equal their execution by elements."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def slices(array):
 
 
 def elements(array):
-    """The same dataset, which is not gathered by indices."""
+    """Return the same dataset without gathering by indices."""
     return slices(array).filter(lambda *_: True)
 
 

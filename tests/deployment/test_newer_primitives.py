@@ -1,4 +1,5 @@
-"""Primitives of newer versions of JAX are expanded into those of the oldest; where they do not exist nothing is to do."""
+"""Test that primitives of newer JAX versions are expanded into those of the oldest version;
+versions without them need nothing."""
 
 import jax
 import jax.numpy as jnp

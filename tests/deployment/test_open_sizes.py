@@ -1,4 +1,5 @@
-"""Networks over images of any size, and models whose Python looks at tensors, are saved and run elsewhere."""
+"""Test saving and running networks over images of any size, and models whose Python code inspects
+tensors."""
 
 import importlib
 

@@ -49,7 +49,7 @@ def start(script, *args, task=None, addresses=(), devices=2, **extra):
 
 
 def finish(processes, timeout=240):
-    """Waits for processes; returns what each wrote. None is left over."""
+    """Wait for processes; return the output of each. No process remains."""
     try:
         return [p.communicate(timeout=timeout)[0] for p in processes]
     finally:

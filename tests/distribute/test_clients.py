@@ -1,4 +1,4 @@
-"""DTensor with several clients, started by `meshflow launch`, gives what one process gives."""
+"""Test that DTensor with several clients, started by `meshflow launch`, equals one process."""
 
 import numpy as np
 from typer.testing import CliRunner

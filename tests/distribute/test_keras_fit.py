@@ -1,4 +1,4 @@
-"""`compile/fit/evaluate/predict` on several devices give one device's results."""
+"""Test that `compile/fit/evaluate/predict` on several devices equal one device."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def test_mirrored_fit_equals_one_device(expected, steps):
 
 @pytest.mark.parametrize("whole", [True, False], ids=["batches", "from function"])
 def test_fit_on_a_distributed_dataset(whole):
-    """Batches that the strategy has divided are what `fit` divides by itself."""
+    """Test that `fit` treats batches distributed by the strategy like its own."""
     x, y = np.arange(48, dtype="float32").reshape(24, 2) / 48, np.ones([24, 1], "float32")
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     arrays = tf.data.Dataset.from_tensor_slices((x, y))

@@ -1,4 +1,4 @@
-"""Compiled loops that take distributed batches: `next(iterator)`, loops over the dataset, the end."""
+"""Test compiled loops over distributed batches: `next(iterator)`, loops over the dataset, the end."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_next_in_a_step(strategy):
         assert [float(step(iterator)) for _ in range(3)] == [6.0, 22.0, 17.0]
         with pytest.raises(tf.errors.OutOfRangeError):
             step(iterator)
-    # One program for whole batches and one for the last, for both iterators.
+    # One program for complete batches and one for the last, shared by both iterators.
     assert len(traces) == 2
 
 
@@ -116,7 +116,7 @@ def test_loop_over_an_iterator(strategy, count, several):
     iterator = iter(batches(strategy, count, drop=False))
     last = 38.0 if count == 12 else 17.0
     assert [float(v) for v in rest(iterator, 1.0)] == [6.0, 1.0]
-    # The loop that ended took no more than it ran over.
+    # The finished loop read only the elements it iterated over.
     assert [float(v) for v in rest(iterator, 1e9)] == [2200.0 + last, 2.0]
     assert [float(v) for v in rest(iterator, 1e9)] == [0.0, 0.0]
 

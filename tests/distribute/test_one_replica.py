@@ -75,7 +75,7 @@ def test_contexts(strategy):
     default = strategy is here.get_strategy()
     with strategy.scope():
         assert here.get_strategy() is strategy
-        # The default strategy's scope changes nothing.
+        # The scope of the default strategy changes nothing.
         assert here.in_cross_replica_context() is not default
         assert (here.get_replica_context() is None) is not default
 

@@ -53,10 +53,10 @@ def test_clusters_that_do_not_respond_are_not_waited_for(monkeypatch, caplog, li
 def cluster(monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # as where `run` begins it
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # as `run` starts it
     ray = pytest.importorskip("ray")
     ray.init(
-        "local",  # others on this machine may have a cluster of their own
+        "local",  # other programs on this machine may have a cluster
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,

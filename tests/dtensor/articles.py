@@ -73,7 +73,7 @@ def stateless(shape, layout, seed):
 
 
 def machine_learning():
-    """A classifier made of tf.Modules, trained with data, model and spatial parallelism."""
+    """Train a classifier of tf.Modules with data, model and spatial parallelism."""
 
     class Dense(tf.Module):
         def __init__(self, input_size, output_size, seed, weight_layout, activation=None):
@@ -290,7 +290,7 @@ def keras():
         y = tf.keras.layers.Dense(24, name="feature_2")(y)
         functional_model = tf.keras.Model(x, y)
     assert functional_model.weights[0].layout.sharding_specs == ["batch", dtensor.UNSHARDED]
-    # What TensorFlow does not have.
+    # Not available in TensorFlow.
     functional_model.compile("sgd", "mse")
     functional_model.fit(np.ones((16, 16)), np.ones((16, 24)), batch_size=16, verbose=0)
 

@@ -1,6 +1,7 @@
-"""Trains two small models on one device and on meshes of eight; prints what came out as JSON.
+"""Train two small models on one device and on meshes of eight; print the results as JSON. This is a
+separate program because the number of devices of a process is fixed.
 
-A program of its own, because the number of devices of a process is fixed. Run by test_parallelism.py.
+Run by test_parallelism.py.
 """
 
 import json
@@ -195,7 +196,7 @@ def forward():
     split = dtensor.copy_to_mesh(x, Layout(["batch", "width"], mesh))
     masks = []
     for given in (x, split):
-        # Eager layers with the same seeds go on from each other.
+        # Eager layers with the same seed advance one random stream.
         tf.random.set_seed(1)
         masks.append(tf.keras.layers.Dropout(0.5, seed=3)(given, training=True).numpy())
     return {"layers": found, "equal dropout masks": bool(np.array_equal(*masks))}

@@ -1,4 +1,4 @@
-"""Meshes, layouts, and values that lie on them."""
+"""Test meshes, layouts, and values placed on them."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""What does not fit on a mesh is named."""
+"""Test that errors name values that do not fit on a mesh."""
 
 import numpy as np
 import pytest

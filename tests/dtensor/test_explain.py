@@ -1,4 +1,4 @@
-"""`explain` and `visualize`: what is sent, and who holds what."""
+"""Test `explain` and `visualize`: collectives, and the devices of each value."""
 
 import builtins
 import sys
@@ -40,7 +40,7 @@ def test_replica_groups_are_parsed_in_every_notation(text, groups):
     assert parse_device_groups(text, 4).tolist() == groups
 
 
-# Names and attributes as XLA prints them: none tells what a computation is for.
+# Names and attributes as XLA prints them: none of them describes a computation.
 PROGRAM = """
 %sum (a: f32[], b: f32[]) -> f32[] {
   ROOT %add = f32[] add(%a, %b)
@@ -92,7 +92,7 @@ def test_collectives_of_a_program():
 
 def test_collectives_in_loops_and_branches_of_compiler_output(mesh):
     def inwards(x):
-        """Sums over the batch, which every device gets: 4 numbers."""
+        """Test sums over the batch, which every device receives: 4 numbers."""
         return dtensor.relayout(tf.reduce_sum(x, 0), Layout.replicated(mesh, 1))
 
     @tf.function
@@ -151,7 +151,7 @@ def test_data_parallel_step_sends_the_gradients_once():
     # The ring's minimum: each device sends 2 (N - 1) / N of them.
     assert found.sent() == 2 * 3 / 4 * (gradients + 4)
     assert found.memory["arguments"] > gradients and "all-reduce" in str(found)
-    # Nothing has been trained.
+    # No training has happened.
     assert int(model.optimizer.iterations) == 0
 
 
@@ -190,7 +190,7 @@ def test_tensor_parallel_block_sends_two_sums(mesh):
     # One of the activations forwards and one of their gradients backwards in each block.
     assert found.count("all-reduce", "model") == 2 * blocks
     assert {c.bytes for c in sums} == {4 * 4 * 16}
-    # The weights' gradients are summed over the batch, in the parts that devices hold.
+    # The gradients of weights are reduced over the batch, in the shards of each device.
     assert found.bytes(axis="batch") == blocks * 2 * 4 * 16 * 32 // 2
 
 

@@ -151,7 +151,8 @@ def test_fit_accepts_layouts_of_datasets(monkeypatch):
     for steps in (1, 2):
         programs.clear()
         np.testing.assert_allclose(train(sharded, LayoutMap(mesh=mesh), steps), expected, rtol=1e-5)
-        # Counters and totals, which have no layout, do not have it compiled for where they lie at first and then.
+        # Counters and totals, which have no layout, must not compile the program again for their
+        # second placement.
         wanted = {"jit_train_step": 1} | ({"jit_train_step_loop": 1} if steps > 1 else {})
         assert {n: k for n, k in programs.items() if "train_step" in n} == wanted
     assert len(seen[-1].layers[0].kernel._value.sharding.device_set) == 4

@@ -1,4 +1,4 @@
-"""Meshes as descriptions: text forms, devices that are not there, what is refused."""
+"""Test meshes as descriptions: text forms, missing devices, errors."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ Mesh = dtensor.Mesh
 
 
 def described(shape, kind="CPU", **kwargs):
-    """A mesh of a shape on devices of a kind, which need not exist."""
+    """Return a mesh of a shape on devices of a type, which need not exist."""
     count = int(np.prod(shape))
     specs = [
         tf.DeviceSpec(job="localhost/replica:0/task:0", device_type=kind, device_index=i)

@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).with_name("on_eight_devices.py")
 
 @pytest.fixture(scope="module")
 def everything():
-    """What the program found, by what it ran."""
+    """Return the program's results by name of the parallelism."""
     done = subprocess.run(
         [sys.executable, str(PROGRAM)],
         env={**os.environ, "MESHFLOW_TIER": "compile"},

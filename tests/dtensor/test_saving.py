@@ -40,7 +40,7 @@ def test_saved_on_one_mesh_restored_on_another(mesh, line, tmp_path, monkeypatch
         b=variable(np.zeros(4, np.int64), ["z"], line),
         c=tf.Variable(0.0),
     )
-    # What is split is never read as a whole.
+    # A sharded array is never read completely.
     monkeypatch.setattr(BundleReader, "read_shareable", lambda self, name: pytest.fail(name))
     with pytest.raises(pytest.fail.Exception, match="c/"):
         second.restore(path)
@@ -68,7 +68,7 @@ def test_shards_are_written_one_by_one(mesh, tmp_path, monkeypatch):
     monkeypatch.setattr(bundle_writer, "read_uncached", noting)
     tf.train.Checkpoint(v=v).write(tmp_path / "ckpt")
     monkeypatch.undo()
-    # One of the two copies of each half, never the whole.
+    # One of the two copies of each half, never the complete array.
     assert [s for s in seen if len(s) == 2] == [(4, 4), (4, 4)]
     np.testing.assert_array_equal(tf.train.load_variable(str(tmp_path / "ckpt"), "v"), whole)
 

@@ -19,7 +19,8 @@ def free_ports(count):
 
 
 def in_two_processes(program, folder):
-    """What two processes print that run a program with their number, the addresses of both, and a folder."""
+    """Return the output of two processes that run a program with their number, the addresses of
+    both, and a folder."""
     addresses = ",".join(f"127.0.0.1:{p}" for p in free_ports(2))
     workers = [
         subprocess.Popen(

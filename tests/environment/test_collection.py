@@ -1,4 +1,4 @@
-"""Python's collector rests while programs are traced, and goes on whatever happens then."""
+"""Test that Python's garbage collector pauses while programs are traced, and always resumes."""
 
 import gc
 import subprocess

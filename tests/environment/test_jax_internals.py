@@ -1,4 +1,4 @@
-"""One file alone names what JAX's stable interface leaves out."""
+"""Test that only one file uses private names of JAX."""
 
 import ast
 import importlib.util
@@ -13,13 +13,13 @@ from meshflow.environment import jax_internals
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "meshflow"
 DOOR = SOURCE / "environment" / "jax_internals.py"
-# Runs in a process of its own, without Meshflow.
+# Runs in a separate process, without Meshflow.
 ALONE = SOURCE / "distribute" / "cluster" / "coordination_service.py"
 BEHIND = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
 
 
 def dotted(node):
-    """What attributes of a name spell; nothing for those of other expressions."""
+    """Return the dotted name of attributes; an empty string for other expressions."""
     names = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)

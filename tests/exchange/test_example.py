@@ -1,4 +1,4 @@
-"""The example that goes on with a model of TensorFlow's."""
+"""Test the example that continues to train a model of TensorFlow."""
 
 import importlib.util
 import pathlib

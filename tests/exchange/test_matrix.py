@@ -46,7 +46,7 @@ def cells(direction):
                 yield program, kind, form, value
 
 
-# Of each thing that differs between the programs one; all of them with `make test-all`.
+# One combination for each difference between the programs; `make test-all` runs all of them.
 OFTEN = {
     ("tf-keras", "cnn", "keras"),
     ("tf-keras", "subclassed", "keras"),

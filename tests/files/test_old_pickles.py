@@ -1,4 +1,4 @@
-"""Pickles of public data sets are read as data, and planted ones run nothing."""
+"""Test that pickles of public data sets are read as data, and that malicious ones run no code."""
 
 import io
 import os
@@ -120,7 +120,7 @@ def test_malicious_pickles_run_no_code(tmp_path, kind):
 
 
 def test_malicious_data_sets_run_no_code(tmp_path, monkeypatch):
-    """Through `tf.keras.datasets`, with the file a user was given."""
+    """Test malicious files that `tf.keras.datasets` loads."""
     from meshflow.keras.datasets.cifar10 import read_batch
 
     target = tmp_path / "pwned"

@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there."""
+"""Test files and folders that are either complete or missing."""
 
 import os
 import subprocess

@@ -168,7 +168,7 @@ def test_names_that_differ_in_numbers_or_wholly(tmp_path):
     assert all(map(np.array_equal, other.get_weights(), before))
     with pytest.raises(ValueError, match="has nothing that fits model"):
         _dense(name="one").load_weights(path, by_name=True)
-    # What only one of the two has is passed over, but not another shape.
+    # Keys of only one of the two are ignored, but not another shape.
     tf.keras.backend.reset_uids()
     longer = tf.keras.Sequential([*_dense().layers, tf.keras.layers.Dense(2, name="more")])
     longer.build([None, 2])

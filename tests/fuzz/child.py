@@ -1,7 +1,7 @@
-"""Reads damaged files, one after the other, and says what became of each.
+"""Read damaged files in turn, and report the result of each.
 
-A line of input, `case FORMAT NUMBER` or `file FORMAT PATH`, is answered by `begun`, and by `value`, `error TYPE` or
-`bad TEXT` when it is done. The memory is limited to 2 GiB over what the process has at first.
+A line of input, `case FORMAT NUMBER` or `file FORMAT PATH`, is answered by `begun`, and by `value`,
+`error TYPE` or `bad TEXT` when it is done. The memory is limited to 2 GiB above its initial size.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from fuzz.clear import is_clear
 from fuzz.mutations import case
 
 MEMORY = 2 << 30
-# What runs other programs, or whatever a file names.
+# Functions that run other programs, or any program that a file names.
 RUNS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty")
 RUNS += ("pickle.find_class", "socket.connect", "urllib.Request", "webbrowser.open")
 happened = []

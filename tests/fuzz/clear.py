@@ -1,4 +1,4 @@
-"""Which errors say what is wrong with a file."""
+"""Decide which errors describe an invalid file."""
 
 import inspect
 import linecache
@@ -7,7 +7,7 @@ import meshflow as tf
 
 
 def is_clear(error):
-    """Whether an error is one of ours, or one that says what is wrong with a file."""
+    """Return whether an error is ours, or describes an invalid file."""
     if "no memory" in str(error):
         return False
     if isinstance(error, tf.errors.OpError) or type(error) in (ValueError, OSError):
@@ -17,7 +17,8 @@ def is_clear(error):
 
 
 def _is_said(error):
-    """Whether our code raised it in words of its own, or a signature did, of arguments that are wrong or not supported."""
+    """Return whether our code raised the error, or a signature raised it for wrong or unsupported
+    arguments."""
     trace = error.__traceback__
     while trace.tb_next is not None:
         trace = trace.tb_next

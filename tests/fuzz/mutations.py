@@ -1,4 +1,4 @@
-"""Damage: what is done to a good file to find out what its reader makes of it."""
+"""Mutate valid files, to test their readers."""
 
 import random
 import re

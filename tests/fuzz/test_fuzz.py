@@ -1,4 +1,5 @@
-"""Damaged files of every format: a value or a clear error, within 10 seconds and 2 GiB, and nothing runs."""
+"""Test damaged files of every format: a value or a clear error, within 10 seconds and 2 GiB, and no
+code runs."""
 
 import collections
 import importlib
@@ -37,7 +38,7 @@ class Reader:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         program = [sys.executable, str(HERE / "child.py")]
         path = os.pathsep.join(p for p in sys.path if p)
-        # What is compiled of damaged files stays with this process.
+        # Programs compiled from damaged files are not shared with other processes.
         kept = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
         environment = {**kept, "PYTHONPATH": path, "MESHFLOW_CACHE_DIR": ""}
         self._process = subprocess.Popen(program, **pipes, env=environment)
@@ -51,7 +52,7 @@ class Reader:
             self._process = None
 
     def _line(self, seconds):
-        """The next line; None where none comes in time, or the process ended."""
+        """Return the next line, or None after the time limit or if the process ended."""
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self._process.stdout], [], [], seconds)
             part = os.read(self._process.stdout.fileno(), 1 << 16) if ready else b""
@@ -93,7 +94,7 @@ def test_damaged_files(reader, tmp_path):
             failures.append(f"{path}: {said}")
     print(*sorted(counts.items()), sep="\n")
     assert not failures, "\n".join(failures)
-    # Damage is found, and what is not damaged much is read.
+    # Damage is detected, and slightly damaged files are read.
     errors, values = (sum(counts[n, kind] for n in FORMATS) for kind in ("error", "value"))
     assert min(errors, values) > counts.total() / 8
 

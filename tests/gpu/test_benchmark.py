@@ -31,7 +31,7 @@ def test_every_part_has_results(tmp_path):
 
 
 def test_a_failure_is_a_result(tmp_path, monkeypatch):
-    """A process that cannot begin ends its part, and the next one runs."""
+    """Test that a process that cannot start fails only its part, and the next part runs."""
     monkeypatch.setenv("MESHFLOW_KERNELS", "of another kind")
     run = _run(tmp_path, "--parts", "dlrm,doctor")
     assert run.returncode == 1

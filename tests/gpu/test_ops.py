@@ -1,4 +1,5 @@
-"""Ops and their gradients on the default device against the CPU. Each group is one program, as compiling takes longest."""
+"""Compare ops and their gradients on the default device with the CPU. Each group is one program, as
+compilation takes longest."""
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ KERNEL_1D = RNG.normal(size=(3, 8, 8)).astype(np.float32)
 KERNEL_3D = RNG.normal(size=(3, 3, 3, 4, 4)).astype(np.float32)
 WEIGHTS = RNG.normal(size=(12, 16)).astype(np.float32)
 
-# Functions of float arguments whose gradients are compared too.
+# Functions of float arguments whose gradients are also compared.
 DIFFERENTIABLE = {
     "elementwise": {
         **{
@@ -217,7 +218,7 @@ PLAIN = {
 
 
 def _weighted(value):
-    """A sum in which every element has another weight, so that no gradient cancels out."""
+    """Return a sum with a different weight for each element, so that no gradients cancel."""
     weights = np.cos(np.arange(np.prod(value.shape))).reshape(value.shape)
     return tf.reduce_sum(value * weights.astype(np.float32))
 

@@ -102,8 +102,8 @@ def test_layers(group):
         for i in range(1 + len(layer.trainable_variables))
     ]
     here, there = on_both(run, inputs)
-    # A softmax ignores what is added to all keys, so that the gradient of the key's bias is rounding errors only. They
-    # are measured in proportion to the gradient of the key's kernel.
+    # A softmax is invariant to a constant added to all keys, so the gradient of the key's bias
+    # consists of rounding errors. They are measured relative to the gradient of the key's kernel.
     scales = {"MultiHeadAttention 4": "MultiHeadAttention 3"}
     assert_alike(names, here, there, 3 * TF32, scales)
 
@@ -148,7 +148,7 @@ def test_optimizers():
 
 
 def _classes(count=512):
-    """Images of which the brightest quarter is the class."""
+    """Return images whose brightest quarter is the class."""
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 4, count)
     images = rng.normal(size=(count, 8, 8, 3)).astype(np.float32) * 0.3

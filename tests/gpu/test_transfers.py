@@ -1,4 +1,5 @@
-"""Transfers between host and device while `fit` runs: each batch once, and none back before an epoch ends."""
+"""Test transfers between host and device during `fit`: each batch once, and none back before the
+end of an epoch."""
 
 import jax
 import numpy as np
@@ -76,7 +77,7 @@ def test_the_host_waits_once_an_epoch(monkeypatch, source, policy):
         before = counted.reads
         model.fit(**_data(source, 8 * steps), epochs=2, verbose=0)
         found.append(counted.reads - before)
-    # The loss and the metric of each epoch, whatever its number of steps.
+    # The loss and the metric of each epoch, for any number of steps.
     assert found[0] == found[1] <= 2 * 4, found
 
 

@@ -1,4 +1,4 @@
-"""Record files, serialized examples and tensors, against what TensorFlow wrote and read."""
+"""Compare record files, serialized examples and tensors with files and values of TensorFlow."""
 
 import base64
 import gzip

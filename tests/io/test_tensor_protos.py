@@ -49,7 +49,8 @@ def test_strings_and_python_values():
     assert list(tf.make_tensor_proto(3).int_val) == [3]
     assert list(tf.make_tensor_proto(2.5).float_val) == [2.5]
     assert tf.make_ndarray(tf.make_tensor_proto(tf.constant([1, 2]))).tolist() == [1, 2]
-    # Several numbers are bytes where TensorFlow writes bytes, and a field of their own elsewhere.
+    # Several numbers are packed as bytes where TensorFlow packs them, and in a typed field
+    # otherwise.
     assert tf.make_tensor_proto([1, 2]).tensor_content == np.array([1, 2], np.int32).tobytes()
     assert list(tf.make_tensor_proto([True, False]).bool_val) == [True, False]
     assert list(tf.make_tensor_proto([1j]).dcomplex_val) == [0, 1]

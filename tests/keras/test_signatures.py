@@ -1,4 +1,4 @@
-"""Signatures of public classes, which `help` and editors show."""
+"""Test signatures of public classes, which `help` and editors show."""
 
 import inspect
 

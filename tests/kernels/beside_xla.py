@@ -1,4 +1,4 @@
-"""Handlers for tables and for whole variables beside XLA's own code."""
+"""Compare handlers for tables and complete variables with XLA's code."""
 
 import jax
 import pytest
@@ -24,14 +24,14 @@ def marks(handler):
 
 @pytest.fixture
 def every_size(monkeypatch):
-    """Handlers take rows, tables and variables of any size."""
+    """Let handlers accept rows, tables and variables of any size."""
     monkeypatch.setattr(table_rows, "MIN_ROW_BYTES", 0)
     monkeypatch.setattr(table_rows, "MIN_TOTAL_BYTES", 0)
     monkeypatch.setattr(array_updates, "MIN_BYTES", 0)
 
 
 def both(monkeypatch, run, *operands, handler="meshflow_"):
-    """The result by the handler, which must be there, and by XLA."""
+    """Return the results of the handler, which must exist, and of XLA."""
     lowered = jax.jit(run).lower(*operands)
     assert handler in lowered.as_text()
     found = lowered.compile()(*operands)

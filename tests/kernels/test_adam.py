@@ -18,7 +18,7 @@ EPSILON = 1e-7
 def arrays(shape, dtype="float32"):
     rng = np.random.default_rng(0)
     var, grad, mean = (rng.normal(size=shape) * scale for scale in (1, 0.1, 0.01))
-    # Where the gradient has been zero all along, only epsilon stands below.
+    # If the gradient was always zero, the denominator is epsilon.
     grad.flat[0] = mean.flat[0] = 0
     square = np.where(grad == 0, 0, rng.normal(size=shape) ** 2 * 1e-4)
     return [jnp.asarray(a, dtype) for a in (var, grad, mean, square)]
@@ -45,7 +45,7 @@ def test_updates_have_the_bits_of_xlas_code(shape):
     by_xla = jax.jit(lambda *xs: adam._compute_update(*xs, epsilon=EPSILON))(*operands, *SCALARS)
     for own, other, before in zip(found, by_xla, (operands[0], *operands[2:]), strict=True):
         np.testing.assert_array_equal(np.asarray(own), np.asarray(other))
-        # What is given stays as it is.
+        # Arguments are not changed.
         assert own.unsafe_buffer_pointer() != before.unsafe_buffer_pointer()
     np.testing.assert_array_equal(operands[0], arrays(shape or (1,))[0].reshape(shape))
 
@@ -55,7 +55,7 @@ def test_updates_have_the_bits_of_xlas_code(shape):
 @pytest.mark.parametrize("shape", [(7, 5), (40, 1), (9, 3, 21), (20, 64), ((1 << 15) + 3, 33)])
 def test_rows_are_updated_as_by_a_gradient_with_zeros(shape):
     var, grad, mean, square = arrays(shape)
-    # Row indices repeat, count from the end, and lie after the last row.
+    # Row indices repeat, count from the end, and exceed the last row.
     indices = jnp.asarray([3, -1, 0, 3, shape[0] + 2, shape[0] - 1, 5, 3], jnp.int32)
     rows = grad[: len(indices)]
     rows = jnp.concatenate([rows, rows])[: len(indices)]

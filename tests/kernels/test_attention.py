@@ -1,4 +1,4 @@
-"""Attention in tiles and in blocks of queries computes what its definition computes in float64."""
+"""Test that tiled attention and attention in query blocks equal the definition in float64."""
 
 import functools
 
@@ -265,7 +265,7 @@ def test_memory_is_linear_in_the_length():
         call = lambda *qkv: differentiate(attend, AttentionOperands(*qkv))
         return jax.jit(call).lower(*specs).compile().memory_analysis().temp_size_in_bytes
 
-    # All scores of the longer sequence would take 1 GB.
+    # The complete scores of the longer sequence would need 1 GB.
     assert count_temporary_bytes(8192) < 4.5 * count_temporary_bytes(2048) < 2e7
 
 

@@ -1,4 +1,4 @@
-"""The cross entropy by the kernel's loops gives what its definition gives, with derivatives of any order."""
+"""Test that the kernel's cross entropy equals its definition, with derivatives of any order."""
 
 import functools
 
@@ -24,7 +24,7 @@ def _every_size():
 
 
 RNG = np.random.default_rng(0)
-# More than one part of a row, and a last part that is no whole vector.
+# More than one part per row, and a last part that is smaller than a vector.
 X = jnp.asarray(RNG.standard_normal((6, 1037)) * 5, jnp.float32)
 INDEX = jnp.asarray([0, 1036, 5, 1023, 1024, 5])
 WEIGHTS = jnp.asarray([1.0, -2.0, 0.5, 0.0, 3.0, 1.0], jnp.float32)

@@ -1,4 +1,5 @@
-"""Damaged descriptors of convolutions and products, which libFuzzer found: each is an error, not the end of the process."""
+"""Test damaged descriptors of convolutions and products, found by libFuzzer: each raises an error
+and does not crash."""
 
 import ctypes
 

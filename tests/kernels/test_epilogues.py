@@ -34,7 +34,7 @@ def draw(seed, shape, dtype):
 
 
 def reads(steps, shape, dtype):
-    """What steps read."""
+    """Return the operands of the steps."""
     shapes = {"add": shape[-1:], "scale": shape[-1:], "plus": shape, "relu_mask": shape}
     return [draw(i + 9, shapes[step], dtype) for i, step in enumerate(steps) if step in shapes]
 

@@ -1,4 +1,4 @@
-"""JPEG images and bilinear resizing: compiled and not, and what TensorFlow 2.21 gives."""
+"""Test JPEG images and bilinear resizing, compiled and interpreted, against TensorFlow 2.21."""
 
 import io
 
@@ -131,7 +131,7 @@ def test_resizing_is_that_of_an_obvious_loop(shape, size, dtype, compiled):
     np.testing.assert_array_equal(found, wanted)
 
 
-# The bits of what tf.image.resize of TensorFlow 2.21 gives for the image below.
+# The bits of TensorFlow 2.21's tf.image.resize of the image below.
 RESIZED = """
 41aaaaaa 41dd5554 41d49249 42095555 420bcf3d 42340000 423d5555 426eaaaa 42736db8 4296f3d0 429cc30d 42be9249 42b2aaaa 42d75555
 40a00000 42180000 41ea4927 427edb6f 42884925 42d1b6dc 42de0000 43160000 431b0001 43325b6c 434b0001 42aa6db3 43690000 41d80000

@@ -1,4 +1,4 @@
-"""Where oneDNN is found, and the command that mends an installation without kernels."""
+"""Test the search for oneDNN, and the command that repairs an installation without kernels."""
 
 import json
 from pathlib import Path
@@ -88,7 +88,8 @@ def test_a_source_that_is_not_installed_is_named(monkeypatch):
 
 
 def test_onednn_is_found_by_its_package_metadata(tmp_path, monkeypatch):
-    """Not at sys.prefix: pip's environments for building, user sites and targets lie elsewhere."""
+    """Test that oneDNN is not searched in sys.prefix, which pip's build environments, user sites
+    and targets do not use."""
     packages = tmp_path / "lib" / "python3" / "site-packages"
     packages.mkdir(parents=True)
     library = tmp_path / "lib" / installation.ONEDNN_FILE
@@ -97,7 +98,7 @@ def test_onednn_is_found_by_its_package_metadata(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(packages))
     monkeypatch.setattr(installation, "__file__", str(tmp_path / "installation.py"))
     assert installation.find_onednn() == library
-    # A wheel's own is what its kernels were tested with.
+    # A wheel's kernels were tested with the library in the wheel.
     own = tmp_path / installation.ONEDNN_FILE
     own.write_bytes(b"")
     assert installation.find_onednn() == own

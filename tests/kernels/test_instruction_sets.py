@@ -1,4 +1,5 @@
-"""Kernels on older processors than this one, and matrix tiles on those that have none, in processes of their own."""
+"""Test kernels on older instruction sets, and matrix tiles on processors without them, in separate
+processes."""
 
 import os
 import subprocess
@@ -12,7 +13,7 @@ from capabilities import needs
 from meshflow.kernels import descriptors, library
 
 ROOT = Path(__file__).parents[2]
-# Only files that have such tests: collecting all takes longer than running these.
+# Only files with such tests: collecting all takes longer than running these.
 MARKED = [
     *("-m", "isa"),
     *(
@@ -34,7 +35,7 @@ def _older():
 
 
 def run(arguments, **variables):
-    """Runs tests in a process whose kernels are limited."""
+    """Run tests in a process with restricted kernels."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MESHFLOW_MAX_ISA", "XLA_FLAGS"):
         environment.pop(name, None)
@@ -75,7 +76,7 @@ def test_limit_is_enforced():
     if limit is not None:
         assert loaded.level == limit
     if limit in library.ONEDNN_NAMES:
-        # XLA has a oneDNN of its own.
+        # XLA contains another oneDNN.
         assert os.environ["ONEDNN_MAX_CPU_ISA"] == library.ONEDNN_NAMES[limit]
     view = descriptors.make_view((512, 512), (0, 1))
     name = loaded.find_implementation(

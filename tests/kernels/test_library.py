@@ -1,4 +1,4 @@
-"""Without a working library everything is left to XLA, and the user is told."""
+"""Test that a missing library selects XLA's code, and that the user is informed."""
 
 import importlib.metadata
 import shutil
@@ -59,7 +59,7 @@ def test_a_damaged_library_is_reported(tmp_path):
 
 @pytest.mark.skipif(not BUILT.exists(), reason="no CPU kernels were built")
 def test_kernels_for_a_newer_jaxlib_are_not_loaded():
-    """XLA would refuse them at its start, which ends the program."""
+    """Test flags that XLA would reject at its start, which would end the program."""
     before = "from meshflow.environment import jax_internals; jax_internals.read_ffi_version = lambda: (0, 1)"
     loaded, state, warned = run(before)
     assert loaded == "False" and eval(warned) == [
@@ -117,7 +117,7 @@ def test_import_loads_no_library():
 
 
 def test_library_is_built_if_possible():
-    """This checkout's own build made the library if there is what it needs."""
+    """Test that this checkout's build created the library if its requirements exist."""
     if not library.are_enabled():
         pytest.skip("CPU kernels")
     try:

@@ -1,4 +1,4 @@
-"""Convolutions and products by oneDNN against the same in float64, which XLA computes."""
+"""Compare convolutions and products of oneDNN with float64 results of XLA."""
 
 import functools
 import itertools
@@ -28,7 +28,7 @@ def every_size(monkeypatch, request):
 
 
 def calls(function, *arrays):
-    """How many calls of the handlers a compiled function holds."""
+    """Count the handler calls of a compiled function."""
     return in_program(jax.jit(function).lower(*arrays))
 
 
@@ -96,7 +96,8 @@ CASES = {
 
 
 def all_of(case):
-    """A new function of image, kernel and cotangent that gives a convolution and both gradients, and its arguments."""
+    """Return a new function of image, kernel and cotangent that computes a convolution and both
+    gradients, and its arguments."""
     x_shape, w_shape, settings_ = CASES[case]
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=x_shape), rng.normal(size=w_shape)
@@ -111,7 +112,8 @@ def all_of(case):
 
 @functools.cache
 def in_float64(case):
-    """The same, compiled for float64, which has one program however large works are told apart."""
+    """Return the same function compiled for float64, whose program does not depend on size
+    thresholds."""
     function, arrays = all_of(case)
     lowered = jax.jit(function).lower(*arrays)
     assert in_program(lowered) == 0
@@ -151,7 +153,7 @@ def test_products_in_every_orientation(rng, batch, left, right, dtype):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_general_product(data):
-    """Free, batch and contracted dimensions in any order; those that lie crosswise are XLA's."""
+    """Test free, batch and contracted dimensions in any order; interleaved ones use XLA."""
     letters = data.draw(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True))
     other = data.draw(st.lists(st.sampled_from("cdefgh"), min_size=1, max_size=4, unique=True))
     out = [i for i in dict.fromkeys((*letters, *other)) if data.draw(st.booleans())]
@@ -245,7 +247,7 @@ def test_a_descriptor_that_does_not_fit_is_an_error(rng):
 
 
 def test_depthwise_gradients_of_bfloat16_skip_slow_code():
-    """oneDNN's first choice for strides of two took 50 times as long as the code of float32."""
+    """Test strides of two, for which oneDNN's first choice took 50 times as long as float32 code."""
     image, result = (descriptors.make_view((16, side, side, 96), (0, 3, 1, 2)) for side in (32, 16))
     kernel = descriptors.split_groups(descriptors.make_view((3, 3, 1, 96), (3, 2, 0, 1)), 96)
     code = descriptors.describe_convolution(

@@ -117,7 +117,8 @@ def test_split_images_are_bitwise_equal(size, channels, dtype):
 @pytest.mark.parametrize("channels", [3, 16])
 @pytest.mark.parametrize("padding", [(4, 4), (3, 3), (0, 4)], ids=str)
 def test_split_images_are_bitwise_equal_with_wide_padding(padding, channels):
-    """oneDNN sums in another order next to it, or has other code for the parts, which have none."""
+    """Test wide padding, beside which oneDNN sums in another order, or has other code for the
+    parts."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 12, 16, channels)).astype("float32")
     k = rng.normal(size=(5, 5, channels, 24)).astype("float32")
@@ -133,7 +134,8 @@ def test_split_images_are_bitwise_equal_with_wide_padding(padding, channels):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("size, stride", [(3, 2), (4, 2), (5, 3)])
 def test_split_images_are_bitwise_equal_with_dilation(size, stride, dtype):
-    """oneDNN's order of sums depends on what of the result is left out at its ends: other for a part than for the whole."""
+    """Test dilation: oneDNN's order of sums depends on the padding at the ends, which differs
+    between a part and the full image."""
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(2, 16, 12, 3)), dtype)
     k = jnp.asarray(rng.normal(size=(size, size, 3, 8)), dtype)

@@ -1,4 +1,4 @@
-"""Maxima of overlapping windows by the kernels' loops give what XLA gives."""
+"""Test that the kernels' maxima of overlapping windows equal XLA's."""
 
 import jax
 import jax.numpy as jnp

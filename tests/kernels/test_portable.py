@@ -1,4 +1,5 @@
-"""The kernels of aarch64, compiled here, in a process that takes this machine for one without oneDNN."""
+"""Test the kernels of aarch64, compiled here, in a process that treats this machine as one without
+oneDNN."""
 
 import os
 import shutil
@@ -48,7 +49,7 @@ pytestmark = [
 
 
 def run(program, *arguments, **variables):
-    """What a program prints that takes the machine for another."""
+    """Return the output of a program that assumes another machine."""
     hidden = ("PYTEST_", "MESHFLOW_KERNELS", "MESHFLOW_MAX_ISA")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
     done = subprocess.run(

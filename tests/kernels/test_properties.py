@@ -1,4 +1,4 @@
-"""Convolutions and products of any geometry give what XLA alone gives (MESHFLOW_KERNELS=xla)."""
+"""Test that convolutions and products of any geometry equal XLA's (MESHFLOW_KERNELS=xla)."""
 
 import math
 import os

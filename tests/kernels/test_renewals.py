@@ -1,4 +1,5 @@
-"""Updates of whole variables by the kernel are those of the optimizers' own rules, as XLA computes them."""
+"""Test that the kernel's updates of complete variables equal the optimizers' rules, computed by
+XLA."""
 
 import jax
 import jax.numpy as jnp
@@ -67,12 +68,12 @@ def test_slots_are_updated_in_place_beside_a_live_value():
     (var, before), gradient = problem((64, 64), 2)
     rule = lambda a, g: [a[0] - g, a[1] + g]
     expected = rule([np.array(var), np.array(before) + 1], gradient)
-    slot = before + 1  # NumPy's memory is not given to a program
+    slot = before + 1  # NumPy's memory is not donated to a program
     place = slot.unsafe_buffer_pointer()
     update = renewed(rule)
-    # What is donated becomes the first result of its size.
+    # A donated buffer becomes the first result of its size.
     run = jax.jit(lambda v, s, g: update([v, s], g)[::-1], donate_argnums=1)
-    with jax.debug_nans(False):  # under which nothing is donated
+    with jax.debug_nans(False):  # which disables donation
         found = run(var, slot, gradient)[::-1]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -32,7 +32,7 @@ if not installation.has_onednn():
 
 
 def problem(shape, count, arrays, index="int64"):
-    """Arrays, gradients, and numbers of which some come again and some are no row's."""
+    """Return arrays, gradients, and row numbers, some repeated and some out of range."""
     random = np.random.default_rng(0)
     made = [jnp.asarray(random.uniform(0.1, 1, shape), "float32") for _ in range(arrays)]
     gradient = jnp.asarray(random.normal(size=(count, *shape[1:])), "float32")

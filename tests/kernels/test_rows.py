@@ -1,4 +1,4 @@
-"""The loops of input pipelines give what NumPy gives, bit for bit."""
+"""Test that the loops of input pipelines equal NumPy bit for bit."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def by_numpy(function):
 
 @st.composite
 def sources(draw):
-    """Arrays of any layout: whole, views with steps, reversed, transposed."""
+    """Return arrays of any layout: contiguous, strided, reversed, transposed."""
     dtype = np.dtype(draw(st.sampled_from((*row_gather.TYPES, "float16", "complex64"))))
     shape = draw(st.lists(st.integers(1, 5), max_size=3))
     count = draw(st.integers(1, 9))
@@ -96,7 +96,7 @@ def test_rows_taken_by_another_thread(monkeypatch):
     source = row_gather.RowSource(array, (row_gather.RowStep("mul", np.array(3, "f4")),))
     rng = np.random.default_rng(1)
     begun = []
-    # More than may be begun at a time, and some that nobody asks for.
+    # More requests than may be started at a time, including unused ones.
     for number in range(90):
         index = rng.integers(0, 300, 60)
         out = np.zeros((60, 1000), "f4")

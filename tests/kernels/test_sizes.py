@@ -1,4 +1,4 @@
-"""Which code runs a computation of which size, and that small ones run on the threads that call."""
+"""Test which code computes which sizes, and that small computations run on the calling thread."""
 
 import math
 import threading
@@ -101,7 +101,7 @@ def convolution(x, w):
 
 @pytest.mark.optimized
 def test_partitions_use_the_kernel_of_the_global_size(rng):
-    """A whole above each threshold is cut into parts below it, and keeps its bits."""
+    """Test that computations above each threshold, cut into parts below it, keep their bits."""
     mesh = Mesh(np.array(jax.devices()[:4]), ("a",))
     for size, channels, whole in ((8, 16, descriptors.INLINE), (32, 32, 0)):
         x, w = array(rng, 1, size, size, channels), array(rng, 3, 3, channels, channels)
@@ -116,7 +116,8 @@ def test_partitions_use_the_kernel_of_the_global_size(rng):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("most", [-1, math.inf])
 def test_many_threads_call_at_once(rng, monkeypatch, dtype, most):
-    """Every thread has its own memory: results of different sizes do not mix, and nothing waits for ever."""
+    """Test that threads have separate memory: results of different sizes do not mix, and no thread
+    blocks."""
     monkeypatch.setattr(sizes, "MIN_PRODUCT_WORK", 0)
     monkeypatch.setattr(sizes, "MIN_CONVOLUTION_WORK", 0)
     monkeypatch.setattr(sizes, "MAX_INLINE_WORK", most)

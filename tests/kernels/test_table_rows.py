@@ -13,7 +13,7 @@ pytestmark = marks(library.SUM_ROWS)
 
 
 def numbers(shape, rows, dtype):
-    """Some of them given again, and some that are no row's."""
+    """Return row numbers, some repeated and some out of range."""
     return jnp.asarray(np.random.default_rng(1).integers(-3, rows + 3, shape), dtype)
 
 

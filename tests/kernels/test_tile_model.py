@@ -88,7 +88,7 @@ def test_the_processor_and_its_emulation_have_the_same_bits(exponents, of_sums):
             emulated = compiled_product(*operands)
         finally:
             emulate(-1, 0)
-        # NaN is NaN, whatever its digits.
+        # NaN equals NaN, with any payload.
         np.testing.assert_array_equal(on_tiles, emulated)
         numbers = ~np.isnan(emulated)
         np.testing.assert_array_equal(np.signbit(on_tiles)[numbers], np.signbit(emulated)[numbers])

@@ -51,7 +51,7 @@ def convolve(x, w, kernel_layout, strides, dilations, padding):
 
 
 def on_tiles(x, w, *how, epilogue="relu_mask", flipped=False):
-    """The convolution with what is no change: a gate that is open everywhere."""
+    """Return the convolution with an epilogue without effect: a gate that is open everywhere."""
     (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, *how))(x, w.astype(x.dtype)).jaxpr.eqns
     gate = jnp.ones(eqn.outvars[0].aval.shape, x.dtype)
     operands = (x, w, gate) if epilogue == "relu_mask" else (x, w)
@@ -72,7 +72,7 @@ def draw(seed, shape):
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.bfloat16)
 
 
-# A kernel whose input channels lie together is that of a gradient of an image.
+# A kernel with contiguous input channels belongs to the gradient of an image.
 @pytest.mark.parametrize("layout", ["HWIO", "HWOI"])
 @pytest.mark.parametrize("name", CASES)
 def test_result_equals_float64_sums(name, layout):

@@ -1,4 +1,5 @@
-"""`tf.keras.backend` against tf-keras (tests/reference/generate_backend.py), and what values cannot show."""
+"""Test `tf.keras.backend` against tf-keras (tests/reference/generate_backend.py), and properties
+other than values."""
 
 import sys
 from pathlib import Path

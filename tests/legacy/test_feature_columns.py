@@ -1,4 +1,4 @@
-"""Feature columns: what they make of features, their names, specifications and errors."""
+"""Test feature columns: their outputs, names, specifications and errors."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_numbers_as_categories():
 
 
 def test_hashes_and_crosses_are_those_of_tensorflow():
-    # Found by TensorFlow 2.
+    # Computed by TensorFlow 2.
     features = {"r": ["a", "b", "c", "d"], "i": [5, 6, 7, 8], "n": [20.0, 35.0, 70.0, 18.0]}
     words = fc.categorical_column_with_hash_bucket("r", 7)
     numbers = fc.categorical_column_with_hash_bucket("i", 7, dtype=tf.int64)
@@ -91,7 +91,7 @@ def test_weights_count(vocabulary):
     weighted = fc.weighted_categorical_column(tags, "weight")
     assert indicated(weighted) == [[1, 2, 0], [-1, 0, 0.5], [0, 0, 0]]
     table = fc.embedding_column(weighted, 1, initializer=counting)
-    # The mean leaves out what does not count above zero.
+    # The mean ignores entries with weights that are not positive.
     np.testing.assert_allclose(dense(table), [[2 / 3], [2.0], [0.0]], rtol=1e-6)
 
 

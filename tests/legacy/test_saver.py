@@ -1,4 +1,4 @@
-"""Version 1's `Saver`, and what it has around checkpoints."""
+"""Test version 1's `Saver`, and its functions for checkpoints."""
 
 import os
 

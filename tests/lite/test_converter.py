@@ -1,4 +1,4 @@
-"""Models converted for LiteRT give what they give here, for any batch size, in each precision."""
+"""Test that models converted for LiteRT equal the original, for any batch size, in each precision."""
 
 import numpy as np
 import pytest
@@ -143,7 +143,7 @@ def _hard_swish(x):
 
 _TABLE = np.arange(32.0, dtype=np.float32).reshape(8, 4)
 _IMAGE, _LINE, _WHOLE = [None, 6, 6, 4], [None, 8], tf.int32
-# What is one operator, or these, with the shape and the dtype of its operand.
+# Ops that become one operator, or these, with the shape and the dtype of the operand.
 ALONE = {
     "GATHER": (lambda i: tf.nn.embedding_lookup(_TABLE, i), [None, 3], _WHOLE),
     "UNPACK GATHER GATHER": (lambda i: tf.gather(tf.gather(_TABLE, i[0]), i[1], axis=1), [2, 3], _WHOLE),
@@ -451,7 +451,7 @@ def test_image_decoder_has_no_float_operators(wide):
     x = np.random.default_rng(0).normal(size=(20, 4, 4, 3)).astype(np.float32) / 8
     content = _quantized(
         model, x, wide
-    )  # a warning, which is an error here, would name what is left
+    )  # a warning, which is an error here, would name remaining operators
     assert _codes(content).count("QUANTIZE") == _codes(content).count("DEQUANTIZE") == 1
     run = tf.lite.Interpreter(model_content=content).get_signature_runner()
     np.testing.assert_allclose(_of(run, x[:5]), model(x[:5]).numpy(), atol=0.02 if wide else 0.08)
@@ -472,7 +472,7 @@ def test_comparisons_of_integers():
     (key,) = run.get_input_details()
     numbers, places = model(values)
     found = {v.dtype.kind: v for v in run(**{key: values}).values()}
-    # Two that are the same in 8 bits may be told apart by what was rounded.
+    # Two values that are equal in 8 bits may differ by rounding.
     assert (found["i"] == places.numpy()).mean() > 0.9
     assert (np.abs(found["f"] - numbers.numpy()) < 0.05).mean() > 0.9
 
@@ -488,7 +488,7 @@ def test_remaining_float_operators_are_reported():
 
 
 def test_integer_recurrent_layer_of_fixed_batch_size():
-    # What a loop leaves besides its result has no memory in LiteRT, as nobody reads it.
+    # Unused results of a loop have no memory in LiteRT.
     x = tf.keras.Input((4, 2), batch_size=1)
     model = tf.keras.Model(x, L.Dense(2)(L.SimpleRNN(3)(x)))
     values = np.random.default_rng(0).normal(size=(20, 4, 2)).astype(np.float32)
@@ -564,7 +564,8 @@ def test_slices_with_steps(cut):
 
 
 def test_functions_that_were_saved_compiled_are_converted(tmp_path):
-    """What `tf.Module`s, subclassed models and `export` write has no layers, but programs."""
+    """Test files of `tf.Module`s, subclassed models and `export`, which contain programs instead of
+    layers."""
     cell = L.GRU(2)
     module = tf.Module()
     module.cell = cell
@@ -670,7 +671,9 @@ def test_data_movement_and_resizing_remain_integer(wide):
     converter.optimizations, converter.representative_dataset = DEFAULT, lambda: ([v] for v in x)
     ops = kinds.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
     converter.target_spec.supported_ops = [ops if wide else kinds.TFLITE_BUILTINS_INT8]
-    content = converter.convert()  # a warning, which is an error here, would name what is left
+    content = (
+        converter.convert()
+    )  # a warning, which is an error here, would name remaining operators
     assert _codes(content).count("QUANTIZE") == _codes(content).count("DEQUANTIZE") == 1
     run = tf.lite.Interpreter(model_content=content).get_signature_runner()
     found = [_of(run, v) for v in x[:5]]

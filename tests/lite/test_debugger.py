@@ -81,7 +81,7 @@ def test_errors_are_those_of_tensorflow(alone, whole):
     assert name == f"NumericVerify/{line['tensor_name']}:{line['tensor_idx']}"
     assert (line["op_name"], line["zero_point"]) == ("CONV_2D", "-128")
     np.testing.assert_allclose(float(line["scale"]), 0.15686275, rtol=1e-6)
-    # Models that were made before give the same.
+    # Models created earlier return the same.
     again = lite.QuantizationDebugger(
         quant_debug_model_content=debugger.get_debug_quantized_model(),
         float_model_content=debugger.float_model,

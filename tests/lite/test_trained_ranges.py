@@ -73,7 +73,7 @@ def test_the_ranges_of_training_are_those_of_integers(model):
         integers.get_input_details().values(),
         integers.get_output_details().values(),
     )
-    # TensorFlow's converter gives these.
+    # Computed by TensorFlow's converter.
     np.testing.assert_allclose(given["quantization"], (6 / 255, 0), rtol=1e-5)
     np.testing.assert_allclose(result["quantization"], (1 / 256, -128), rtol=1e-5)
     rounded = np.clip(np.round(x / (6 / 255)), -128, 127).astype(np.int8)

@@ -1,4 +1,5 @@
-"""Functions that write variables train in LiteRT as they do here, and other signatures see what they wrote."""
+"""Test that functions that write variables train in LiteRT as they do here, and that other
+signatures read the new values."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Models exported as ONNX give what they give here, for any batch size, run by ONNX Runtime."""
+"""Test that models exported as ONNX equal the original, for any batch size, run by ONNX Runtime."""
 
 import gc
 import logging
@@ -121,7 +121,7 @@ def test_data_movement_and_search_ops(tmp_path, onnxruntime):
     meshflow.onnx.export(run, path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    # A segment that there is none of is left out.
+    # A missing segment is omitted.
     i = np.int32([2, -1, 2, 0])
     expected = run(x, i)
     names = sorted(expected)
@@ -197,7 +197,7 @@ def test_text_model_error_suggests_where_to_split(tmp_path, onnxruntime):
     model = tf.keras.Model(lines, L.Flatten()(L.Embedding(4, 2)(words(lines))))
     with pytest.raises(tf.errors.UnimplementedError, match=r"'words' \(TextVectorization\)"):
         model.export(tmp_path / "whole.onnx", format="onnx")
-    # As the message says.
+    # As in the message.
     rest = tf.keras.Model(model.get_layer("words").output, model.output)
     rest.export(tmp_path / "rest.onnx", format="onnx")
     session = onnxruntime.InferenceSession(
@@ -259,7 +259,7 @@ def test_tensorrt_falls_back_with_a_warning(saved, tmp_path, onnxruntime, caplog
     converter.save(tmp_path / "out")
     again = tf.experimental.tensorrt.load(tmp_path / "out")
     np.testing.assert_allclose(next(iter(again(x).values())), model(x), atol=1e-6)
-    # The folder is a saved model still, whose signature is run in the same way.
+    # The folder is still a saved model, whose signature runs in the same way.
     caplog.clear()
     signature = tf.saved_model.load(tmp_path / "out").signatures["serving_default"]
     assert "TensorRT is not available" in caplog.text and signature.providers == again.providers

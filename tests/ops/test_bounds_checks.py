@@ -58,7 +58,7 @@ UNUSED_COLUMN, UNUSED_ROW = i32([0, 0], [1, 3]), i32([0, 0], [2, 1])
 OUTSIDE = "indices[1] = [2,1] is out of bounds: need 0 <= index < [2,3]"
 INVALID_INDICES = "Indices are not valid (out of bounds).  Shape: [2,3]"
 
-# Operation, indices, and TensorFlow 2.21's message on CPUs, which is the same in functions.
+# Operation, indices, and TensorFlow 2.21's message on CPUs, which is equal in functions.
 RAISES = {
     "gather": (
         lambda i: tf.gather(ROW, i),
@@ -493,7 +493,7 @@ def test_scatter_nd_and_reads_of_variables_raise():
 
 
 def test_computed_indices_raise_at_their_use():
-    """Loops, branches, vectorized maps, and gradients check what they compute."""
+    """Test that loops, branches, vectorized maps and gradients check computed indices."""
 
     @tf.function
     def add_rows(n):

@@ -1,4 +1,4 @@
-"""`tf.debugging`: what passes, what raises, and with which class and text, eagerly and compiled."""
+"""Test `tf.debugging`: passing and failing checks, with class and text, eager and compiled."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`tf.image.sample_distorted_bounding_box`: parts keep what was asked for."""
+"""Test `tf.image.sample_distorted_bounding_box`: boxes satisfy the requested conditions."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""Dtypes of results, values and errors of ops given every dtype (tests/reference/generate_dtypes.py)."""
+"""Test dtypes of results, values and errors of ops with every dtype
+(tests/reference/generate_dtypes.py)."""
 
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ STORED = {}
 for _name, _text in zip(_file["names"].tolist(), _file["values"].tolist(), strict=True):
     _op, _dtype, _result = _name.split(" ")
     STORED[_op, _dtype] = _result, eval(_text, dict(_values))
-# TensorFlow has no kernel, or checks less, for these: what Meshflow gives is the plain extension.
+# TensorFlow has no kernel, or checks less, for these; Meshflow's result is the natural extension.
 WIDER = {
     *("abs", "negative", "sign", "pow", "math.squared_difference", "math.conj", "math.real"),
     *("math.erf", "math.lgamma", "linalg.det", "math.l2_normalize", "nn.l2_loss", "norm"),
@@ -43,7 +44,7 @@ RESULT = together(
 
 
 def evaluate(case):
-    """The dtype and values that an op gives, or its error."""
+    """Return the dtype and values of an op's result, or its error."""
     try:
         return described(RESULT(case), np)
     except Exception as error:

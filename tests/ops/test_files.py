@@ -55,7 +55,7 @@ def test_files_and_modes(tmp_path):
         f.write("new")
         f.seek(0)
         assert f.read() == "new"
-    # A file opened for writing and closed exists, though nothing was written.
+    # A file that was opened for writing and closed exists, even if it is empty.
     gfile.GFile(gfile.join(tmp_path, "empty"), "w").close()
     assert gfile.stat(gfile.join(tmp_path, "empty")).length == 0
     with pytest.raises(tf.errors.NotFoundError):

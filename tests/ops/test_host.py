@@ -1,4 +1,4 @@
-"""Ops by NumPy in input pipelines: the same numbers as the compiled programs give."""
+"""Test that NumPy versions of ops in input pipelines equal the compiled programs."""
 
 import contextlib
 import subprocess
@@ -161,7 +161,7 @@ def test_reductions_are_those_of_plans(kind, public, operands, static):
     arrays = [numbers(kind, o) if isinstance(o, tuple) else o for o in operands]
     result = op.host_function(arrays, static)
     if kind == "int32" and {"mean", "sqrt_n"}.intersection(static):
-        # Means of integers need conversions, which the program makes.
+        # Means of integers need conversions, which run as programs.
         assert result is None
         return
     expected = op.get_eager(static)._choose_plan(arrays)(*arrays)

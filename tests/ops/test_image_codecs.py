@@ -1,4 +1,5 @@
-"""Encoded images: what TensorFlow decodes (tests/reference/generate_images.py), and round trips."""
+"""Test encoded images against TensorFlow's decoders (tests/reference/generate_images.py), and round
+trips."""
 
 from pathlib import Path
 
@@ -108,7 +109,7 @@ def test_images_of_all_sizes_need_no_compiling():
         floats = tf.image.convert_image_dtype(image, tf.float32)
         compiled = tf.image.convert_image_dtype(pixels, tf.float32)
         np.testing.assert_array_equal(floats, compiled)
-        # NumPy made them: XLA, which compiles for every size, would hand out arrays of its own.
+        # NumPy created them: XLA would compile for each size and return arrays of its own.
         for tensor in (image, floats, tf.image.resize(floats, (4, 4))):
             assert type(tensor._value) is np.ndarray
     with tf.GradientTape() as tape:

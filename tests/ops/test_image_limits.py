@@ -1,4 +1,5 @@
-"""Images that declare more than their files hold, or than may be decoded: refused before there is room for them."""
+"""Test images that declare more pixels than their files contain or than the limit permits: refused
+before allocation."""
 
 import io
 import os
@@ -167,7 +168,7 @@ def test_resizing_to_no_memory_is_an_error():
     many = 1 << 46
     places = np.zeros(1, np.int32).ctypes.data
     row = np.zeros(1, np.uint8).ctypes.data
-    # A row that is far longer than memory: what C++ throws stays there.
+    # A row that is far longer than memory: the C++ exception must not leave the decoder.
     args = (row, 1, many, places, places, places, 1, 3, places, places, places, 1, row)
     assert resize._find_compiled_loop()(*args) == 1
 

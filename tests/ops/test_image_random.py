@@ -10,7 +10,7 @@ RNG = np.random.default_rng(0)
 IMAGE = RNG.uniform(size=(5, 6, 3)).astype("float32")
 BATCH = RNG.uniform(size=(40, 4, 5, 3)).astype("float32")
 SEEDS = [[n, 7] for n in range(25)]
-# What a change by a number is, its limits, and arguments that are wrong.
+# For each adjustment: its effect, its limits, and invalid arguments.
 CHANGES = {
     "brightness": (tf.image.adjust_brightness, (0.3,), (-0.3, 0.3), [(-0.1,)]),
     "contrast": (tf.image.adjust_contrast, (0.5, 1.8), (0.5, 1.8), [(2.0, 1.0), (-1.0, 1.0)]),
@@ -36,7 +36,7 @@ STATELESS = {
 
 
 def number(name, changed):
-    """The number by which an image was changed."""
+    """Return the number by which an image was adjusted."""
     if name == "brightness":
         return float(np.mean(changed - IMAGE))
     if name == "contrast":

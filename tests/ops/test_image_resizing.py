@@ -1,4 +1,4 @@
-"""NaN and Inf in resized images: which pixels they affect, forwards and backwards."""
+"""Test which pixels NaN and Inf affect in resized images, forward and backward."""
 
 from __future__ import annotations
 

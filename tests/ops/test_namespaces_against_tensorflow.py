@@ -1,7 +1,5 @@
-"""Ops of all namespaces against TensorFlow's values, gradients and errors.
-
-tests/reference/generate_namespace_expressions.py made the numbers.
-"""
+"""Test ops of all namespaces against TensorFlow's values, gradients and errors.
+tests/reference/generate_namespace_expressions.py computed the numbers."""
 
 import functools
 import sys
@@ -35,7 +33,7 @@ def close(actual, expected, tolerance):
 
 @functools.cache
 def stored_of(name):
-    """What each expression of a module gave: its parts and gradients by name."""
+    """Return the stored result of each expression of a module: its parts and gradients by name."""
     stored = dict(np.load(FOLDER / f"{name}.npz"))
     found = {expression: {} for expression in stored["expressions"].tolist()}
     order = list(found)

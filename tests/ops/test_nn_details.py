@@ -16,7 +16,7 @@ def slope(function, *values):
 
 
 def test_gradients_at_kinks():
-    # A network whose last layer starts at zero has logits of exactly 0.
+    # A network with a last layer of zeros has logits of exactly 0.
     loss = lambda x: tf.nn.sigmoid_cross_entropy_with_logits(labels=[1.0, 0.0], logits=x)
     assert slope(loss, [0.0, 0.0]) == [[-0.5, 0.5]]
     assert slope(tf.nn.relu6, [0.0, 3.0, 6.0]) == [[0, 1, 0]]
@@ -77,7 +77,7 @@ def test_depthwise_backprops_are_the_gradients(rng):
     by_x = tf.nn.depthwise_conv2d_backprop_input(x.shape, w, seed, [1, 1, 1, 1], "SAME")
     by_w = tf.nn.depthwise_conv2d_backprop_filter(x, w.shape, seed, [1, 1, 1, 1], "SAME")
     total = float(tf.reduce_sum(tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME") * seed))
-    # The convolution is linear in both, so each gradient gives the value back.
+    # The convolution is linear in both, so each gradient returns the value.
     assert float(tf.reduce_sum(by_x * x)) == pytest.approx(total)
     assert float(tf.reduce_sum(by_w * w)) == pytest.approx(total)
     check_gradients(lambda t: tf.nn.atrous_conv2d(t, w[:, :, :, :1], 2, "SAME"), x)

@@ -42,7 +42,7 @@ def test_reductions_and_gradients_are_xlas(case, ties, rng):
         expected, expected_pull = jax.vjp(library, x)
         assert_close(y, expected)
         if case == "dilated" and combine is jax.lax.max:
-            continue  # JAX has no gradient of its own here
+            continue  # JAX has no gradient for this case
         g = rng.normal(size=y.shape)
         assert_close(jax.jit(pull)(g)[0], expected_pull(g)[0])
 

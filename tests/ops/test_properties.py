@@ -183,7 +183,8 @@ def shapes(count):
 
 def check(op, reference, span, given, seed):
     draws = np.random.default_rng(seed)
-    # Numbers apart from each other and from 0, so that no maximum and no kink is within a step.
+    # Numbers with distances from each other and from 0, so that no maximum and no kink is within a
+    # step.
     values = []
     for shape in given:
         steps = draws.permutation(int(np.prod(shape))) + 0.37

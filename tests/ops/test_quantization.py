@@ -1,4 +1,4 @@
-"""Numbers as TensorFlow 2.21 gives them."""
+"""Compare with numbers of TensorFlow 2.21."""
 
 import pytest
 

@@ -69,7 +69,7 @@ def test_ops_of_a_function_have_separate_streams():
         return tf.random.uniform([], seed=1), tf.random.uniform([], seed=1)
 
     calls = [[float(x) for x in seeded()] for _ in range(2)]
-    # Two ops with one seed draw alike, as eager ones do from the first on.
+    # Two ops with one seed draw equal numbers, like eager ops from their first call.
     assert calls == [[eager[0]] * 2, [eager[1]] * 2]
 
     def unseeded():
@@ -78,7 +78,7 @@ def test_ops_of_a_function_have_separate_streams():
     one, other = tf.function(unseeded), tf.function(unseeded)
     first, second = ([float(x) for x in f()] for f in (one, other))
     assert first == second and first[0] != first[1]
-    # Setting the seed begins a function's ops again.
+    # Setting the seed restarts the ops of a function.
     tf.random.set_seed(6)
     assert [float(x) for x in one()] == first
 

@@ -28,7 +28,8 @@ def follows(values, distribution):
 
 
 def follows_counts(values, probabilities):
-    """Integers 0, 1, ... occur with the probabilities, the last of which is for all above."""
+    """Test that integers 0, 1, ... occur with the given probabilities, the last of which includes
+    all larger integers."""
     values = np.minimum(np.asarray(values).reshape(-1), len(probabilities) - 1).astype(int)
     found = np.bincount(values, minlength=len(probabilities))
     assert scipy.stats.chisquare(found, np.asarray(probabilities) * len(values)).pvalue > LEVEL

@@ -57,7 +57,7 @@ def test_stateless_rejection_sampling():
     poisson = tf.random.stateless_poisson([10, 2], SEED, [3.0, 30.0])
     assert poisson.numpy()[:9].tolist() == POISSON
     gamma = tf.random.stateless_gamma([12, 3], SEED, [0.3, 1.0, 20.0]).numpy()
-    # What comes first is all of the first parameter.
+    # The first numbers belong to the first parameter.
     assert_close(gamma[:4, 0], [0.001565, 0.970817, 0.010775, 0.065351], rtol=1e-3)
     alone = tf.random.stateless_gamma([4], SEED, 20.0)
     assert_close(alone, [25.466036, 25.66696, 21.651033, 17.522388], **CLOSE)
@@ -108,7 +108,7 @@ def test_states_of_generators():
         generators.from_seed(5, "threefry")
     with pytest.raises(ValueError, match="unsupported value foo"):
         generators.from_seed(5, "foo")
-    # What earlier versions kept: two words of a key, and a count.
+    # The state of earlier versions: two words of a key, and a counter.
     earlier = generators.from_state(np.array([1, 2, 3], np.uint32))
     assert earlier.state.numpy().tolist() == [3, 0, 1 << 32 | 2]
 
@@ -123,7 +123,7 @@ def test_eager_ops_with_global_and_op_seeds():
     unseeded = [tf.random.uniform([3]).numpy() for _ in range(2)]
     assert_close(unseeded[0], [0.834454, 0.233367, 0.879652], **CLOSE)
     assert_close(unseeded[1], [0.019053, 0.649655, 0.696207], **CLOSE)
-    # One kernel goes on by what it gave, each of another kind has its own count.
+    # One kernel advances by its output size; each of the others has a separate counter.
     assert_close(tf.random.uniform([3], seed=1), [0.460375, 0.928518, 0.345556], **CLOSE)
     assert_close(tf.random.normal([3], seed=1), [-0.540805, 1.122033, 1.174174], **CLOSE)
     assert_close(tf.random.uniform([3], seed=1)[:2], [0.377156, 0.392504], **CLOSE)
@@ -190,7 +190,7 @@ def test_ops_of_functions_count_in_their_graph():
         tf.random.set_seed(7)
         total, *others = f(tf.constant(1))
         assert_close(others, [FIRST, SECOND, SECOND], **CLOSE)
-        # A branch and a loop have graphs of their own.
+        # A branch and a loop have separate graphs.
         assert_close(total, np.array(FIRST) * 11 + np.array(AGAIN) * 10, **CLOSE)
     _, *others = f(tf.constant(1))
     assert_close(others, [AGAIN, SECOND_AGAIN, SECOND_AGAIN], **CLOSE)

@@ -20,7 +20,8 @@ STORED = json.loads(lzma.decompress((FOLDER / "sparse.json.xz").read_bytes()))
 CASES = list(zip(expressions(), STORED, strict=True))
 # The cases of each test: every 15th case by default, and the others in long runs.
 STRIDE = 15
-# Cases in which Meshflow computes a result where TensorFlow raises an error, and results for indices out of order.
+# Cases in which Meshflow computes a result where TensorFlow raises an error, and results for
+# unordered indices.
 EXCEPTIONS = frozenset(json.loads((FOLDER / "sparse_exceptions.json").read_text()))
 
 

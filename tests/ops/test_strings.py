@@ -5,7 +5,7 @@ import meshflow as tf
 
 @pytest.mark.parametrize(
     "text, pattern, rewrite, wanted",
-    [  # as TensorFlow 2.21: nothing of no length is found where the match before ended
+    [  # as TensorFlow 2.21: no empty match is found at the end of the previous match
         ("hello", ".*", "1", b"1"),
         ("", ".*", "1", b"1"),
         ("abc", "x*", "-", b"-a-b-c-"),

@@ -286,6 +286,6 @@ def test_sizes_that_depend_on_values_and_strings(function, argument, expected):
     results = tf.nest.flatten(tf.function(function)(tf.constant(argument)))
     values = [np.asarray(r.numpy()).tolist() for r in results]
     assert values == expected
-    if function not in (write_each, join_in_loops):  # Eager tensors take other paths.
+    if function not in (write_each, join_in_loops):  # Eager tensors use other code.
         eager = tf.nest.flatten(function(tf.constant(argument)))
         assert [np.asarray(r.numpy()).tolist() for r in eager] == expected

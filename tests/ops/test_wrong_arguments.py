@@ -1,4 +1,4 @@
-"""Axes, shapes and sizes that ops cannot take: the error names op and argument."""
+"""Test axes, shapes and sizes that are invalid for ops: the error names op and argument."""
 
 import numpy as np
 import pytest

@@ -15,7 +15,8 @@ from reference.wrong_calls import CALLS, MODES, call
 STORED = json.loads((Path(__file__).parents[1] / "reference" / "wrong_calls.json").read_text())
 REQUIRED = {"ValueError", "TypeError", "InvalidArgumentError"}
 NUM_PARTS = 4
-# TensorFlow accepts these calls in one mode or the other, or refuses them because of its own restrictions.
+# TensorFlow accepts these calls in one mode or the other, or refuses them because of its own
+# restrictions.
 DIFFERENT = {
     "K.initializers.Constant('x')((2,))",
     "K.metrics.AUC()(O(2), tf.constant([2.0, 3.0]))",

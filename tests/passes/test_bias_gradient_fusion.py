@@ -1,4 +1,4 @@
-"""Gradients of kernels and biases that are computed together are those computed apart."""
+"""Test that gradients of kernels and biases computed together equal those computed separately."""
 
 import functools
 
@@ -24,7 +24,7 @@ def draw(shape, seed=0, dtype=jnp.bfloat16):
 
 
 def of_kernel(x, g):
-    """The kernel's gradient, given a convolution's image and its result's gradient."""
+    """Return the kernel's gradient for the image of a convolution and the gradient of its result."""
     w = jnp.zeros((3, 3, x.shape[-1], g.shape[-1]), x.dtype)
     return jax.vjp(functools.partial(convolve, x), w)[1](g)[0]
 
@@ -49,7 +49,8 @@ def near(got, wanted, tolerance=1e-2):
 X, G = draw((32, 9, 8, 32)), draw((32, 9, 8, 64), 1)
 
 
-# Those that matrix tiles have code for; too small a batch; a grid on which no block of channels fits.
+# Geometries with code for matrix tiles; a batch that is too small; a grid that fits no block of
+# channels.
 @pytest.mark.parametrize("shape", [(32, 9, 8, 32), (61, 5, 20, 32), (2, 9, 8, 32), (32, 9, 8, 5)])
 def test_sums_equal_float64(shape):
     x, g = draw(shape), draw((*shape[:3], 64), 1)
@@ -80,7 +81,7 @@ def test_sums_of_other_computations_are_unchanged():
     other_axes = lambda x, g: (of_kernel(x, g), jax.lax.reduce_sum(g, (0, 1)))
     other_values = lambda x, g: (of_kernel(x, g), jax.lax.reduce_sum(g + 1, (0, 1, 2)))
     forward = lambda x, w: (convolve(x, w), jax.lax.reduce_sum(w, (0, 1, 2)))
-    # The image is made from the sum.
+    # The image depends on the sum.
     late = lambda x, g: of_kernel(x + jax.lax.reduce_sum(g, (0, 1, 2))[:32], g)
     assert count(forward, X, draw((3, 3, 32, 64))) == 0
     for fn in (other_axes, other_values, late):
@@ -120,7 +121,7 @@ def test_on_a_mesh_each_device_sums_its_part():
     mesh = Mesh(np.array(jax.devices()[:2]), ("batch",))
     x, g = draw((64, 9, 8, 32)), draw((64, 9, 8, 64), 1)
     spec = PartitionSpec("batch")
-    # The kernel, which all devices have, has its gradient added up by JAX.
+    # JAX reduces the gradient of the replicated kernel.
     mapped = jax.shard_map(
         lambda x, g: (of_kernel(x, g), jax.lax.psum(jax.lax.reduce_sum(g, (0, 1, 2)), "batch")),
         mesh=mesh,

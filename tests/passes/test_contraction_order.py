@@ -1,4 +1,4 @@
-"""Products name what they contract in the order of their second operand."""
+"""Test that products list contracted dimensions in the order of their second operand."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Losses take in the conversions around them, and only those."""
+"""Test that losses absorb the conversions around them, and only those."""
 
 import jax
 import jax.numpy as jnp

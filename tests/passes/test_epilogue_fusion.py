@@ -1,4 +1,5 @@
-"""Convolutions that take in what follows them compute the same, and only what nobody else reads goes."""
+"""Test that convolutions that absorb the following steps are equal, and that only unread results
+disappear."""
 
 import functools
 
@@ -46,7 +47,7 @@ def run(fn, *args):
 
 
 def assert_same(fn, *args, wide=True):
-    """The fused program gives what the function gives in float32."""
+    """Assert that the fused program equals the function in float32."""
     exact = jax.jit(fn)(*(jax.tree.map(lambda a: a.astype(jnp.float32), args) if wide else args))
     for got, wanted in zip(run(fn, *args), jax.tree.leaves(exact), strict=True):
         got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)

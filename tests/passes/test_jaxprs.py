@@ -1,4 +1,4 @@
-"""What is read of equations: which inputs an output depends on."""
+"""Test the analysis of equations: the inputs on which an output depends."""
 
 import jax
 from jax import lax
@@ -21,7 +21,7 @@ def test_dependencies_through_calls_and_branches():
 
     assert reads(branching) == [{0, 2}, {1, 2}]
     assert reads(jax.jit(lambda a, b, c: (a * c, b, 1.0))) == [{0, 2}, {1}, set()]
-    # What goes around in a loop is not looked into.
+    # Loop-carried values are not analysed.
     loop = lambda a, b, c: lax.while_loop(
         lambda s: s[0] < 3, lambda s: (s[0] + 1, *s[1:]), (a, b, c)
     )

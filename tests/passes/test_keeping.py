@@ -1,4 +1,4 @@
-"""What a program makes of values that stay is made apart, once, with the same bits."""
+"""Test that computations of unchanged values are hoisted and run once, with equal bits."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ def names(closed):
 
 
 def assert_same(fn, *args, stays=(1,)):
-    """Both parts one after the other give the bits of the whole program."""
+    """Assert that both parts in sequence have the bits of the complete program."""
     parts = parted(fn, *args, stays=stays)
     early = jax.jit(jaxpr_as_fun(parts.hoisted))(*[args[i] for i in parts.operand_indices])
     got = jax.jit(jaxpr_as_fun(parts.remainder))(*args, *early)
@@ -52,11 +52,11 @@ def test_a_cast_of_weights_is_made_apart():
 @pytest.mark.parametrize(
     "fn",
     [
-        lambda x, w: x @ w,  # nothing to make
+        lambda x, w: x @ w,  # nothing to hoist
         lambda x, w: (
             x @ w.reshape(128, 256).T.reshape(256, 128)[:, :64]
-        ),  # made of nothing that stays
-        lambda x, w: x @ jnp.exp(w),  # whose bits depend on what it is compiled with
+        ),  # depends on changing values
+        lambda x, w: x @ jnp.exp(w),  # whose bits depend on surrounding code
         lambda x, w: x + w[:4, :1].astype(jnp.bfloat16),  # small
         lambda x, w: x @ jnp.broadcast_to(w, (256, 256, 128)).astype(jnp.bfloat16)[0],  # grows
     ],

@@ -1,4 +1,5 @@
-"""Rewritten programs: near the float32 ones, products in low precision, few casts, dtypes kept."""
+"""Test rewritten programs: close to float32 results, products in low precision, few casts, equal
+dtypes."""
 
 import functools
 import warnings

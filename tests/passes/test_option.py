@@ -183,7 +183,8 @@ def test_options_that_cannot_be_enabled():
 def test_max_gradients_find_rounded_maxima(size):
     """A convolution's result is rounded for the maximum and may be read unrounded by its gradient."""
     rng = np.random.default_rng(2)
-    # Small integers, whose sums both precisions have: other elements would be the largest where they are rounded.
+    # Small integers, whose sums are exact in both precisions: otherwise, rounding would change the
+    # maxima.
     kernel = tf.constant(rng.integers(-2, 3, (3, 3, 2, 2)), tf.float32)
     image = tf.constant(rng.integers(-3, 4, X.shape), tf.float32)
 

@@ -1,4 +1,5 @@
-"""Compiled functions compute what their operations compute one by one, also where numbers overflow or wrap around."""
+"""Test that compiled functions equal their operations run one by one, also for overflow and
+wrap-around."""
 
 import itertools
 import math

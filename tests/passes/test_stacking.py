@@ -1,4 +1,4 @@
-"""Runs of equal layers as loops: the same values and gradients, and what is no run."""
+"""Test runs of equal layers as loops: equal values and gradients, and programs without runs."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from meshflow.passes.stacking import find_equal_runs, stack_layers
 
 
 def layer(function=jnp.tanh):
-    """A layer that is computed again: its input, its weights, and what all layers share."""
+    """Define a recomputed layer: its input, its weights, and operands shared by all layers."""
     return jax.checkpoint(lambda x, w, s: (function(x @ w) * s, jnp.sum(x)))
 
 
@@ -68,7 +68,7 @@ def test_layer_that_reads_an_earlier_layer_ends_a_run(operands):
     def skipping(x, weights, s):
         one, given = layer(), []
         for number, w in enumerate(weights):
-            # The fourth layer's weights come of what the second gave.
+            # The weights of the fourth layer depend on the second layer's result.
             x, _ = one(x, w + jnp.mean(given[1]) if number == 3 else w, s)
             given.append(x)
         return x

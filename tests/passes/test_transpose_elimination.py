@@ -1,4 +1,4 @@
-"""Products that take in transpositions compute the same, with fewer or cheaper transpositions."""
+"""Test that products that absorb transpositions are equal, with fewer or cheaper transpositions."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def transpositions(closed):
 
 
 def assert_same(fn, *args, left):
-    """The program gives the same with the transpositions that should be left."""
+    """Assert that the program is equal and has the expected remaining transpositions."""
     new, old = program(fn, *args)
     assert transpositions(new) == left
     for got, wanted in zip(jaxpr_as_fun(new)(*args), jaxpr_as_fun(old)(*args), strict=True):

@@ -1,4 +1,4 @@
-"""Profiles of deployed models tell the time of each operator."""
+"""Test that profiles of deployed models contain the time of each operator."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def _check(profile, kinds, runs):
     found = " ".join(o.kind for o in profile.operators)
     for kind in kinds:
         assert kind in found, found
-    # Every one runs once a call, and the longest come first.
+    # Each operator runs once per call, and the longest is first.
     assert {o.calls for o in profile.operators} == {1}
     times = [o.seconds for o in profile.operators]
     assert times == sorted(times, reverse=True) and sum(times) > 0
@@ -53,13 +53,13 @@ def test_litert(model, tmp_path, monkeypatch):
     profile = tf.lite.experimental.profile(path, runs=20, batch=2)
     _check(profile, ["Convolution", "Fully Connected", "Softmax"], 20)
     assert all(o.first_seconds is not None for o in profile.operators)
-    # What the file says of them: two rows of 6 x 6 x 4, then of 3.
+    # Shapes in the file: two rows of 6 x 6 x 4, then of 3.
     sizes = {o.kind.split()[0]: o.bytes for o in profile.operators}
     assert (sizes["Convolution"], sizes["Softmax"]) == (2 * 6 * 6 * 4 * 4, 2 * 3 * 4)
     assert any("conv2d" in o.name for o in profile.operators if "Convolution" in o.kind)
     # A convolution of single pixels, which LiteRT runs as a product.
     assert any("mixing" in o.name for o in profile.operators if "Fully Connected" in o.kind)
-    # Whole calls are timed without what records operators, which takes more than they do.
+    # Complete calls are timed without recording of operators, which takes longer than they do.
     spied = []
     monkeypatch.setattr(
         litert._LiteRtLibrary,
@@ -139,7 +139,7 @@ def test_damaged_files_are_named(form, needs, model, tmp_path):
         with pytest.raises(tf.errors.DataLossError, match=f"model.{form}"):
             tf.profiler.profile_model(path, runs=1)
     if form == "tflite":
-        # Names are shown, and nothing else.
+        # Names are escaped.
         path.write_bytes(whole.replace(b"conv2d", b"\xffonv2d"))
         assert tf.profiler.profile_model(path, runs=1).operators
 

@@ -24,7 +24,7 @@ def data_of(text):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The page of three workers, one of which waits for input, with names that mean mischief."""
+    """Return the page of three workers, one of which waits for input, with malicious names."""
     folder = tmp_path_factory.mktemp("logs")
     bad = "</script><img src=x onerror=document.title='bad'>"
     table = {
@@ -81,7 +81,8 @@ def test_page_is_self_contained(made):
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory):
-    """The page of 10,000 steps, and how many calls of functions it took to read the trace and write it."""
+    """Return the page of 10,000 steps, and the number of function calls to read the trace and write
+    the page."""
     folder = tmp_path_factory.mktemp("long")
     place = xspaces.write(folder, xspaces.training(1, steps=10_000, cause="none"))
     calls = 0
@@ -146,7 +147,7 @@ document.body.dataset.said = JSON.stringify(said);
 
 
 def drive(file, tmp_path, width, driver=DRIVER):
-    """What a page says after it was driven in a window of a width."""
+    """Return the results of driving a page in a window of a given width."""
     copy = tmp_path / "driven.html"
     copy.write_text(Path(file).read_text(encoding="utf-8").replace("</body>", driver + "</body>"))
     quiet = ("--no-first-run", "--disable-background-networking", "--disable-component-update")
@@ -209,7 +210,7 @@ def test_page_of_many_steps_draws_only_visible_marks(long, tmp_path):
     said = drive(long[0], tmp_path, 1280, MANY_DRIVER)
     assert said["end"] == "train 9995 to train 9999"
     assert said["nodes"] < 600
-    # One rectangle for each column and part, whatever the number of steps.
+    # One rectangle per column and part, for any number of steps.
     parts = len(data_of(Path(long[0]).read_text(encoding="utf-8"))["parts"])
     assert 0 < said["drawn"] <= said["columns"] * (parts + 1)
 
@@ -274,7 +275,7 @@ def test_a_page_of_a_deployed_model_is_driven(deployed, tmp_path, width):
     said = drive(deployed, tmp_path, width, MODEL_DRIVER)
     assert said["figures"][:4] == ["4.00 msa call", "1,000rows a second", "7.00 msthe first call", "20.0 msloading"]  # fmt: skip
     assert said["lanes"] == [["A later call", 2, "4.30 ms"], ["The first call", 1, "6.00 ms"], ["Memory", 1, "13.0 kB"]]  # fmt: skip
-    # Of 4.3 ms convolutions take 4.
+    # Convolutions take 4 of 4.3 ms.
     assert said["wide"][0] / sum(said["wide"]) == pytest.approx(4 / 4.3, abs=0.02)
     assert said["heads"] == [
         *("Operator", "Name", "Time", "Share", "Calls", "Each", "First call", "Memory"),

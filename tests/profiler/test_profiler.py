@@ -1,4 +1,4 @@
-"""Profiles of this process: what they hold, and one at a time."""
+"""Test profiles of this process: their contents, and that only one runs at a time."""
 
 import subprocess
 import sys
@@ -173,7 +173,7 @@ def test_a_profile_of_fit(tmp_path, capsys):
     assert {"optimizer"} <= {name for name, _ in layers}
     assert "save_weights" in worker.details["checkpoint"]
     parts = {name: float(own.sum()) for name, own in worker.breakdown.parts.items()}
-    # Computing may go on for a part of a nap.
+    # Computation may overlap a part of a sleep.
     assert parts["callback"] > 10 * 0.01e9
     assert parts["checkpoint"] > 0 and "input" in parts
     assert worker.details["callback"]["Nap"] > 10 * 0.02e9

@@ -1,4 +1,5 @@
-"""What traces say: parts of steps, who is waited for, verdicts; of CPUs, GPUs and TPUs, and of broken files."""
+"""Test reports of traces: parts of steps, waiting, verdicts; for CPUs, GPUs and TPUs, and for
+damaged files."""
 
 import gzip
 import json
@@ -279,7 +280,7 @@ def test_folders_of_profiles(tmp_path):
 
 
 def test_collectives_are_identified_by_their_programs(tmp_path):
-    """Names of instructions may be those of what asked for them; here the computation is no computation."""
+    """Test instructions whose names suggest computation but which belong to collectives."""
     said = {"kind": "reduce-scatter", "bytes": 800, "sent": 400, "axes": ["data"], "group": 2}
     table = {"ffi_call.1": {"op": "reduce-scatter", "collective": said}}
     programs = {"jit_train_step": table}
@@ -331,7 +332,7 @@ def test_steps_of_workers_that_repeat_their_numbers():
         return xspaces.space({"/host:CPU": {"python": steps}}, began)
 
     made = report({"a": worker(0, 9), "b": worker(31_000_000, 6)})
-    # The second began three steps later.
+    # The second worker started three steps later.
     assert made.rows[:, 1].tolist() == [-1, -1, -1, 0, 1, 2, 3, 4, 5]
 
 

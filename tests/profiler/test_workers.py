@@ -26,7 +26,7 @@ SERVERS = Path(__file__).parent / "training_servers.py"
 
 @pytest.fixture(scope="module")
 def late_sends(tmp_path_factory):
-    """A library that delays what a worker's collectives send."""
+    """Build a library that delays the messages of a worker's collectives."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("needs a C compiler, on Linux")
@@ -76,7 +76,7 @@ def sound(report):
 
 
 def check(report, kind, slow, part, count=2):
-    """The profile says which worker is slow, and by what."""
+    """Test that the profile names the slow worker and the reason."""
     assert [w.name for w in report.workers] == [f"worker {n}" for n in range(count)]
     sound(report)
     for worker in report.workers:
@@ -157,7 +157,7 @@ def test_injected_delays_are_found(late_sends, slow):
                     named = found and (found.worker, found.part) == (slow, part)
                     right.append((kind, bool(named) and "straggler" in kinds, found))
                 else:
-                    # Both ends of a slow connection wait for it: there is nobody to name.
+                    # Both ends of a slow connection wait for it, so no worker can be named.
                     right.append((kind, kinds[0] == kind, kinds))
     assert len(right) == 20 and not [one for one in right if not one[1]]
 
@@ -174,7 +174,7 @@ def test_four_workers():
 def serving(kind, slow, workers):
     """A training with a parameter server as long as the block; the addresses of servers and workers."""
     first = 20_000 + free_ports(1)[0] % 10_000
-    # Workers read ahead: what that hides is no delay.
+    # Workers prefetch; hidden time is no delay.
     delay = "30" if kind == "input" else "10"
     process = subprocess.Popen(
         [sys.executable, str(SERVERS), kind, delay, str(slow), str(workers)],
@@ -196,7 +196,8 @@ def serving(kind, slow, workers):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("workers", [2, 4])
 def test_injected_delays_of_parameter_server_workers_are_found(workers):
-    """As above, where workers do not wait for each other; and a job in which nobody is slow."""
+    """Test the same for workers that do not wait for each other, and for a job without slow
+    workers."""
     right = []
     causes = {**CAUSES, "python": "python", "communication": "comm:parameter servers"}
     for number, (kind, part) in enumerate(causes.items()):

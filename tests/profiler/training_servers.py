@@ -1,7 +1,7 @@
-"""A training with parameter servers whose closures never end, one worker of it slow on purpose.
+"""Train with parameter servers and endless closures, with one worker slowed on purpose.
 
-Arguments: the kind of delay ('python', 'input', 'compute', 'communication', 'recompiling' or 'none'), it in
-milliseconds, the slow worker, and how many workers there are.
+Arguments: the type of delay ('python', 'input', 'compute', 'communication', 'recompiling' or
+'none'), the delay in milliseconds, the slow worker, and the number of workers.
 """
 
 import sys
@@ -12,7 +12,8 @@ kind, delay, slow, workers = sys.argv[1], float(sys.argv[2]) / 1000, *map(int, s
 
 
 def batches(context):
-    """A worker's data; what delays it is planted in the worker's process, which does not import this file."""
+    """Return a worker's data; the delay is injected in the worker's process, which does not import
+    this file."""
     import itertools
     import time
 

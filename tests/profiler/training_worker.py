@@ -1,7 +1,9 @@
-"""A worker of MultiWorkerMirroredStrategy that trains until its standard input ends, slow on purpose.
+"""Run a worker of MultiWorkerMirroredStrategy that trains until its standard input ends, slowed on
+purpose.
 
-Arguments: the port of its profiler's server, the kind of delay ('python', 'input', 'compute', 'recompiling' or
-'none'), and the delay in milliseconds. Delays of communication come from outside.
+Arguments: the port of its profiler's server, the type of delay ('python', 'input', 'compute',
+'recompiling' or 'none'), and the delay in milliseconds. Delays of communication are injected from
+outside.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Traces made by hand, in the format that JAX writes (XSpace)."""
+"""Build synthetic traces in JAX's format (XSpace)."""
 
 import random
 
@@ -13,7 +13,7 @@ def event(name, start, duration, **stats):
 
 
 def space(planes, began=1_700_000_000_000_000_000):
-    """An XSpace of {plane: {line: [events]}}, with the plane that says when it began."""
+    """Return an XSpace of {plane: {line: [events]}}, with the plane that contains the start time."""
     encoded = [_plane(name, lines) for name, lines in planes.items()]
     encoded.append(_plane("Task Environment", {}, profile_start_time=began))
     return pack([(1, one) for one in encoded])
@@ -60,10 +60,9 @@ def _entry(name, number):
 
 
 def training(workers=2, steps=8, slow=0, cause="none", delay=10.0, seed=0, first=True):
-    """Traces of workers that train together, one of which is slower: {name: XSpace}.
-
-    Each step waits for input for 1 ms, computes for 5 and has an all-reduce that ends 2 ms after the last begins it.
-    """
+    """Return traces of workers that train together, one of which is slower: {name: XSpace}. Each
+    step waits for input for 1 ms, computes for 5 ms and has an all-reduce that ends 2 ms after the
+    last worker starts it."""
     rng = random.Random(seed)
     clocks = [rng.uniform(0, 0.3) for _ in range(workers)]
     python = [[] for _ in range(workers)]
@@ -105,10 +104,11 @@ def training(workers=2, steps=8, slow=0, cause="none", delay=10.0, seed=0, first
 
 
 def closures(workers=3, steps=12, slow=0, cause="none", delay=10.0, seed=0, threads=2):
-    """Traces of a parameter server's workers, which do not wait for each other: {name: XSpace}.
+    """Return traces of a parameter server's workers, which do not wait for each other: {name:
+    XSpace}. Each closure reads its input for 1 ms, computes for 4 ms, and exchanges values for 2
+    ms; then the worker waits for work for 1 ms.
 
-    Each closure reads its input for 1 ms and computes for 4, and exchanges values for 2 ms; then the worker waits for
-    work for 1 ms. Its threads take turns: while one exchanges, another waits.
+    Its threads alternate: while one exchanges, another waits.
     """
     rng = random.Random(seed)
     found = {}

@@ -60,7 +60,7 @@ def expressions():
 
 
 def values(tf, np):
-    """What the expressions see."""
+    """Return the names available to the expressions."""
     rng = np.random.default_rng(12)
 
     def normal(*shape):

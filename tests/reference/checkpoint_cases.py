@@ -1,4 +1,4 @@
-"""Models and optimizers whose checkpoints TensorFlow and Meshflow exchange; run in both."""
+"""Build models and optimizers whose checkpoints TensorFlow and Meshflow exchange; run in both."""
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def train(model):
 
 
 def compiled(keras, layout, name, make=sequential):
-    """A model with an optimizer, whose weights are made from numbers."""
+    """Return a model with an optimizer and deterministic weights."""
     model = make(keras)
     numbers = np.random.default_rng(1)
     model.set_weights(

@@ -1,4 +1,4 @@
-"""Layers, losses, metrics and optimizers whose configurations are compared with tf-keras'."""
+"""Build layers, losses, metrics and optimizers whose configurations are compared with tf-keras."""
 
 LAYERS = {
     "Activation": ("relu",),
@@ -104,7 +104,7 @@ OTHERS = {
 
 
 def made(keras, name):
-    """A thing with its default arguments, or those of its case."""
+    """Return an object with its default arguments, or those of its case."""
     family, _, own = name.rpartition(".")
     cls = keras
     for part in (*family.split("."), own):
@@ -113,7 +113,8 @@ def made(keras, name):
 
 
 def plain(value):
-    """A configuration as JSON: tuples are lists, numbers Python's, nested things without their module."""
+    """Return a configuration as JSON: tuples become lists, numbers Python numbers, and nested
+    objects lose their module."""
     if isinstance(value, dict):
         if "class_name" in value:
             return {key: plain(value[key]) for key in ("class_name", "config")}
@@ -124,5 +125,5 @@ def plain(value):
         return value
     if hasattr(value, "item"):
         value = value.item()
-    # Of float32 numbers what was written.
+    # The shortest text of float32 numbers.
     return float(f"{value:.6g}") if isinstance(value, float) else value

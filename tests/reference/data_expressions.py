@@ -1,4 +1,4 @@
-"""Pipelines whose elements are compared with those of TensorFlow's tf.data.
+"""Define pipelines whose elements are compared with TensorFlow's tf.data.
 
 Each is a Python expression of `tf`, `D` (tf.data.Dataset), `E` (tf.data.experimental) and `np`.
 """

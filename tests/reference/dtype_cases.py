@@ -130,7 +130,7 @@ def function(tf, op):
 
 
 def evaluate(tf, np, op, dtype):
-    """What `described` says of an op's result, or the error."""
+    """Return the description of an op's result, or the error."""
     try:
         found = tf.convert_to_tensor(function(tf, op)(*arguments(tf, np, op, dtype)))
     except Exception as error:

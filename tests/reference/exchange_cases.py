@@ -1,4 +1,4 @@
-"""Models of all kinds, whose files TensorFlow and Meshflow exchange; run in both."""
+"""Build models of all kinds whose files TensorFlow and Meshflow exchange; run in both."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ KINDS = (
 
 
 def dense(layers, keras):
-    """Layers in a row, one of which drops out."""
+    """Build a sequential model with dropout."""
     return keras.Sequential(
         [
             keras.Input((6,)),
@@ -107,7 +107,7 @@ def several(layers, keras):
 
 
 def subclass(layers, keras):
-    """A class of its own, with a list of layers."""
+    """Define a subclassed model with a list of layers."""
 
     @keras.utils.register_keras_serializable("exchange")
     class Subclassed(keras.Model):
@@ -179,20 +179,20 @@ def made(tf, kind):
     for weight in model.weights:
         if "variance" in weight.name:
             weight.assign(np.full(weight.shape, 0.7, "float32"))
-    # Its epsilon keeps what is rounded otherwise from becoming other steps.
+    # Its epsilon prevents rounding differences from becoming different steps.
     model.compile(tf.keras.optimizers.Adam(0.01, epsilon=1e-2), "mse")
     step(tf, model, kind)
     return model
 
 
 def given(tf, kind, rows=None):
-    """The inputs as a model takes them."""
+    """Return the inputs in the structure that a model accepts."""
     found = [tf.constant(x[:rows]) for x in data(kind)]
     return found[0] if len(found) == 1 else found
 
 
 def outputs(tf, model, kind):
-    """What a model gives, as arrays of float32."""
+    """Return the outputs of a model as arrays of float32."""
     found = model(given(tf, kind), training=False)
     if isinstance(found, dict):  # of a signature
         found = sorted(found.values(), key=lambda y: -y.shape[-1])
@@ -201,7 +201,7 @@ def outputs(tf, model, kind):
 
 
 def targets(kind):
-    """What a model is trained towards."""
+    """Return the training targets of a model."""
     goal = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], "float32")
     return [goal, goal[:, :1]] if kind == "several" else goal
 

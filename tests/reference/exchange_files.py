@@ -1,7 +1,8 @@
-"""Writes models into files of every format and reads them again, in TensorFlow as in Meshflow.
+"""Write models to files of every format and read them, in TensorFlow as in Meshflow.
 
-In TensorFlow: `python exchange_files.py write FOLDER`, and `python exchange_files.py read FOLDER`, which reads what lies
-there and puts what it found into `KIND.FORMAT.PROGRAM.npz`. TF_USE_LEGACY_KERAS=1 chooses tf-keras instead of Keras 3.
+In TensorFlow: `python exchange_files.py write FOLDER`, and `python exchange_files.py read FOLDER`,
+which reads the files there and writes its results to `KIND.FORMAT.PROGRAM.npz`.
+TF_USE_LEGACY_KERAS=1 selects tf-keras instead of Keras 3.
 """
 
 import os
@@ -11,9 +12,9 @@ import sys
 import exchange_cases as cases
 import numpy as np
 
-# Keras 3 forgets the optimizer when it writes .h5, which is last therefore.
+# Keras 3 drops the optimizer when it writes .h5, which is therefore last.
 FORMATS = ("checkpoint", "saved_model", "keras", "weights", "h5")
-# Meshflow's, with keras_version=3, for Keras 3 alone.
+# Meshflow's files with keras_version=3, for Keras 3 only.
 OF_KERAS_3 = ("keras_of_3", "h5_of_3")
 NAMES = {
     "checkpoint": "{}.ckpt",
@@ -24,17 +25,17 @@ NAMES = {
     "keras_of_3": "{}.of_3.keras",
     "h5_of_3": "{}.of_3.h5",
 }
-# Keras 2 and 3 write no class of one's own into these files; Keras 2 writes weights.
+# Keras 2 and 3 do not write subclassed models to these files; Keras 2 writes weights.
 NOT_WRITTEN = {("subclassed", "h5"), ("subclassed", "h5_of_3")}
 
 
 def place(folder, kind, form):
-    """Where a model's file of a format lies."""
+    """Return the path of a model's file of a format."""
     return str(pathlib.Path(folder) / NAMES[form].format(kind))
 
 
 def program(tf):
-    """Which of the three programs this is."""
+    """Return the name of the running program, one of three."""
     if "meshflow" in tf.__name__:
         return "meshflow"
     return "tf-keras" if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else "keras3"
@@ -67,7 +68,8 @@ def fresh(tf, kind):
 
 
 def read(tf, folder, kind, form):
-    """What a stored model gives: `y`, and `after` one more step where the optimizer's state was stored."""
+    """Return the outputs of a stored model: `y`, and `after` for one more step if the optimizer's
+    state was stored."""
     path, found = place(folder, kind, form), {}
     if form == "saved_model":
         return read_saved_model(tf, path, kind)
@@ -91,7 +93,8 @@ def read(tf, folder, kind, form):
 
 
 def read_saved_model(tf, path, kind):
-    """What the signature gives, for several rows and for one, and the layers where they can be made again."""
+    """Return the outputs of the signature, for several rows and for one, and those of the layers if
+    they can be restored."""
     loaded = tf.saved_model.load(path)
     signature = loaded.signatures["serving_default"]
     specs = signature.structured_input_signature[1]
@@ -106,7 +109,7 @@ def read_saved_model(tf, path, kind):
             )
             named[keys[0]] = x
         values = [np.asarray(tf.cast(y, "float32")) for y in signature(**named).values()]
-        # Several outputs come in the order of their names: "last" before "side", as they were given.
+        # Several outputs are in alphabetical order: "last" before "side", as they were passed.
         for i, y in enumerate(sorted(values, key=lambda y: -y.shape[-1])):
             found[f"{name}{i}"] = y
     if program(tf) == "meshflow":
@@ -118,14 +121,15 @@ def read_saved_model(tf, path, kind):
 
 
 def expected(tf, model, kind):
-    """What reading is measured against: outputs now, and after one more step, which is made."""
+    """Return the reference values of a reader: outputs now, and after one more step, which is
+    executed."""
     found = {f"y{i}": y for i, y in enumerate(cases.outputs(tf, model, kind))}
     cases.step(tf, model, kind)
     return found | {f"after{i}": y for i, y in enumerate(cases.outputs(tf, model, kind))}
 
 
 def difference(found, wanted):
-    """The largest difference of what was read to what was written."""
+    """Return the largest difference between read and written values."""
 
     def base(key):
         number = key.lstrip("abcdefghijklmnopqrstuvwxyz")
@@ -136,7 +140,7 @@ def difference(found, wanted):
 
 
 def write_all(tf, folder, kinds=cases.KINDS):
-    """Every kind in every format, with what it gives; errors as text."""
+    """Return the results of every kind in every format; errors as text."""
     errors = {}
     for kind in kinds:
         done = pathlib.Path(folder) / f"{kind}.npz"
@@ -148,7 +152,7 @@ def write_all(tf, folder, kinds=cases.KINDS):
                 continue
             try:
                 write(tf, model, folder, kind, form)
-            except Exception as error:  # the table says which
+            except Exception as error:  # as the table says
                 errors[kind, form] = f"{type(error).__name__}: {error}"
         np.savez(done.with_suffix(".part.npz"), **expected(tf, model, kind))
         done.with_suffix(".part.npz").replace(done)

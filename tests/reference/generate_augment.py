@@ -1,4 +1,4 @@
-"""Writes augment.json: what `tf.keras.preprocessing.image` gives.
+"""Write augment.json: results of `tf.keras.preprocessing.image`.
 
 Run with the peers' Python from this folder: `TF_USE_LEGACY_KERAS=1 python generate_augment.py`.
 """

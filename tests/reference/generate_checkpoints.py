@@ -1,6 +1,7 @@
-"""Checkpoints that TensorFlow writes, and what its training goes on to: checkpoints.zip.
+"""Write checkpoints in TensorFlow, and the results of its further training: checkpoints.zip.
 
-Run it twice: with TF_USE_LEGACY_KERAS=1 for tf-keras, and without for Keras 3, which adds to the file.
+Run it twice: with TF_USE_LEGACY_KERAS=1 for tf-keras, and without for Keras 3, which adds to the
+file.
 """
 
 import io
@@ -34,7 +35,7 @@ class State(tf.train.experimental.PythonState):
 
 
 def others(folder):
-    """What is no model."""
+    """Return objects other than models."""
     table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
     table.insert(["a", "b"], [1, 2])
     dense = tf.lookup.experimental.DenseHashTable(

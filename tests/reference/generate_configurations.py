@@ -1,6 +1,7 @@
-"""Writes what tf-keras' layers, losses, metrics and optimizers say of themselves; run in the peers' environment.
+"""Write configurations of tf-keras' layers, losses, metrics and optimizers; run in the peers'
+environment.
 
-Nested configurations keep their class and arguments, without the module that they came from.
+Nested configurations keep their class and arguments, without their module.
 """
 
 import json

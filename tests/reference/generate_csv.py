@@ -1,4 +1,4 @@
-"""Writes csv.json: what TensorFlow's CSV datasets give.
+"""Write csv.json: results of TensorFlow's CSV datasets.
 
 Run with the peers' Python from this folder: `python generate_csv.py`.
 """

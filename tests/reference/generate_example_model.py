@@ -1,8 +1,9 @@
-"""Trains a small network on handwritten digits in TensorFlow and saves it as `examples/digits_from_tensorflow.tar.xz`.
+"""Train a small network on handwritten digits in TensorFlow, and save it as
+`examples/digits_from_tensorflow.tar.xz`.
 
-The digits come from Meshflow's data set: `python -c "import meshflow as tf, numpy as np;
-(x, y), _ = tf.keras.datasets.digits.load_data(); np.savez('digits.npz', x=x, y=y)"`, then in the peers' environment
-`TF_USE_LEGACY_KERAS=1 python tests/reference/generate_example_model.py digits.npz`.
+The digits are Meshflow's data set: `python -c "import meshflow as tf, numpy as np; (x, y), _ =
+tf.keras.datasets.digits.load_data(); np.savez('digits.npz', x=x, y=y)"`, then in the peers'
+environment `TF_USE_LEGACY_KERAS=1 python tests/reference/generate_example_model.py digits.npz`.
 """
 
 import os

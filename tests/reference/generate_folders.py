@@ -1,4 +1,4 @@
-"""Writes folders.json: what Keras' datasets of folders and series give.
+"""Write folders.json: results of Keras' datasets of folders and series.
 
 Run with the peers' Python from this folder: `TF_USE_LEGACY_KERAS=1 python generate_folders.py`.
 """

@@ -9,7 +9,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 import tensorflow as tf
 
-# What tests/ops/test_image_codecs.py evaluates for each file, given its bytes `c`.
+# Expressions that tests/ops/test_image_codecs.py evaluates for each file, given its bytes `c`.
 EXPRESSIONS = {
     "rgb.jpg": [
         "tf.io.decode_jpeg(c)",
@@ -50,7 +50,7 @@ PIXELS = np.array([[0, 1, 2, 3], [3, 3, 1, 0], [2, 0, 0, 1]], "uint8")
 
 
 def palette_png():
-    """A PNG file whose pixels are numbers of colours."""
+    """Return a PNG file whose pixels are indices of colours."""
 
     def chunk(kind, data):
         return (
@@ -92,7 +92,7 @@ def bmp(rgb):
 def files():
     """Encoded images by name."""
     rng = np.random.default_rng(0)
-    # Smooth, as JPEG is made for it, with a little noise.
+    # Smooth with a little noise, as JPEG expects.
     y, x = np.mgrid[:16, :20]
     waves = [128 + 90 * np.sin(y / 3 + k) + 30 * np.cos(x / 4 - k) for k in range(4)]
     image = np.clip(np.stack(waves, -1) + rng.normal(0, 4, (16, 20, 4)), 0, 255).astype("uint8")

@@ -13,7 +13,7 @@ from namespace_expressions import evaluate, gradients
 
 
 def store(module: ModuleType) -> None:
-    """Writes what the expressions of a module give next to it."""
+    """Write the results of the expressions of a module next to it."""
     stored, expressions = {}, module.expressions()
     for number, expression in enumerate(expressions):
         result = evaluate(expression, tf, np)

@@ -17,7 +17,7 @@ def main():
         try:
             stored[expression] = evaluate(expression, tf, np)
         except Exception as error:
-            # Where TensorFlow raises, there is nothing to compare with.
+            # Where TensorFlow raises, no value exists to compare.
             print(type(error).__name__, "from", expression, str(error)[:100])
     lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in stored.items())
     Path(__file__).with_name("numpy.json").write_text("{\n" + lines + "\n}\n")

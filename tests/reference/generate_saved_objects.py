@@ -1,7 +1,7 @@
-"""Saves a module with all kinds of attributes with TensorFlow into `saved_objects.tar.xz`.
+"""Save a module with all kinds of attributes with TensorFlow to `saved_objects.tar.xz`.
 
-Run in the peers' environment: `.venv-peers/bin/python tests/reference/generate_saved_objects.py`. With a folder, what
-Meshflow saved there is loaded and checked instead.
+Run in the peers' environment: `.venv-peers/bin/python tests/reference/generate_saved_objects.py`.
+With a folder as argument, load and check Meshflow's module in it instead.
 """
 
 import sys

@@ -1,9 +1,10 @@
-"""Writes saving.npz: files saved by tf-keras (their bytes), and what the models predict.
+"""Write saving.npz: files saved by tf-keras (their bytes), and predictions of the models.
 
-Keys are `<model>_<kind of optimizer><suffix>`; `predictions` of each, and `trained` after one more epoch. `words.keras`
-holds layers with learnt vocabularies, `words_predictions` what they give for WORDS. `learnt.keras`, `.h5` and
-`.tar.xz` (a SavedModel) hold weights that have no size or name of their own, and many of one shape;
-`learnt_predictions` is what they give for WORDS' last three and X, `learnt_ends` the ends that were learnt.
+Keys are `<model>_<kind of optimizer><suffix>`; `predictions` of each, and `trained` after one more
+epoch. `words.keras` contains layers with adapted vocabularies, `words_predictions` their outputs
+for WORDS. `learnt.keras`, `.h5` and `.tar.xz` (a SavedModel) contain empty and unnamed weights, and
+many of one shape; `learnt_predictions` are the outputs for WORDS' last three and X, `learnt_ends`
+the adapted boundaries.
 """
 
 import io
@@ -52,7 +53,7 @@ WORDS = [["a b c"], ["b, c! d"], ["b"], [""]]
 
 
 def words():
-    """A model whose vocabularies were learnt: they lie beside its configuration."""
+    """Build a model with adapted vocabularies, which are stored next to its configuration."""
     text = layers.TextVectorization(output_mode="tf_idf", max_tokens=8, pad_to_max_tokens=True)
     text.adapt(["a b c", "a b", "a d e"])
     lookup = layers.StringLookup(output_mode="multi_hot", num_oov_indices=2)
@@ -73,7 +74,8 @@ def store_words(stored):
 
 
 def learnt():
-    """A model with a table of weighted words, ends that were learnt, a weight that two layers hold, and a model inside."""
+    """Build a model with a table of weighted words, adapted boundaries, a weight shared by two
+    layers, and a nested model."""
     word, number = keras.Input((1,), dtype="string", name="word"), keras.Input((3,), name="number")
     table = layers.StringLookup(
         vocabulary=["b", "a c"], output_mode="tf_idf", idf_weights=[0.5, 2.0], num_oov_indices=2

@@ -14,7 +14,7 @@ results, count = [], 0
 for case in expressions():
     result = evaluate(tf, case)
     result.pop("bases", None)
-    # The functions of Meshflow are compared where those of TensorFlow compute what it computes eagerly.
+    # Meshflow's functions are compared where TensorFlow's functions equal its eager results.
     if is_traced(case) and "error" not in result and evaluate(tf, case, True) == result:
         result["traced"], count = True, count + 1
     results.append(None if result.get("error") in MISSING else result)

@@ -1,4 +1,5 @@
-"""Writes what tf-keras says of the objects and models of sweep_cases.py; run in the peers' environment."""
+"""Write tf-keras' answers for the objects and models of sweep_cases.py; run in the peers'
+environment."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Writes texts.json: what `tf.keras.preprocessing.text` and `.sequence` give.
+"""Write texts.json: results of `tf.keras.preprocessing.text` and `.sequence`.
 
 Run with the peers' Python from this folder: `TF_USE_LEGACY_KERAS=1 python generate_texts.py`.
 """

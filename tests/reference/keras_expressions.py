@@ -1,7 +1,9 @@
-"""Losses, metrics, regularizers, constraints and activations computed by tf-keras once (generate_keras_numbers.py).
+"""List losses, metrics, regularizers, constraints and activations evaluated by tf-keras
+(generate_keras_numbers.py).
 
-Expressions see the names of `values`: `L` losses, `M` metrics, `R` regularizers, `C` constraints, `A` activations, `I`
-initializers; `feed(metric, *batches)` gives a metric's result after some batches, each (labels, predictions[, weights]).
+Expressions use the names of `values`: `L` losses, `M` metrics, `R` regularizers, `C` constraints,
+`A` activations, `I` initializers; `feed(metric, *batches)` returns a metric's result after some
+batches, each (labels, predictions[, weights]).
 """
 
 # name -> (labels, predictions) that suit it

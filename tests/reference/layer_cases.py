@@ -1,4 +1,5 @@
-"""Layers whose outputs and gradients tf-keras computed once (generate_layers.py): (name, arguments, input shape)."""
+"""List layers whose outputs and gradients tf-keras computed (generate_layers.py): (name, arguments,
+input shape)."""
 
 IMAGE, SEQUENCE, VECTOR, VOLUME = (6, 6, 4), (6, 4), (4,), (4, 4, 4, 2)
 CASES = [

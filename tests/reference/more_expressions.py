@@ -1,7 +1,7 @@
-r"""Expressions evaluated in TensorFlow once (generate_namespace_expressions.py), of signals and finer points.
+r"""List expressions evaluated in TensorFlow (generate_namespace_expressions.py), of signals and details.
 
 They use the names of namespace_expressions.py, and `bag` and `bag_weights`, sparse [3, 2]; `true`, int64
-[2, 2], and `counts`, what a sampler of classes gives.
+[2, 2], and `counts`, the result of a candidate sampler.
 """
 
 # With gradients of the sum of squares.

@@ -1,6 +1,6 @@
-r"""More expressions evaluated in TensorFlow once (generate_namespace_expressions.py), by namespace.
+r"""List expressions evaluated in TensorFlow (generate_namespace_expressions.py), by namespace.
 
-They may give any structure of tensors, sparse tensors, text and Python values, or raise. `a`, `b` are
+They may return any structure of tensors, sparse tensors, text and Python values, or raise. `a`, `b` are
 float32 [2, 3]; `p` positive; `d` float64 [2, 3]; `i` int32 [2, 3]; `t`, `r` booleans [2, 3]; `m`, `g`
 float32 [3, 3], `m` positive definite; `v` [5]; `z` complex64 [2, 3]; `q` complex64 [4, 4]; `x` float32
 images [2, 6, 6, 3] in [0, 1]; `n` one uint8 image [6, 5, 3]; `big` float32 images [2, 16, 16, 1]; `k`
@@ -843,7 +843,7 @@ def flat(value, np):
 
 
 def evaluate(expression, tf, np):
-    """The arrays that an expression gives, or the error that it raises."""
+    """Return the arrays of an expression's result, or the error that it raises."""
     try:
         return flat(eval(expression, dict(values(tf, np))), np)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""`tf.experimental.numpy` expressions that TensorFlow does not have; NumPy itself says what they give.
+"""List `tf.experimental.numpy` expressions that TensorFlow lacks; NumPy computes their values.
 
-They see what numpy_expressions.py says.
+They use the names of numpy_expressions.py.
 """
 
 _TEXT = """

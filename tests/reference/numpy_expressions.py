@@ -1,8 +1,9 @@
-"""`tf.experimental.numpy` expressions that TensorFlow computed once (generate_numpy.py).
+"""List `tf.experimental.numpy` expressions evaluated in TensorFlow (generate_numpy.py).
 
-`a`, `b` are float32 [2, 3] (`a` has negative numbers, `p` lies in (0, 1)); `d` float64 [3]; `i` int32 [2, 3];
-`k` int8 [3]; `u` uint8 [3]; `t` booleans [2, 3]; `z` complex64 [3]; `n` float32 [2, 3] with NaN; `s` int64 [5].
-Python's operators and methods are NumPy's: the front end's behaviour is enabled.
+`a`, `b` are float32 [2, 3] (`a` has negative numbers, `p` is in (0, 1)); `d` float64 [3]; `i` int32
+[2, 3]; `k` int8 [3]; `u` uint8 [3]; `t` booleans [2, 3]; `z` complex64 [3]; `n` float32 [2, 3] with
+NaN; `s` int64 [5]. Python's operators and methods follow NumPy: the front end's behaviour is
+enabled.
 """
 
 _REAL = (
@@ -85,7 +86,7 @@ def expressions():
 
 
 def values(tf, np):
-    """What the expressions see."""
+    """Return the names available to the expressions."""
     rng = np.random.default_rng(5)
     a, b, p = rng.standard_normal([3, 2, 3]).astype(np.float32)
     n = np.array([[1, np.nan, 3], [4, 5, np.nan]], np.float32)

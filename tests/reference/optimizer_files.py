@@ -1,7 +1,9 @@
-"""Trained models with every optimizer in files, and training that goes on from them; run in each program.
+"""Write trained models with every optimizer to files, and continue training from them; run in each
+program.
 
-`python optimizer_files.py write FOLDER WRITER READER` in one program, then the same with `read` in the other; they are
-tf-keras, keras3 and meshflow. Reading prints the largest difference of weights after three more steps, by file.
+`python optimizer_files.py write FOLDER WRITER READER` in one program, then the same with `read` in
+the other; they are tf-keras, keras3 and meshflow. Reading prints the largest difference of weights
+after three more steps, by file.
 """
 
 import json
@@ -22,8 +24,8 @@ else:
 
 keras, optimizers = tf.keras, tf.keras.optimizers
 schedules = optimizers.schedules
-# What each program reads of the others: Keras 3 the state in files of its own form alone, and writes no .h5 files that
-# it can train.
+# Formats that each program reads from the others: Keras 3 reads state only from its own format, and
+# writes no .h5 files that it can train.
 FORMS = {
     ("meshflow", "tf-keras"): (".keras", ".h5"),
     ("meshflow", "keras3"): (".of_3.keras",),
@@ -94,7 +96,7 @@ def trained(made):
 
 
 def write():
-    """Files of all optimizers, and the weights that training on gives."""
+    """Write files of all optimizers, and the weights after further training."""
     for name, make in MADE.items():
         made, optimizer = model(), make()
         if optimizer is None:

@@ -1,4 +1,5 @@
-"""Preprocessing layers whose results tf-keras gave once (generate_preprocessing.py): expressions of tf, np and these names."""
+"""List preprocessing layers evaluated by tf-keras (generate_preprocessing.py): expressions of tf,
+np and these names."""
 
 ROWS = [[0.0, 7.0, 4.0], [2.0, 9.0, 6.0], [0.0, 7.0, 4.0], [2.0, 9.0, 6.0]]
 NUMBERS = [[-1.5, 1.0, 3.4, 0.5], [0.0, 3.0, 1.3, 0.0]]
@@ -10,7 +11,7 @@ SOME = ["the", "fox", "quick"]
 
 
 def names(tf, np):
-    """What the expressions may use."""
+    """Return the names available to the expressions."""
 
     def adapted(layer, data):
         layer.adapt(data)
@@ -34,7 +35,7 @@ def names(tf, np):
 
 
 def plain(value):
-    """A result as JSON holds it."""
+    """Convert a result to JSON."""
     if hasattr(value, "numpy"):
         value = value.numpy()
     if hasattr(value, "tolist"):

@@ -1,7 +1,7 @@
-"""Programs with ragged tensors in Keras and tf.data, for TensorFlow and for Meshflow.
+"""Define programs with ragged tensors in Keras and tf.data, for TensorFlow and for Meshflow.
 
-`define(tf, folder)` returns the programs by their names. ragged_models.json holds the results of TensorFlow 2.21 with
-tf-keras, with four digits.
+`define(tf, folder)` returns the programs by name. ragged_models.json contains the results of
+TensorFlow 2.21 with tf-keras, with four digits.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
-"""Recurrent layers whose outputs and gradients tf-keras computed once (generate_recurrent.py).
+"""List recurrent layers whose outputs and gradients tf-keras computed (generate_recurrent.py).
 
-Each case is an expression for a layer, with `L` the layers, and the arguments of its call: `m` is a mask, `s`, `c`
-are states [2, 3], `k` a constant [2, 3].
+Each case is an expression for a layer, with `L` the layers, and the arguments of its call: `m` is a
+mask, `s`, `c` are states [2, 3], `k` a constant [2, 3].
 """
 
 CASES = [
@@ -42,7 +42,7 @@ def prepare(tf, np, number):
     mask = np.array([[True, True, False, True, False], [False, True, True, True, True]])
     layer = eval(expression, {"L": tf.keras.layers})
     kwargs = eval(f"dict({call})", {"m": tf.constant(mask), "s": s, "c": c})
-    # Tracing makes the weights, and compiles nothing.
+    # Tracing creates the weights without compilation.
     tf.function(lambda x: layer(x, **kwargs)).get_concrete_function(x)
     weights = [(0.6 * rng.normal(size=w.shape)).astype("float32") for w in layer.get_weights()]
     layer.set_weights(weights)

@@ -1,7 +1,8 @@
-"""Programs of the classes of public bug reports, which run on TensorFlow with tf-keras and on Meshflow.
+"""Define programs of the classes of public bug reports, which run on TensorFlow with tf-keras and
+on Meshflow.
 
-Each function `case_...(tf, folder)` returns nested lists of numbers and strings. `fails` returns the classes of an
-exception; the stored value of TensorFlow names its class only.
+Each function `case_...(tf, folder)` returns nested lists of numbers and strings. `fails` returns
+the classes of an exception; the stored value of TensorFlow names only its class.
 """
 
 import numpy as np

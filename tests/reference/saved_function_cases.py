@@ -12,7 +12,7 @@ BOXES = np.array([[0, 0, 1, 1], [0, 0, 1, 0.9], [0.5, 0.5, 2, 2]], "float32")
 
 
 def cases(tf):
-    """The functions by name, each with the specs of its arguments and what it is given."""
+    """Return the functions by name, each with the specs of its arguments and the arguments."""
     spec = tf.TensorSpec
     rows, images = spec([None, 4]), spec([None, 8, 8, 3])
     words = spec([None], tf.string)

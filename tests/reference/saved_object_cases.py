@@ -1,4 +1,5 @@
-"""A module with all kinds of attributes that SavedModels have, and what is true of it when it is loaded."""
+"""Define a module with all kinds of attributes that SavedModels have, and assertions about the
+loaded module."""
 
 import collections
 import functools
@@ -9,11 +10,11 @@ Pair = collections.namedtuple("Pair", ["product", "sum"])
 
 
 def module(tf, sparse):
-    """The module.
+    """Build the module.
 
     Args:
-      tf: TensorFlow or Meshflow.
-      sparse: whether it has functions of sparse tensors, which Meshflow cannot trace.
+        tf: TensorFlow or Meshflow.
+        sparse: whether it has functions of sparse tensors, which Meshflow cannot trace.
     """
     number, vector = tf.TensorSpec([], tf.float32), tf.TensorSpec([None], tf.float32)
     root = tf.train.Checkpoint()
@@ -77,7 +78,7 @@ def signature(tf, root):
 
 
 def check(tf, loaded, sparse):
-    """Asserts what is true of the module when it is loaded."""
+    """Assert properties of the loaded module."""
     equal = np.testing.assert_array_equal
     replicated = loaded.attributes["replicated"]
     assert not replicated.trainable

@@ -1,4 +1,4 @@
-"""Things and models whose serialized forms are compared with tf-keras', and how they are compared."""
+"""Define objects and models whose serialized forms are compared with tf-keras, and the comparison."""
 
 import json
 
@@ -83,12 +83,13 @@ CASES = {
     "function": lambda keras: keras.losses.mean_squared_error,
     "structure": lambda keras: {"a": [1, (2.5, None)], "b": keras.activations.relu, "c": b"text"},
 }
-# What TensorFlow 2.15 does not have, or sets by the machine.
+# Keys that TensorFlow 2.15 lacks or that depend on the machine.
 _SKIPPED = {"jit_compile", "optional", "rng_type"}
 
 
 def serialized(keras, name):
-    """The serialized form of a case as JSON holds it, without what versions and machines differ in."""
+    """Return the serialized form of a case as JSON, without parts that depend on versions and
+    machines."""
     keras.backend.clear_session()
     found = keras.saving.serialize_keras_object(CASES[name](keras))
     return _common(json.loads(json.dumps(found).replace("tf_keras.src", "keras.src")))

@@ -1,4 +1,5 @@
-"""Objects and models of Keras, what is asked of them in tf-keras and here, and in what form the answers are compared."""
+"""Define objects and models of Keras, queries to them in tf-keras and here, and the compared form
+of the answers."""
 
 import json
 
@@ -66,7 +67,7 @@ OBJECTS = {
 }
 # Seeds, by shape: initial weights to 6 digits.
 SEEDED = ("(3,4)", "(5,2)")
-# What newer versions have besides, or set by the machine.
+# Keys added by newer versions or set by the machine.
 _LATER = {
     "jit_compile",
     "optional",
@@ -173,7 +174,7 @@ def made(keras, name):
 
 
 def text_of(value):
-    """JSON of what both say, keys in their order."""
+    """Return JSON of the keys of both, in order."""
     text = json.dumps(_common(json.loads(json.dumps(value, default=_plain))))
     return text.replace("tf_keras.src", "keras.src")
 
@@ -189,7 +190,7 @@ def _common(value):
 
 
 def said_of_model(keras, name):
-    """What a model says: its JSON, how it was compiled, names, calls of its layers, and its summary."""
+    """Return a model's JSON, compile arguments, names, calls of its layers, and summary."""
     keras.backend.reset_uids()
     model, lines = MODELS[name](keras), []
     model.summary(print_fn=lambda line, **_: lines.append(line))

@@ -648,7 +648,8 @@ def call(tf, text, mode):
     """Run a call eagerly, in a function, or with Keras inputs instead of tensors.
 
     Returns:
-      The names of `CAUGHT` that the error is an instance of, or None if the call returned a value.
+        The names of `CAUGHT` that the error is an instance of, or None if the call returned a
+        value.
     """
     keras = tf.keras
     symbolic = mode == "symbolic"

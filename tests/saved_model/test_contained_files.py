@@ -79,7 +79,7 @@ def list_files(path):
 @pytest.mark.parametrize("change", ["link", "folder link", "pipe"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_files_outside_of_the_folder_are_refused(tmp_path, name, change):
-    """Each file of the folder is replaced in turn; none is followed, and reading never blocks."""
+    """Test links in place of each file of the folder: none is followed, and reading never blocks."""
     make, read = FORMATS[name]
     original = make(tmp_path)
     if name == "graph":

@@ -554,7 +554,8 @@ def program():
 
 
 def test_damaged_programs_raise_one_error_that_names_the_file(program, monkeypatch):
-    """Damage of the table around the module is found here, damage of the module by a child process."""
+    """Test that damage of the table around the module is detected here, damage of the module by a
+    child process."""
     read = functools.partial(
         module_rewriting._read_modules, max_derivatives=stablehlo.MAX_DERIVATIVES
     )
@@ -594,7 +595,7 @@ def test_only_foreign_programs_are_read_by_a_child_process(program, monkeypatch)
 
 
 def test_reading_a_program_ends(monkeypatch):
-    """JAX computes numbers in the text of a shape, which may have a billion digits."""
+    """Test shapes whose text contains numbers of a billion digits, which JAX would evaluate."""
     symbols = jax.export.symbolic_shape("a123456789")
     data = bytearray(
         stablehlo._serialize(jax.export.export(jax.jit(lambda x: x))(spec(symbols)), (0,))

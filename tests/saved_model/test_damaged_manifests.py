@@ -71,7 +71,7 @@ def test_flipped_bit_is_harmless_or_data_loss(folder):
             assert str(path) in str(error)
             num_errors += 1
         else:
-            # White space has changed, or the name of the checksum, which old folders lack.
+            # Only white space changed, or the name of the checksum, which old folders lack.
             assert {key: found[key] for key in expected} == expected
     path.write_bytes(data)
     assert num_errors > 200
@@ -91,7 +91,7 @@ def test_changed_manifests_are_data_loss_when_they_are_loaded(folder):
             assert str(folder) in str(error)
             num_errors += 1
             continue
-        # A valid manifest may describe another function, which raises errors of users.
+        # A valid manifest may describe another function, which raises user errors.
         for name, argument in (("scale", tf.ones([1, 2])), ("look_up", tf.constant(["A"]))):
             try:
                 getattr(loaded, name, lambda x: x)(argument)

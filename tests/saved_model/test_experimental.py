@@ -1,4 +1,4 @@
-"""`tf.saved_model.experimental`, and what options refuse."""
+"""Test `tf.saved_model.experimental`, and errors of options."""
 
 import gc
 
@@ -39,7 +39,7 @@ def test_fingerprints_distinguish_models(tmp_path):
         str(getattr(first, f"{name}_hash"))
         for name in ("graph_def_program", "signature_def", "saved_object_graph", "checkpoint")
     )
-    # What is replaced gets a fingerprint of its own.
+    # A replaced model gets a new fingerprint.
     assert saved(Scale(3.0), tmp_path / "first") == trained
 
 

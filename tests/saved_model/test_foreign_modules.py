@@ -1,4 +1,4 @@
-"""Programs of StableHLO that others wrote: what MLIR does not survive ends no process of ours."""
+"""Test StableHLO programs of other writers: inputs that crash MLIR do not end our process."""
 
 import pathlib
 import random
@@ -12,7 +12,8 @@ from helpers import rounds
 from meshflow.saved_model.programs import foreign_modules
 from meshflow.saved_model.programs.foreign_modules import rewrite_module
 
-# The program of an MLP with some bits changed, of which MLIR makes an array larger than any memory, and aborts.
+# The program of an MLP with some changed bits, from which MLIR creates an array larger than any
+# memory, and aborts.
 DAMAGED = pathlib.Path(__file__).parent.parent / "reference" / "damaged_module.bin"
 
 

@@ -1,4 +1,5 @@
-"""Functions of many kinds, saved: called again here, by the graph alone, and in TensorFlow where it is installed."""
+"""Test functions of many kinds, saved: called again here, by the graph alone, and in TensorFlow
+where it is installed."""
 
 import os
 import pathlib
@@ -25,7 +26,7 @@ TEXTS = np.array(["the cat", "A dog, a dog!", "", "the end"], object)
 
 
 class Sizes(tf.Module):
-    """Results whose sizes values decide on."""
+    """Define results of value-dependent sizes."""
 
     @tf.function(input_signature=[Spec([None, 4])])
     def places(self, x):
@@ -49,7 +50,7 @@ class Sizes(tf.Module):
 
 
 class Algebra(tf.Module):
-    """What JAX computes by LAPACK."""
+    """Define functions that JAX computes by LAPACK."""
 
     @tf.function(input_signature=[Spec([None, 3, 3])])
     def f(self, x):
@@ -186,7 +187,7 @@ def assert_same(found, wanted):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The folders of all modules, with what the modules gave before they were loaded."""
+    """Return the folders of all modules, with the results of the modules before saving."""
     folder = tmp_path_factory.mktemp("functions")
     wanted = {}
     for name, (kind, calls) in CASES.items():
@@ -207,7 +208,7 @@ def test_functions_are_saved_for_any_size(saved, name, tmp_path):
     calls = CASES[name][1]
     assert_same(called(tf.saved_model.load(folder / name), calls), wanted[name])
     if name in ("algebra", "trained"):
-        # Programs of the graph have calls that this XLA takes apart more slowly, and no gradients.
+        # Programs of the graph contain calls that this XLA expands more slowly, and no gradients.
         return
     shutil.copytree(folder / name, tmp_path / name, ignore=shutil.ignore_patterns("manifest.json"))
     assert_same(called(tf.saved_model.load(tmp_path / name), calls), wanted[name])

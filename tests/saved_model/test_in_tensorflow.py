@@ -1,4 +1,5 @@
-"""SavedModels written here, as TensorFlow sees them: their files always, what it does with them where it is installed."""
+"""Test SavedModels written here from TensorFlow's side: always their files, and their behaviour
+where TensorFlow is installed."""
 
 import json
 import pathlib
@@ -116,7 +117,7 @@ def test_functions_for_any_size_and_rank(module, folder):
 
 @pytest.fixture(scope="module")
 def graph(module, folder):
-    """The module's folder as TensorFlow's alone."""
+    """Return a copy of the module's folder with TensorFlow's files only."""
     return graph_only(folder / "module", folder / "graph_only")
 
 
@@ -245,7 +246,7 @@ def test_words_are_looked_up_before_the_program(folder):
     assert loaded(data, training=True).shape == expected.shape
     named = dict(zip(model.input_names, [x[:2] for x in data], strict=True))
     assert_close(*loaded.signatures["serving_default"](**named).values(), expected[:2], 1e-6)
-    # What TensorFlow is told to do is the same.
+    # TensorFlow executes the same operations.
     graph = folder / "graph"
     shutil.copytree(folder / "words", graph, ignore=shutil.ignore_patterns("manifest.json"))
     content = SavedModel.FromString((graph / "saved_model.pb").read_bytes())
@@ -371,7 +372,7 @@ def test_functions_of_strings_and_tables(folder):
 
 
 def graph_only(path, place):
-    """A folder as TensorFlow's alone."""
+    """Return a copy of a folder with TensorFlow's files only."""
     shutil.copytree(path, place, ignore=shutil.ignore_patterns("manifest.json"))
     return place
 
@@ -519,7 +520,7 @@ def test_unsupported_string_ops_are_named(folder, caplog):
 
 
 class Subclassed(tf.keras.Model):
-    """A model whose class TensorFlow does not know."""
+    """Define a model whose class TensorFlow does not know."""
 
     def __init__(self):
         super().__init__()
@@ -639,7 +640,7 @@ def test_tensorflow_loads_trains_serves_and_saves_them(folder):
         for i, output in enumerate(outputs):
             assert_close(found[f"y{i}"], output, 2e-6)
         assert_close(found["again"], outputs[0], 2e-6)
-        # What TensorFlow saved holds the same programs.
+        # Files saved by TensorFlow contain the same programs.
         data = datas[name]
         again = tf.saved_model.load(folder / f"{name}.again")(data[0] if len(data) == 1 else data)
         assert_close(tf.nest.flatten(again)[0], outputs[0], 2e-6)

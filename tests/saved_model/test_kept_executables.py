@@ -1,4 +1,5 @@
-"""Executables of saved functions in the user's cache: found by the file's bytes, and never another program's."""
+"""Test executables of saved functions in the user's cache: found by the file's bytes, and never
+mixed up with another program's."""
 
 import errno
 import os
@@ -31,7 +32,7 @@ class Counter(tf.Module):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """A cache that is empty; gives the names of our entries in it."""
+    """Create an empty cache; return a function for the names of our entries in it."""
     monkeypatch.setattr(TierSettings, "tier", "compile")
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "cache"))
@@ -71,7 +72,7 @@ def test_second_load_lowers_nothing(tmp_path, cache, compiled):
     # Of other sizes it is another program.
     assert results(path, 4) == [[[3.0] * 3] * 4, 4] and len(cache()) == len(compiled) == 2
 
-    # A damaged entry is compiled again; so is one that is whole and holds something else.
+    # A damaged entry is compiled again; so is a valid one with other contents.
     entry, other = cache()
     for content in (b"", entry.read_bytes()[:-1], other.read_bytes()[:40] + b"x"):
         entry.write_bytes(content)
@@ -123,7 +124,7 @@ def test_signatures_of_tensorflow_are_not_even_traced(stored, cache, compiled, t
         np.testing.assert_array_equal(once_more, first)
         assert bool(traced) is bool(compiled) is not known
         del compiled[:], traced[:]
-    # What it reads may be written, and its gradient is that of the function itself.
+    # Variables that it reads may be written, and its gradient equals that of the function.
     last = signature.captured_inputs[-1]
     last.assign_add(tf.range(4.0))
     (moved,) = signature(**{name: x}).values()
@@ -133,7 +134,7 @@ def test_signatures_of_tensorflow_are_not_even_traced(stored, cache, compiled, t
         one = again[:, 0]
     np.testing.assert_allclose(again, moved, 1e-5, 1e-6)
     assert np.isfinite(tape.gradient(one, last).numpy()).all() and traced
-    # A damaged plan, or one without its executable, is made again.
+    # A damaged plan, or one without its executable, is created again.
     for entry in cache():
         whole = entry.read_bytes()
         for content in (None, whole[:-1]):
@@ -177,7 +178,7 @@ def test_linear_algebra_is_not_cached(tmp_path, cache):
 
 
 def test_scipy_is_for_linear_algebra(monkeypatch):
-    # What our lowering calls in JAX's place is kept in its closure; JAX's own does nothing.
+    # JAX's lowering rule is replaced; the closure of ours refers to the function that it calls.
     assert export_lowering._ensure_backends_initialized(("cpu",)) is None
     spec = jax.ShapeDtypeStruct((3, 3), "float32")
     for run in (jax.numpy.linalg.inv, jax.numpy.sin):

@@ -1,4 +1,4 @@
-"""Saved programs become jaxprs again, which compute the same."""
+"""Test that saved programs are read as jaxprs with equal results."""
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +74,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_programs_compute_the_same(name):
     function = FUNCTIONS[name]
-    # Those that need all of the rows, or as many as there are numbers.
+    # Functions that need all rows, or the number of rows.
     fixed = name in ("whole numbers", "picking", "scans", "loops")
     array = X.T.copy() if fixed else X
     wrapped = (lambda x: function(x.T)) if fixed else function

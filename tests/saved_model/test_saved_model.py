@@ -1,4 +1,5 @@
-"""`tf.saved_model`: what is loaded computes, trains and is named as what was saved, without its code."""
+"""Test `tf.saved_model`: loaded objects compute, train and are named like saved ones, without their
+code."""
 
 import json
 import subprocess
@@ -208,7 +209,7 @@ def test_training_mode(folder):
 
 
 class Own(tf.keras.Model):
-    """A subclassed model that says nothing about its configuration."""
+    """Define a subclassed model without a configuration."""
 
     def __init__(self, size):
         super().__init__()
@@ -547,7 +548,7 @@ def test_signatures_return_flat_tensors(folder, make, said):
     module = _returning(make)
     with pytest.raises(ValueError, match=f"signature 'serving_default' takes or returns .*{said}"):
         tf.saved_model.save(module, folder, signatures=module.run)
-    # Where nobody asked for a signature there is none, and the function is as it was.
+    # Without a requested signature there is none, and the function is unchanged.
     tf.saved_model.save(module, folder)
     assert not tf.saved_model.load(folder).signatures
 

@@ -86,7 +86,7 @@ def test_no_op_reads_or_writes_files():
 
 
 class Composites(tf.Module):
-    """What JAX writes as composite operations."""
+    """Define functions that JAX writes as composite operations."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, 4])])
     def __call__(self, x):

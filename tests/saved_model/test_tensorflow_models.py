@@ -50,7 +50,7 @@ def test_a_model_of_an_unknown_class_predicts_and_trains(stored):
     assert type(model).__name__ == "RestoredModel"
     assert_close(model.predict(inputs, verbose=0), outputs, 1e-6)
     assert len(model.trainable_weights) == 6
-    # Batch normalization by the batch, which writes the moving averages.
+    # Batch normalization with batch statistics, which updates the moving averages.
     moving = {w.name: w.numpy() for w in model.non_trainable_weights if "moving" in w.name}
     model(inputs, training=True)
     assert len(moving) == 2
@@ -81,7 +81,7 @@ def test_custom_objects_replace_known_classes(stored):
 
 @pytest.fixture(scope="module")
 def module(stored, tmp_path_factory):
-    # Files of tables are found where the model is now.
+    # Files of tables are found relative to the model.
     place = tmp_path_factory.mktemp("moved") / "module"
     shutil.copytree(stored / "module", place)
     return tf.saved_model.load(place)
@@ -155,7 +155,7 @@ def test_recurrent_loops_have_gradients(stored):
 
 
 def changed(stored, tmp_path, change):
-    """A copy of a model whose graph is changed."""
+    """Return a copy of a model with a changed graph."""
     from meshflow.saved_model.graph.format.messages import SavedModel
 
     shutil.copytree(stored / "mlp_save", tmp_path / "changed")
@@ -226,7 +226,7 @@ def test_truncated_and_missing_files_are_named(stored, tmp_path):
 
 
 def saved_again(signature, folder):
-    """What is loaded of a module that has nothing but a signature and its variables."""
+    """Test loading a module with only a signature and its variables."""
     module = tf.Module()
     module.weights_of = signature.captured_inputs
     tf.saved_model.save(module, folder, {"serving_default": signature})
@@ -249,7 +249,7 @@ def test_signatures_are_saved_and_converted_for_any_batch(stored, tmp_path):
 
 @pytest.mark.parametrize("folder", ["lstm_export", "gru_save"])
 def test_recurrent_models_are_saved_again_for_any_length(folder, stored, tmp_path):
-    """Their loops run as often as the sequence is long, which is a symbol while they are saved, and have gradients."""
+    """Test loops over a sequence of symbolic length, which are saved and have gradients."""
     inputs, outputs = case(stored, folder.split("_")[0])
     model = tf.saved_model.load(stored / folder)
     if folder == "gru_save":

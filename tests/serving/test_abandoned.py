@@ -1,4 +1,4 @@
-"""Calls by gRPC and HTTP that nobody waits for any more."""
+"""Test abandoned calls by gRPC and HTTP."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ PREDICT = "/tensorflow.serving.PredictionService/Predict"
 
 
 class _Held:
-    """A model whose answers never come."""
+    """Define a model that never answers."""
 
     name, number = "serving_default", 1
     inputs = outputs = {"x": tf.TensorSpec([None, 2], name="x")}

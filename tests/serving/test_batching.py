@@ -11,7 +11,8 @@ from meshflow.serving.batching import Batcher
 
 
 def _answers(run, sizes, **settings):
-    """What requests of these numbers of rows get; the first call runs until all have come."""
+    """Return the results of requests with these numbers of rows; the first call runs until all have
+    arrived."""
     free, calls = threading.Event(), []
 
     def held(feed):

@@ -198,7 +198,7 @@ def test_calls_have_limits(server):
         with hostile.SecondClient(server) as client:
             code, message = send("Predict", request)
             assert code == "INVALID_ARGUMENT" and "needs more than" in message
-            # Empty examples take two bytes each.
+            # Empty examples need two bytes each.
             many = messages.ClassificationRequest()
             many.model_spec.name, many.model_spec.signature_name = "target", "classify"
             for _ in range(600_000):
@@ -238,7 +238,7 @@ def test_bytes_in_flight_and_connections_are_limited(limited):
 def test_slow_connections_are_closed(server):
     body = hostile.make_bodies(20 * hostile.MEGABYTE)["zeros, large response"][0]
     head = hostile.HEAD + b"Content-Length: %d\r\n\r\n" % len(body)
-    # A head without its end, none at all, and a client that does not read its response.
+    # An incomplete header, none at all, and a client that does not read its response.
     starts = [hostile.HEAD, b"", head + body]
     connections = [server.connect() for _ in starts]
     for connection, start in zip(connections, starts, strict=True):
@@ -354,7 +354,7 @@ def test_process_that_exits_at_startup_fails_one_request(monkeypatch):
         pool = CodecPool(1, 60.0, 1 << 20)
         try:
             with monkeypatch.context() as broken:
-                # The process ends before it has received a message that no buffer holds.
+                # The process ends before it has received a message that exceeds all buffers.
                 broken.setattr(worker_process, "_PROGRAM", "-V")
                 broken.setattr(sys, "path", [*sys.path, "x" * (1 << 23)])
                 with pytest.raises(tf.errors.UnavailableError, match="exited with status 0"):

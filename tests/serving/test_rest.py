@@ -20,7 +20,7 @@ NUMBERS = tf.TensorSpec([None, 2], name="x")
 
 
 class Examples(tf.Module):
-    """Parses examples of x [2], and k, which is 1 unless said."""
+    """Parse examples of x [2], and k, whose default is 1."""
 
     def __init__(self):
         self.weights = tf.Variable([[1.0, 0.0, 2.0], [0.0, 1.0, 3.0]])
@@ -134,7 +134,7 @@ def test_examples_are_classified_and_regressed(saved):
         )
         context = {"signature_name": "regress", "examples": [{"x": [1.0, 1.0]}, {"x": [0.0, 1.0]}], "context": {"k": 3}}  # fmt: skip
         shared = await client.post("m:regress", context)
-        # Labels alone; what is given here are the examples themselves.
+        # Only labels; the inputs here are the examples themselves.
         named = await client.post("m:classify", {"signature_name": "named", "examples": [{"A": ["B", {"b64": "Qw=="}]}]})  # fmt: skip
         return classify, regress, shared, named
 
@@ -347,7 +347,7 @@ def test_a_file_lists_models(saved, tmp_path):
         for path in ("one", "two", "two/labels/stable", "two/versions/1"):
             assert (await client.post(f"{path}:regress", body))[0] == 200
         assert (await client.post("two/versions/2:regress", body))[0] == 404
-        # A file that cannot be read changes nothing.
+        # An unreadable file changes nothing.
         file.write_text("model_config_list { config {")
         await asyncio.sleep(0.1)
         assert await states(client, "one") == [2]
@@ -381,7 +381,8 @@ def test_a_file_that_lists_no_models_is_refused(text, said, tmp_path):
 
 
 def test_versions_that_cannot_be_loaded_do_not_count(saved, tmp_path):
-    """The newest that works goes on, also beside one that a label holds; so does the one before when it goes away."""
+    """Test that the newest working version is served, also next to a labelled one, and the previous
+    version after its removal."""
     for number in (1, 2):
         shutil.copytree(saved, tmp_path / str(number))
     shutil.copytree(saved, tmp_path / "3")

@@ -1,4 +1,4 @@
-"""A saved model served by a process of its own, over HTTP."""
+"""Serve a saved model in a separate process, over HTTP."""
 
 import json
 import os
@@ -203,7 +203,7 @@ def test_predictions_by_grpc(places):
             values = np.frombuffer(entry.value.tensor_content, np.float32)
             assert values.tolist() == [2, 4, 6, 8]
             assert (found.model_spec.name, found.model_spec.version.value) == ("scaled", 1)
-        # Numbers in lists of their own are read as well; the last stands for all that follow.
+        # Nested lists of numbers are also accepted; the last represents the remaining ones.
         repeated = _request(request, [[1, 2], [3, 4]])
         repeated.inputs[0].value.tensor_content = b""
         repeated.inputs[0].value.float_val.append(5)
@@ -369,5 +369,5 @@ def test_new_version_loses_no_request(served):
     assert {status for status, _ in found} == {200}
     values = np.array([content["predictions"][0][0] for _, content in found])
     assert set(values) == {2.0, 5.0}
-    # The label holds the old version.
+    # The label refers to the old version.
     assert _ask(url + "/versions/1:predict", {"instances": [[1, 1]]})[0] == 200

@@ -1,4 +1,7 @@
-"""What add-ons of Keras use: projective transforms, wrapped optimizers, cells, helpers of tests. Values are TensorFlow's."""
+"""Test idioms of Keras add-ons: projective transforms, wrapped optimizers, cells, test helpers.
+
+Values are TensorFlow's.
+"""
 
 import numpy as np
 import pytest

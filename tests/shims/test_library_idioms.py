@@ -1,4 +1,5 @@
-"""What libraries and copied code of TensorFlow rely on; the expected values are those of TensorFlow 2.15."""
+"""Test idioms of libraries and of code copied from TensorFlow; the expected values are those of
+TensorFlow 2.15."""
 
 import collections
 import sys
@@ -230,7 +231,7 @@ tf.register_tensor_conversion_function(
 
 
 class Describing(keras.layers.Lambda):
-    """Layer with its own `__call__`, which returns a part of the outputs."""
+    """Define a layer with a custom `__call__`, which returns a part of the outputs."""
 
     def __call__(self, inputs, *args, **kwargs):
         return super().__call__(inputs, *args, **kwargs)[0]
@@ -352,7 +353,7 @@ def test_types_of_libraries(monkeypatch, tmp_path):
 
 @keras.utils.register_keras_serializable("libraries")
 class Holding(keras.layers.Layer):
-    """Layer whose configuration has objects that are not serialized."""
+    """Define a layer whose configuration contains unserialized objects."""
 
     def __init__(self, inner, start="ones", loss=None, **kwargs):
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""What public programs for TensorFlow rely on; the expected values are those of TensorFlow 2.15."""
+"""Test idioms of public programs for TensorFlow; the expected values are those of TensorFlow 2.15."""
 
 import numpy as np
 import pytest

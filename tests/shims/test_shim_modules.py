@@ -52,7 +52,7 @@ def check(program):
 
 
 def test_names_are_those_of_meshflow():
-    """All programs run in one process, which has loaded the API once."""
+    """Run all programs in one process, which loads the API once."""
     code, output = forked.run(f"""{START}
 import traceback
 import meshflow

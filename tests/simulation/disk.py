@@ -14,8 +14,8 @@ class Disk:
     """The files of a simulation, a `Storage`.
 
     Attributes:
-      full: Names of the roles, such as "ps0", for whose processes the disk is full.
-      slow: Probability that an operation takes up to `slow_seconds`.
+        full: Names of the roles, such as "ps0", whose processes have a full disk.
+        slow: Probability that an operation takes up to `slow_seconds`.
     """
 
     def __init__(self, here):

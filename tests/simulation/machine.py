@@ -52,7 +52,7 @@ START_SECONDS = 2.0
 
 @dataclasses.dataclass
 class Report:
-    """What happened in a run."""
+    """Record the events of a run."""
 
     seed: int
     steps: int
@@ -248,7 +248,7 @@ GC = Facade(gc, collect=lambda *_: 0, freeze=lambda: None)
 
 
 class Folder(pathlib.PurePosixPath):
-    """A path on the simulated disk, which has no folders, as `pathlib.Path`."""
+    """Represent a path on the simulated disk, which has no folders, as `pathlib.Path`."""
 
     def mkdir(self, *_, **__):
         pass
@@ -258,7 +258,7 @@ class Folder(pathlib.PurePosixPath):
 
 
 class _PerProcess:
-    """A global container of a module, of which each process has its own."""
+    """Represent a global container of a module, of which each process has its own."""
 
     def __init__(self):
         pass

@@ -232,7 +232,7 @@ MUTATIONS = {
     **{name: ("launching", mutations) for name, mutations in _LAUNCHER_MUTATIONS.items()},
 }
 
-# Schedules that have found mutations which few schedules find.
+# Schedules that detected mutations which few schedules detect.
 SEEDS = {
     "an older server is not fenced": 147,
     "calls of lost servers are not repeated": 23,

@@ -75,7 +75,7 @@ class Socket:
         self.timeout = None
         self.port = self.peer = None
         self.is_listening = self.is_closed = False
-        # What has arrived, and how it ended.
+        # The received data, and the end of the stream.
         self.inbox, self.is_at_end, self.error = bytearray(), False, None
         self.has_shut_down = False
         self.backlog, self.readers = [], []

@@ -43,7 +43,7 @@ SILENCE = 4.0
 
 
 class HostProgram:
-    """The program of a push, computed by NumPy, because a compilation would take longer than a run."""
+    """Compute the program of a push by NumPy, because a compilation would take longer than a run."""
 
     is_ready = True
 
@@ -156,7 +156,7 @@ class Job:
         }
         self.stages = rng.random() < 0.3
         self.snapshots = rng.random() < 0.5
-        # Whether servers and workers are programs of their own, which something else starts again.
+        # Whether servers and workers are separate programs, which something else restarts.
         self.is_external = rng.random() < 0.3
         # The sum of what the coordinator has written, by server.
         self.written = [0] * self.num_servers
@@ -247,7 +247,7 @@ class Job:
 
     @contextlib.contextmanager
     def errors_of_closures(self):
-        """Go on after an error of a closure, as programs may."""
+        """Continue after an error of a closure, as programs may."""
         try:
             yield
         except (ValueError, OSError, AttemptFailedError, PartialClosureError) as error:
@@ -339,7 +339,8 @@ class Job:
             )
 
     def check_seen(self):
-        """Check what closures saw: those applied before the last join exactly once, others at most once."""
+        """Check the observations of closures: those applied before the last join exactly once,
+        others at most once."""
         for index, result in self.results.items():
             if index < self.joined or result._error is not None:
                 continue

@@ -26,7 +26,7 @@ THREAD_LOCALS = (context, context_stack, current_worker, _placement)
 START = 1000.0
 # Seconds of each step, so that a loop that only asks for the time ends.
 STEP_SECONDS = 1e-6
-# Probability to go on with another thread where one could go on.
+# Probability to switch to another thread where this is possible.
 PREEMPTION = 0.15
 
 
@@ -315,7 +315,7 @@ class World:
         return waiter.was_woken
 
     def wait_until(self, condition, waiters, timeout=None):
-        """Wait until a condition holds, which is checked at each wake-up; return whether it does."""
+        """Wait until a condition holds, which is checked at each wake-up; return its value."""
         end = None if timeout is None else self.now + timeout
         while not condition():
             if end is not None and self.now >= end:

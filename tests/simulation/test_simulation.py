@@ -1,4 +1,5 @@
-"""Schedules of the distributed protocols hold their invariants, and mistakes in the code break them."""
+"""Test that schedules of the distributed protocols preserve their invariants, and that mutated code
+violates them."""
 
 import ast
 import os
@@ -37,7 +38,7 @@ def test_schedules_preserve_invariants(scenario, first):
 def test_mutations_are_detected(name):
     scenario, mutations = MUTATIONS[name]
     simulate = SCENARIOS[scenario]()
-    # A schedule that has found it before probably finds it, which saves time.
+    # A schedule that found the mutation before probably finds it again, which saves time.
     for seed in (SEEDS.get(name, 0), *range(MAX_SEEDS)):
         try:
             simulate(seed, mutations=mutations)

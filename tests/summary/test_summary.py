@@ -280,5 +280,5 @@ def test_tensorboard_reads_event_files(writer, tmp_path):
     read = list(loader.EventFileLoader(str(path)).Load())
     assert read[0].file_version == "brain.Event:2"
     assert [(e.step, e.summary.value[0].tag) for e in read[1:]] == [(2, "loss"), (2, "h")]
-    # TensorBoard's loader says what kind of data each is, by the name of the plugin.
+    # TensorBoard's loader determines the type of each value by the name of the plugin.
     assert [e.summary.value[0].metadata.data_class for e in read[1:]] == [1, 2]

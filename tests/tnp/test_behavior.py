@@ -1,4 +1,4 @@
-"""Tensors with NumPy's behaviour: where they work, what stays TensorFlow's, and what is refused."""
+"""Test tensors with NumPy's behaviour: supported operations, unchanged ones, and errors."""
 
 import numpy as np
 import pytest

@@ -16,7 +16,7 @@ from numpy_expressions import described, evaluate, expressions, values
 
 sys.path.pop(0)
 STORED = json.loads((FOLDER / "numpy.json").read_text())
-# What TensorFlow answers differently from NumPy, by chance rather than on purpose.
+# Results of TensorFlow that accidentally differ from NumPy.
 AS_NUMPY = """
 tnp.isinf(i)|tnp.isneginf(i)|tnp.isposinf(i)|tnp.angle(i)|tnp.log2(p)|tnp.log10(p)|tnp.hypot(a, 2)
 tnp.logaddexp2(a, b)|tnp.logaddexp2(k, a[0])|tnp.logaddexp2(a, 2)|tnp.linspace(0, 1, 3, dtype=tnp.float32)

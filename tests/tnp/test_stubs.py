@@ -1,4 +1,4 @@
-"""What editors are told of `tf.experimental.numpy` is what there is."""
+"""Test that the stubs of `tf.experimental.numpy` equal the functions."""
 
 import pytest
 

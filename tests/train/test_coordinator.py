@@ -23,7 +23,7 @@ def test_stop_request_ends_threads():
     coordinator.register_thread(started(waits))
     coordinator.join([started(waits), started(coordinator.request_stop)])
     assert ended == [True, True] and coordinator.joined
-    coordinator.request_stop()  # after the end it says nothing
+    coordinator.request_stop()  # no effect after the end
     coordinator.clear_stop()
     assert not coordinator.should_stop() and not coordinator.joined
     assert not coordinator.wait_for_stop(0.001)

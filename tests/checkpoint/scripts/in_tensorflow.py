@@ -1,4 +1,5 @@
-"""What TensorFlow does with checkpoints that Meshflow wrote; run with its Python by test_tensorflow.py."""
+"""Use checkpoints that Meshflow wrote in TensorFlow. test_tensorflow.py runs this script with
+TensorFlow's Python."""
 
 import os
 import pathlib
@@ -23,7 +24,7 @@ def train(folder):
         status = checkpoint.read(f"{folder}/{name}")
         cases.train(model)
         assert int(model.optimizer.iterations) == 2 * cases.STEPS, name
-        # What is written of the new optimizers fits Keras 3, too: a list of all variables is not in it.
+        # Checkpoints of the new optimizers also fit Keras 3: they contain no list of all variables.
         if name == "legacy-Ftrl":
             status.expect_partial()  # its other settings are variables there
         elif layout == "legacy":

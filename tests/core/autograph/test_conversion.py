@@ -1,4 +1,4 @@
-"""Which callables are converted, and that conversion keeps what Python code means."""
+"""Test which callables are converted, and that conversion preserves the meaning of Python code."""
 
 from __future__ import annotations
 
@@ -573,7 +573,7 @@ def test_edited_files(tmp_path, monkeypatch, caplog):
     functions = module.make()
     owner = module.Owner()
     assert run(functions[0]) == [6]
-    path.write_text("def unfinished(")  # Functions are found in the text that was read before.
+    path.write_text("def unfinished(")  # Functions are located in the source that was read earlier.
     assert run(functions[1]) == [8]
     write(50, "import os")
     assert run(owner.call) == [8]

@@ -1,4 +1,4 @@
-"""What somebody who is no worker of a job may send to where it listens."""
+"""Lists messages that a stranger may send to an open port of a job."""
 
 import contextlib
 import hashlib
@@ -28,7 +28,7 @@ def signed(connection, message, secret="wrong"):
 
 
 def replayed(connection, message):
-    """A greeting whose signature belongs to no connection: it only looks like one."""
+    """Return a greeting with an invalid signature."""
     connection.sendall(json.dumps({"meshflow": "0" * 64}).encode() + b"\n")
     text = json.dumps(message).encode()
     connection.sendall(hmac.digest(b"", text, hashlib.sha256).hex().encode() + text + b"\n")
@@ -49,21 +49,21 @@ ATTACKS = {
     "nothing": lambda c: None,
     "half a line": lambda c: c.sendall(b'{"meshflow": '),
 }
-# What may be sent to any service.
+# Messages for any service.
 ANYWHERE = ("another's name", "garbage", "10 MB", "nothing", "half a line")
 
 
 def attack(host, port, kind):
-    """Connects and sends; returns the connection, which stays open."""
+    """Connect and send; return the open connection."""
     connection = socket.create_connection((host, port), timeout=5)
-    connection.settimeout(1)  # where nobody reads, what is too much for the buffers waits
+    connection.settimeout(1)  # blocks if the receiver does not read more than the buffers hold
     with contextlib.suppress(OSError, UntrustedPeerError):
         ATTACKS[kind](connection)
     return connection
 
 
 def answer(connection, within=15):
-    """All that is answered until the other side closes; None when it does not."""
+    """Return all received bytes until the peer closes, or None if it does not."""
     connection.settimeout(within)
     found = b""
     try:
@@ -77,7 +77,8 @@ def answer(connection, within=15):
 
 
 def listeners(pids):
-    """(address as the kernel writes it, port) of what processes of this network listen at."""
+    """Return (address in the kernel's notation, port) of the listening sockets of processes in this
+    network."""
     inodes = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -128,16 +129,16 @@ def commands():
 
 
 def beside(job, folder, host, listening):
-    """Attacks a launched job of two workers that run `waiting.py` in a folder; it must end well.
+    """Attack a launched job of two workers that run `waiting.py` in a folder; it must end normally.
 
     Args:
-      job: the launcher.
-      folder: the script's.
-      host: where the launcher listens.
-      listening: returns where the job listens now.
+        job: the launcher.
+        folder: the folder of the script.
+        host: the launcher's listening address.
+        listening: returns the current listening addresses of the job.
 
     Returns:
-      Where the job listened, and what it wrote.
+        The listening addresses of the job, and its output.
     """
     opened = []
 

@@ -1,4 +1,4 @@
-"""Clusters that Slurm, Kubernetes and Compute Engine describe, with stand-ins for their services."""
+"""Test clusters described by Slurm, Kubernetes and Compute Engine, with mocks of their services."""
 
 import os
 import socket
@@ -175,7 +175,7 @@ def test_union_of_resolvers():
     second = RESOLVERS.SimpleClusterResolver({"worker": ["b:1"]})
     union = RESOLVERS.UnionResolver(first, second)
     assert as_dict(union.cluster_spec()) == {"worker": ["a:1", "b:1"], "ps": ["p:1"]}
-    # Neither says who the master is.
+    # Neither names the master.
     assert union.master() == "" and union.task_type == "worker"
     with pytest.raises(TypeError, match="sub-class"):
         RESOLVERS.UnionResolver({"worker": ["a:1"]})

@@ -1,4 +1,4 @@
-"""`tf.train.ClusterSpec`: what it takes and says, with values of TensorFlow 2.21."""
+"""Test `tf.train.ClusterSpec` against values of TensorFlow 2.21."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_as_a_message():
     message = spec.as_cluster_def()
     assert isinstance(message, tf.train.ClusterDef)
     assert [job.name for job in message.job] == ["ps", "worker"]
-    # As TensorFlow wrote it, whose maps are in another order.
+    # Written by TensorFlow, which orders maps differently.
     stored = (
         b"\n\x16\n\x02ps\x12\x07\x08\x03\x12\x03d:1\x12\x07\x08\x01\x12\x03c:1"
         b"\n\x1a\n\x06worker\x12\x07\x08\x01\x12\x03b:2\x12\x07\x08\x00\x12\x03a:1"

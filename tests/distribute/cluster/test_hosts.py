@@ -131,7 +131,7 @@ def weights(folder):
 
 @pytest.fixture(scope="module")
 def undisturbed(hosts, tmp_path_factory):
-    """Weights of a job on this machine alone."""
+    """Return the weights of a job on this machine only."""
     folder = tmp_path_factory.mktemp("undisturbed")
     code, text = hosts.launch("--workers", 2, SURVIVING, folder)
     assert code == 0, text
@@ -144,7 +144,7 @@ def assert_same_bits(found, expected):
 
 
 def test_a_killed_worker_of_another_machine_is_started_again(hosts, undisturbed, tmp_path):
-    """The launcher finds its own address, and the devices by which the workers reach each other."""
+    """Test that the launcher finds its own address, and the network devices between the workers."""
     code, text = hosts.launch(
         *("--workers", 2, "--hosts", ",".join(hosts.addresses), "--max-restarts", 1),
         *(SURVIVING, tmp_path, "kill@4@1"),
@@ -168,7 +168,7 @@ def _words(address):
 
 
 def test_a_job_over_hosts_listens_on_its_network_only(hosts, tmp_path):
-    """And leaves strangers on it alone, who do not see its secret."""
+    """Test that strangers cannot disturb the job or read its secret."""
     own = {_words(address) for address in hosts.addresses}
 
     def elsewhere():
@@ -216,7 +216,7 @@ def test_workers_end_with_the_launcher(hosts, tmp_path):
 
 
 def test_lost_connection_ends_the_job(hosts, tmp_path):
-    """No signal and no closed connection tells of it: the worker is silent."""
+    """Test a worker that becomes silent without a signal or a closed connection."""
     arguments = (
         *("--workers", 2, "--hosts", ",".join(hosts.addresses), "--watchdog", 3),
         *(SURVIVING, tmp_path, "sleep@3@0"),

@@ -29,7 +29,7 @@ def point():
 
 
 def joining(point, number, secret="known", timeout=20):
-    """What a worker is told, as soon as it is told."""
+    """Return messages to a worker as soon as they arrive."""
     told = []
 
     def work():
@@ -47,7 +47,7 @@ def joining(point, number, secret="known", timeout=20):
 
 
 def assert_meet(point):
-    """Both workers come, and are told where the service is."""
+    """Assert that both workers connect and receive the address of the service."""
     workers = [joining(point, number) for number in (1, 0)]
     point.wait_for_workers(20)
     point.send_service_address("there:1")
@@ -60,7 +60,7 @@ def assert_meet(point):
 def test_strangers_are_answered_and_forgotten(point, kind, caplog):
     stranger = strangers.attack("127.0.0.1", point.port, kind)
     answered = strangers.answer(stranger, 5)
-    assert answered is not None  # closed, also when nothing was sent
+    assert answered is not None  # closed, even if nothing was sent
     stranger.close()
     assert_meet(point)
     refused = [r.message for r in caplog.records if r.levelno == logging.WARNING]
@@ -77,7 +77,7 @@ def test_silent_connections_do_not_block_workers(point, monkeypatch):
 
 
 def test_a_greeting_cannot_be_sent_again(point):
-    """Somebody between a worker and the meeting point keeps what the worker says."""
+    """Record a worker's messages between the worker and the rendezvous service."""
     with socket.create_server(("127.0.0.1", 0)) as between:
         said = []
 

@@ -21,7 +21,7 @@ LOOPS = ["loop", "loop_from_function"]
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """What each of two workers saw."""
+    """Return the observations of two workers."""
     folder = tmp_path_factory.mktemp("workers")
     (folder / "0.txt").write_text("1\n2\n3\n4\n")
     (folder / "1.txt").write_text("10\n20\n")
@@ -52,7 +52,7 @@ def test_workers_form_one_mesh(seen):
 
 @pytest.fixture(scope="module")
 def one_device():
-    """Results of one device by what was run."""
+    """Return results of one device by name of the program."""
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     return {
         "fit": training.keras_results(contextlib.nullcontext),
@@ -185,7 +185,7 @@ def test_errors_of_joining(tmp_path):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         return {"TF_CONFIG": json.dumps(task), **{k: str(v) for k, v in extra.items()}}
 
-    # A worker that never comes is named by worker 0, also to those that did come.
+    # Worker 0 names a worker that never connects, also to the connected workers.
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()

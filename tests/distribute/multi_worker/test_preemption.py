@@ -1,4 +1,4 @@
-"""Custom loops that are told to end save first and go on later."""
+"""Test that custom loops save when they are terminated, and resume later."""
 
 import os
 import signal

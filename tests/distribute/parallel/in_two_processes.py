@@ -1,8 +1,7 @@
-"""One of two processes with two devices each, which train a model in parts, on devices and in files.
+"""Run one of two processes with two devices each, which train a partitioned model, on devices and
+in files.
 
-Run by test_two_processes.py.
-
-Arguments: number of this process, addresses of both, folder.
+Run by test_two_processes.py. Arguments: number of this process, addresses of both, folder.
 """
 
 import json
@@ -53,13 +52,13 @@ _, model = made()
 losses = curve(model, 2)
 tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(f"{folder}/checkpoint")
 losses += curve(model, 1)
-# All in files, what layers keep as well; in a folder of this process alone.
+# Everything in files, including activations, in a folder of this process.
 own = f"{folder}/{number}"
 os.mkdir(own)
 offload = ("optimizer", "parameters", "activations")
 strategy, filed = made(offload=offload, offload_to=own)
 curve(filed, 1)
-# What was written from devices goes on in files, and the other way round.
+# Checkpoints from devices continue in files, and vice versa.
 tf.train.Checkpoint(model=filed, optimizer=filed.optimizer).read(f"{folder}/checkpoint")
 again = curve(filed, 1)
 tf.train.Checkpoint(model=filed, optimizer=filed.optimizer).write(f"{folder}/of_files")

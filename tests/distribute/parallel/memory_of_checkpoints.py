@@ -1,7 +1,7 @@
-"""How much of the host's memory checkpoints take while they are written and restored. Run by test_memory_of_checkpoints.py.
+"""Measure the host memory used to write and restore checkpoints.
 
-Arguments: names of CHOICES. Prints a line of JSON for each thing done: what, under which option, and the bytes by
-which memory was higher than before while it was done.
+Run by test_memory_of_checkpoints.py. Arguments: names of CHOICES. Prints a line of JSON for each
+measurement: the operation, the option, and the bytes by which memory rose during the operation.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ jax.config.update("jax_num_cpu_devices", 4)
 import meshflow as tf
 from meshflow.experimental import dtensor
 
-# Larger arrays than those whose memory is kept for the next.
+# Larger than arrays whose memory is pooled.
 WIDTH, LAYERS = 3072, 3
 FOLDER = Path(tempfile.mkdtemp())
 DATA = {"data": 4}
@@ -42,7 +42,7 @@ CHOICES = {
 
 
 def made(name):
-    """A checkpoint of a model and its Adam, whose arrays are in memory that was touched."""
+    """Return a checkpoint of a model and its Adam, with arrays in resident memory."""
     sizes, rules, options = CHOICES[name]
     mesh = dtensor.create_mesh(sizes, devices=[f"CPU:{i}" for i in range(4)])
     with tf.distribute.MeshStrategy(mesh, rules, **options).scope():

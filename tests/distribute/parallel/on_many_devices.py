@@ -32,7 +32,7 @@ for name, (sizes, options) in CHOICES.items():
     began = time.process_time()
     mesh = dtensor.create_mesh(sizes, devices=[f"CPU:{i}" for i in range(COUNT)])
     strategy = tf.distribute.MeshStrategy(mesh, "batch:data", **options)
-    # With `zero` there are as many rows as devices.
+    # With `zero`, there are as many rows as devices.
     width = WIDTH if "stage" in sizes else COUNT
     with strategy.scope():
         layers = [

@@ -1,8 +1,9 @@
-"""What `fit` can do, and checkpoints, under every option on eight devices. Run by test_pairs.py.
+"""Run features of `fit`, and checkpoints, under every option on eight devices.
 
-Arguments: "features" and one of them, or "written" or "taken up" and a folder for files; then names of options, or "i/n" for
-the i-th of n parts of them (all without any). Prints a line of JSON for each pair: two names, and the largest relative
-difference from one device, or an error's text in its place.
+Run by test_pairs.py. Arguments: "features" and one of them, or "written" or "taken up" and a folder
+for files; then names of options, or "i/n" for the i-th of n parts of them (all without any). Prints
+a line of JSON for each pair: two names, and the largest relative difference from one device, or the
+text of an error.
 """
 
 import contextlib
@@ -87,7 +88,7 @@ CHOICES = {
         {"zero": 3, "recompute": "layer", "offload": EVERYTHING, "offload_to": FOLDER},
     ),
     "1f1b, files": stages("1f1b", zero=3, offload=EVERYTHING, offload_to=FOLDER),
-    # Sums are whole for so many steps: their errors are kept, and are zero.
+    # Gradients are uncompressed for so many steps: their errors are stored, and are zero.
     "int8": (DATA, "batch:data", {"compress": "int8", "compress_after": 1000}),
     "1bit, zero=2": (DATA, "batch:data", {"compress": "1bit", "compress_after": 1000, "zero": 2}),
 }
@@ -113,7 +114,7 @@ def in_micro_batches(name):
 
 
 def made(make, name, **compiled):
-    """A compiled model under an option; what is a function in `compiled` is called in its scope."""
+    """Return a compiled model under an option; functions in `compiled` are called in its scope."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
     chosen = strategy(name)
@@ -127,7 +128,7 @@ def made(make, name, **compiled):
 
 
 class Block(LAYERS.Layer):
-    """Two products, and attention to what came before or experts."""
+    """Build two products, and causal attention or experts."""
 
     def __init__(self, attends=False, experts=False, **kwargs):
         super().__init__(**kwargs)
@@ -185,11 +186,11 @@ def points(rows=2 * ROWS):
     return x, (x @ rng.normal(size=(WIDTH, 8))).argmax(-1).astype("int32")
 
 
-# ---- what fit can do -----------------------------------------------------------------------------
+# ---- features of fit ----------------------------------------------------------------------------
 
 
 class Largest(tf.keras.metrics.Metric):
-    """A metric of predictions with a state of its own."""
+    """Define a metric of predictions with state."""
 
     def __init__(self):
         super().__init__(name="largest")
@@ -205,7 +206,7 @@ class Largest(tf.keras.metrics.Metric):
 
 
 class Doubled(tf.keras.Model):
-    """A `train_step` that calls the model's, and a loss of its own."""
+    """Define a `train_step` that calls the model's `train_step`, and a custom loss."""
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
         return 2.0 * super().compute_loss(x, y, y_pred, sample_weight)
@@ -251,7 +252,8 @@ def of_tokens(name):
 
 
 def of_callbacks(name):
-    """Classes' weights, metrics of one's own, validation, rates that change, files in callbacks, single batches."""
+    """Use class weights, custom metrics, validation, schedules, files in callbacks, and single
+    batches."""
     compiled = {"optimizer": lambda: tf.keras.optimizers.SGD(0.1, 0.9), "loss": entropy}
     metrics = lambda: ["accuracy", Largest()]
     model = made(classifier, name, **compiled, metrics=metrics)
@@ -277,7 +279,7 @@ def of_callbacks(name):
 
 
 def of_own_steps(name):
-    """A `train_step` around the model's, and a loss of one's own."""
+    """Use a `train_step` that wraps the model's, and a custom loss."""
     model = made(lambda: classifier(kind=Doubled), name, optimizer="sgd", loss=entropy)
     return model.fit(*points(), ROWS, 3, **FIT).history
 
@@ -289,14 +291,14 @@ def of_tapes(name):
 
 
 def of_norms(name):
-    """Batch normalization, whose statistics are those of all rows that are computed together."""
+    """Use batch normalization with statistics of all rows that are computed together."""
     model = made(lambda: classifier(normed=True), name, optimizer="sgd", loss=entropy)
     found = model.fit(*points(), ROWS, 3, **FIT).history
     return {**found, "evaluated": model.evaluate(*points(), batch_size=ROWS, verbose=0)}
 
 
 def of_sixteen_bits(name):
-    """Mixed precision with loss scaling, of which the first steps overflow."""
+    """Use mixed precision with loss scaling whose first steps overflow."""
     tf.keras.mixed_precision.set_global_policy("mixed_float16")
     try:
         scaled = tf.keras.mixed_precision.LossScaleOptimizer
@@ -342,7 +344,7 @@ def of_several_inputs(name):
     }
     model = made(two_inputs, name, **compiled)
     rows, rng = 40, np.random.default_rng(2)
-    # No word twice: on one device the norm of a table's gradient counts those apart.
+    # No repeated word: on one device, the norm of a table's gradient counts repetitions separately.
     words = rng.permutation(256)[: 6 * rows].reshape(rows, 6).astype("int32")
     x = {"words": words, "numbers": rng.normal(size=(rows, WIDTH)).astype("float32")}
     y = {"kind": rng.integers(0, 8, rows), "value": rng.normal(size=(rows, 1)).astype("float32")}
@@ -364,7 +366,7 @@ FEATURES = {
 
 
 def apart(found, wanted):
-    """The largest difference, relative to the largest of what is compared."""
+    """Return the largest difference, relative to the largest compared value."""
     assert found.keys() == wanted.keys(), (found.keys(), wanted.keys())
     differences = [
         np.abs(np.asarray(found[k], float) - np.asarray(w, float)).max()
@@ -413,7 +415,8 @@ def updated(model, updates, **fit):
 
 
 def state(model):
-    """What a model and its optimizer hold, but for what rounding took away, which only some options have."""
+    """Return the state of a model and its optimizer, without compression residuals, which only some
+    options have."""
     variables = *model.variables, *model.optimizer.variables
     return [v.numpy() for v in variables if "_error" not in v.name]
 
@@ -444,7 +447,7 @@ def write(name, folder):
 
 
 def read(model, folder, wanted):
-    """The losses after files whose values are to be those of a state."""
+    """Return the losses after loading files that must have the values of a state."""
     model.load_weights(f"{folder}/weights.weights.h5")
     assert_same_bits(model.get_weights(), wanted[: len(model.variables)])
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
@@ -454,7 +457,7 @@ def read(model, folder, wanted):
 
 
 def read_by_callbacks(model, folder, wanted):
-    """The losses after what a manager and the callback for interruptions wrote."""
+    """Return the losses after restoring files of a manager and of the callback for interruptions."""
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     manager = tf.train.CheckpointManager(checkpoint, f"{folder}/managed", 2)
     checkpoint.restore(manager.latest_checkpoint)
@@ -465,7 +468,7 @@ def read_by_callbacks(model, folder, wanted):
 
 
 def read_whole(name, folder, wanted):
-    """The losses of a whole model loaded under an option."""
+    """Return the losses of a complete model loaded under an option."""
     chosen = strategy(name)
     with contextlib.nullcontext() if chosen is None else chosen.scope():
         model = tf.keras.models.load_model(
@@ -476,7 +479,8 @@ def read_whole(name, folder, wanted):
 
 
 def written(folder, *names):
-    """Writes each option's files into a folder of its own, and the losses of an unbroken run on one device."""
+    """Write the files of each option to a separate folder, and the losses of an uninterrupted run
+    on one device."""
     for name in named(names):
         own = f"{folder}/{NAMES.index(name)}"
         os.mkdir(own)
@@ -487,10 +491,11 @@ def written(folder, *names):
 
 
 def taken_up(folder, *names):
-    """Each option's files under each option; a manager's, a callback's and whole models under the next one only.
+    """Load the files of each option under each option; files of a manager or a callback, and
+    complete models, only under the next option.
 
-    What is read has the bits of what was written; losses are those of an unbroken run on one device. The first
-    tells of weights, the second of the optimizer's states.
+    Loaded values are bitwise equal to saved ones; losses equal those of an uninterrupted run on one
+    device. The first loss tests weights, the second the state of the optimizer.
     """
     wanted = np.load(f"{folder}/unbroken.npy")
     for name in named(names):

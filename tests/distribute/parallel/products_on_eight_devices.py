@@ -1,6 +1,8 @@
-"""Products by rules on meshes of eight devices: values, and bytes of forward and backward passes, as JSON.
+"""Compute products by rules on meshes of eight devices: print values, and bytes of forward and
+backward passes, as JSON. This is a separate program because the number of devices of a process is
+fixed.
 
-A program of its own, because the number of devices of a process is fixed. Run by test_products_across_devices.py.
+Run by test_products_across_devices.py.
 """
 
 import json
@@ -26,7 +28,7 @@ rng = np.random.default_rng(0)
 
 
 def compare(name, sizes, rules, make, shape, x_specs, y_specs, reference, **options):
-    """What a function of layers gives and sends, forwards and backwards."""
+    """Return the values and bytes of a function of layers, forward and backward."""
     devices = [f"CPU:{i}" for i in range(np.prod([*sizes.values()]))]
     mesh = dtensor.create_mesh([*sizes.items()], devices=devices)
     x = rng.normal(size=shape).astype("float32")

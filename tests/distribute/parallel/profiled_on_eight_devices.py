@@ -1,6 +1,7 @@
-"""Steps of a `MeshStrategy` on eight devices, profiled: what is sent beside theory. Run by planner/test_theory.py with a folder and names.
+"""Profile steps of a `MeshStrategy` on eight devices: compare bytes with theory.
 
-Prints a line of JSON for each choice: its name, and for each row of the profile its purpose, bytes by theory and bytes counted.
+Run by planner/test_theory.py with a folder and names. Prints a line of JSON for each choice: its
+name, and for each row of the profile its purpose, theoretical bytes and measured bytes.
 """
 
 import json
@@ -83,9 +84,9 @@ def wide_model():
 
 
 def wait(model):
-    """Waits for all devices, of which some are done later than the loss is there.
+    """Wait for all devices, some of which finish after the loss is available.
 
-    To read a resident weight of a stage would send it to all devices.
+    Reading a resident weight of a stage would send it to all devices.
     """
     jax.block_until_ready([get_storage(v)._value for v in model.trainable_variables])
 

@@ -144,7 +144,7 @@ OF_EXPERTS_AND_STAGES = [
 
 
 def draw(seed):
-    """A mesh, rules and options that go together."""
+    """Draw a valid combination of a mesh, rules and options."""
     chance = random.Random(seed)
     sizes, rules, options = chance.choice(
         OF_EXPERTS_AND_STAGES
@@ -175,7 +175,7 @@ def draw(seed):
 
 
 class Block(LAYERS.Layer):
-    """Attention to what came before, and two products or experts."""
+    """Build causal attention, and two products or experts."""
 
     def __init__(self, experts=False):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What devices send and hold in a step: the numbers of theory, to the byte."""
+"""Test that the bytes sent and held by devices in a step equal theory exactly."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,8 @@ def wide():
 
 
 def explained(make, sizes, rules, rows=64, **options):
-    """What each device sends in a step by kind, without the mean of the loss, and the explanation of the step."""
+    """Return the bytes sent by each device in a step by kind, without the mean of the loss, and the
+    explanation of the step."""
     rng = np.random.default_rng(0)
     batch = tuple(rng.normal(size=(rows, WIDTH)).astype("float32") for _ in range(2))
     strategy = tf.distribute.MeshStrategy(mesh(**sizes), rules, **options)
@@ -39,12 +40,12 @@ KERNEL, BIAS = 4 * WIDTH * WIDTH, 4 * WIDTH
 ALL = BLOCKS * (KERNEL + BIAS)
 # More than there are, so that ZeRO 3 keeps all weights.
 KEEP = {"max_live_parameters": 1000000000000}
-# What ZeRO 3 gathers if it releases all kernels.
+# Bytes that ZeRO 3 gathers if it releases all kernels.
 AGAIN = ALL + (BLOCKS - 1) * KERNEL
 
 
 def part(sent_bytes, devices=4):
-    """What a ring of devices sends to gather, or to scatter, so many bytes."""
+    """Return the bytes that a ring of devices sends to gather, or to scatter, a number of bytes."""
     return sent_bytes * (devices - 1) // devices
 
 
@@ -56,7 +57,7 @@ def part(sent_bytes, devices=4):
         ({"zero": 2, "micro_batches": 4}, ALL, 4 * ALL),
         ({"zero": 3, **KEEP}, ALL, ALL),
         ({"zero": 3, "micro_batches": 4, **KEEP}, ALL, 4 * ALL),
-        # The gradient needs kernels again, but not the one that stands before the inputs. The biases stay.
+        # The gradient needs all kernels again except the first. The biases are not released.
         ({"zero": 3}, AGAIN, ALL),
         ({"zero": 3, "recompute": "gathers"}, AGAIN, ALL),
         # A layer's bias is packed with its kernel.
@@ -100,7 +101,8 @@ def test_parts_within_a_node_and_sums_across():
 
 @pytest.mark.parametrize("options", [{"zero": 1}, {"zero": 3}, {"zero": 3, **KEEP}], ids=str)
 def test_parts_of_weights_that_a_rule_splits(options):
-    """Weights do not travel whole over the dimension of the rule; activations do what they do without `zero`."""
+    """Assert that complete weights are not sent over the dimension of the rule; activations are
+    sent as without `zero`."""
     sizes, rules = {"data": 2, "model": 2}, "batch:data, hidden:model"
     found, _ = explained(wide, sizes, rules, **options)
     # A device's halves of the kernels, and the biases that no rule splits; the first kernel is not needed again.
@@ -108,8 +110,8 @@ def test_parts_of_weights_that_a_rule_splits(options):
     again = 3 * KERNEL if options == {"zero": 3} else 0
     assert found.pop("all-gather") == part(halves + again, 2)
     assert found.pop("reduce-scatter") == part(halves, 2)
-    # One sum of the outputs of each pair, one of the gradient of the second pair's inputs; and the gradients of the
-    # biases that the rule splits, which have no other axis.
+    # One reduction of the outputs of each pair, one of the gradient of the second pair's inputs;
+    # and the gradients of the biases that the rule splits, which have no other axis.
     rows = 4 * (64 // 2) * WIDTH
     assert found == {"all-reduce": 2 * part(3 * rows + 2 * BIAS, 2)}
 
@@ -120,8 +122,8 @@ def test_memory_of_recomputed_activations():
         _, step = explained(lambda: deep(blocks), {"data": 4}, "batch:data", rows=16, **options)
         return step.memory["temporaries"]
 
-    # All weights are together at the same time, or those of two layers; what grows with the number of layers is what
-    # goes from layer to layer, and the parts of gradients.
+    # Either all gathered weights exist at the same time, or those of two layers; only activations
+    # between layers and shards of gradients grow with the number of layers.
     few = temporaries(BLOCKS, "layer")
     assert temporaries(BLOCKS, None, **KEEP) > ALL
     assert temporaries(3 * BLOCKS, None) < 0.65 * 3 * ALL
@@ -131,7 +133,7 @@ def test_memory_of_recomputed_activations():
 
 
 def test_equal_layers_in_one_loop():
-    """What is sent stays the same, and is sent by a loop: the program does not grow with the layers."""
+    """Assert that a loop sends the same bytes, and that the program does not grow with the layers."""
     options = {"zero": 3, "recompute": "layer", "stack": True}
     blocks = 3 * BLOCKS
     found, step = explained(lambda: deep(blocks), {"data": 4}, "batch:data", **options)
@@ -141,7 +143,7 @@ def test_equal_layers_in_one_loop():
         "all-gather": part(2 * blocks * KERNEL + blocks * BIAS),
         "reduce-scatter": part(whole),
     }
-    # XLA takes a turn or two out of the loop; one by one there are six for each layer.
+    # XLA peels one or two iterations of the loop; unrolled, each layer has six.
     assert len(step.select()) < 3 * blocks
 
 

@@ -1,4 +1,4 @@
-"""Files of every option are read under every other: variables are whole and named."""
+"""Test that files of every option are read under every other: variables are complete and named."""
 
 import contextlib
 
@@ -44,7 +44,8 @@ def goes_on(model):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A checkpoint, a file of weights and a saved model of each option, after some steps, and how each goes on."""
+    """Return a checkpoint, a weights file and a saved model of each option after some steps, and
+    their continued losses."""
     folder = tmp_path_factory.mktemp("files")
     curves = {}
     for name in OPTIONS:

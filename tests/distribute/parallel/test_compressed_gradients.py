@@ -1,4 +1,5 @@
-"""Gradients in few bits: nothing is lost in the long run, bytes are those of the codes, and training goes on as well."""
+"""Test compressed gradients: no error accumulates, bytes equal those of the codes, and training
+converges equally."""
 
 import contextlib
 
@@ -41,7 +42,7 @@ def trained(scope, x, y, optimizer="adam", epochs=5):
 
 
 def coded(kind, values):
-    """Bytes of codes and numbers of so many values."""
+    """Return the bytes of codes and numbers of a number of values."""
     return (
         values if kind == "int8" else values // 8
     ) + 4 * values // gradient_compression.BLOCK_LENGTHS[kind]
@@ -65,13 +66,13 @@ def test_fit_sends_codes_and_learns_as_well(kind, options, rng, tmp_path):
     limit = 0.02 if kind == "int8" else 0.25
     np.testing.assert_allclose(found.history["loss"], expected.history["loss"], rtol=limit)
     explained = dtensor.explain(model, x[:32], y[:32])
-    # Two kernels of 8,192 values, and biases, which are sent as they are.
+    # Two kernels of 8,192 values, and biases, which are sent uncompressed.
     assert explained.sent("all-to-all") == 2 * coded(kind, 8192) * 3 // 4
     if not options:
         assert explained.sent("all-gather") == 2 * coded(kind, 8192) * 3 // 4
     large = [c for c in explained.select("reduce-scatter") + explained.select("all-reduce")]
     assert sum(c.bytes for c in large) < 2048
-    # What was lost is a part of the optimizer's state.
+    # Compression residuals are part of the optimizer's state.
     kernel = model.layers[0].kernel
     error = model.optimizer.get_slot(kernel, "sent_error")
     assert error.shape == (4, 4, 2048) and float(tf.reduce_max(tf.abs(error))) > 0
@@ -108,7 +109,8 @@ def test_first_gradients_are_uncompressed(options, rng):
 
 
 def test_checkpoints_load_on_other_meshes_without_residuals(rng, tmp_path):
-    """What is left of rounding is of the devices that made it: others begin without."""
+    """Test that residuals belong to the devices that made them: other devices start without
+    residuals."""
     x, y = problem(rng)
 
     def of(devices, read=None):

@@ -324,7 +324,8 @@ def test_devices_and_micro_batches_have_separate_random_numbers():
         )
         rows = kept[0].rows.numpy()
         seen[recompute] = rows
-        # About a quarter of the inputs counts, four times: no row draws what all others draw.
+        # About a quarter of the inputs is used, with weight four: rows have different random
+        # numbers.
         assert len(set(rows.tolist())) > 10
         assert 32 < rows.mean() < 96
     np.testing.assert_array_equal(seen[None], seen["layer"])
@@ -361,7 +362,8 @@ def test_custom_losses_and_steps_that_call_the_model():
 
 
 def test_custom_loops():
-    """One replica, which all devices compute together: `run` is a call, and rules say what lies where."""
+    """Test one replica that all devices compute together: `run` is a plain call, and rules
+    determine the layouts."""
     chosen = strategy("tensors")
     assert chosen.num_replicas_in_sync == 1
     losses = []

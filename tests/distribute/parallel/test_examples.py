@@ -36,7 +36,8 @@ def printed(name, *arguments):
 
 
 def curves(lines):
-    """The losses of each line that has some, but for gradients in 8 bits, which change them."""
+    """Return the losses of each line that prints any, except for gradients in 8 bits, which change
+    them."""
     found = [LOSSES.search(line) for line in lines if "8 bits" not in line]
     return np.array([match[0].split() for match in found if match], float)
 
@@ -52,7 +53,7 @@ def test_flags_of_mesh_tensorflow_on_the_command_line():
     flags = ["rows:4;cols:2", "batch:rows;d_ff:cols"]
     first, losses, parts, *sent = printed("layouts_from_mesh_tensorflow", *flags)
     assert first == '--mesh_shape="rows:4;cols:2" --layout="batch:rows;d_ff:cols"'
-    # Those of any layout: the weights and the tokens come from seeds.
+    # Equal for any layout: the weights and the tokens depend only on seeds.
     np.testing.assert_allclose(curves([losses]), [[3.83337, 2.52991]], atol=3e-5)
     assert parts.endswith("embedding [64, 32], wi [32, 64], wo [64, 32]")
     assert [line.split(" by ")[1] for line in sent] == ["all-reduce"]

@@ -108,7 +108,7 @@ def test_values_and_gradients_equal_one_device(name, choices, count, rng):
 
 
 def emulated(operand, output, first, send, start, receive, *, axis_name):
-    """What `lax.ragged_all_to_all` is for, by gathers, for devices that have none."""
+    """Imitate `lax.ragged_all_to_all` by gathers, for devices that lack it."""
     me = lax.axis_index(axis_name)
     operands, firsts, sends, starts = (
         lax.all_gather(a, axis_name) for a in (operand, first, send, start)
@@ -191,14 +191,15 @@ def test_groups_that_devices_cannot_share():
 
 
 def of_unequal_texts():
-    """Token numbers of which every part of the batch has another share that is padding, and what follows each."""
+    """Return token numbers, with a different share of padding in every part of the batch, and their
+    successors."""
     rng = np.random.default_rng(0)
     tokens = rng.integers(1, 16, (32, 6)).astype("int32")
     return np.where(np.arange(6) < rng.integers(0, 7, (32, 1)), tokens, 0), tokens
 
 
 def embedded():
-    """Experts whose losses count as much as the model's."""
+    """Define experts whose losses have the same weight as the model's."""
     tokens = tf.keras.Input([6], dtype="int32")
     x = tf.keras.layers.Embedding(16, 8, mask_zero=True)(tokens)
     layer = tf.keras.layers.MixtureOfExperts(

@@ -1,4 +1,5 @@
-"""Models in parts over processes that a launcher starts, of which some are killed: the weights of an unbroken run."""
+"""Test partitioned models over launched processes, some of which are killed: the weights equal an
+uninterrupted run."""
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from distribute.workers import in_parts
 
 
 def train(folder, kind, *kills, workers=2):
-    """The curve of the last start, the final weights, and what the launcher wrote."""
+    """Return the curve of the last start, the final weights, and the launcher's output."""
     folder.mkdir()
     options = ["--workers", workers, "--devices-per-worker", 4 // workers]
     # Gloo waits half a minute for other processes, which a busy machine may exceed once.

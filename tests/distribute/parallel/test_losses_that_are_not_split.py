@@ -1,4 +1,4 @@
-"""Steps with gradients of their own, strings and values in Python, under options that split the loss."""
+"""Test custom steps, strings and Python values under options that split the loss."""
 
 import warnings
 
@@ -82,7 +82,7 @@ def lengths():
 
 
 def curves(make, options, batch, wanted=None):
-    """The curves under options, which equal those of one device, and the warnings."""
+    """Return the curves under options, which equal those of one device, and the warnings."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         strategy = STRATEGY(mesh(data=2, stage=2), "batch:data", **options)

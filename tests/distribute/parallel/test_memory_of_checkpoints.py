@@ -1,4 +1,5 @@
-"""Writing and restoring checkpoints of a mesh takes less of the host's memory than one device's part and one array."""
+"""Test that writing and restoring checkpoints of a mesh needs less host memory than one device's
+part and one array."""
 
 import json
 import os
@@ -24,7 +25,7 @@ PART = 9 * ARRAY / 4
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_memory_while_checkpoints_are_written_and_restored():
-    # What is freed goes back to the system at once.
+    # Freed memory is returned to the system immediately.
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "MALLOC_MMAP_THRESHOLD_": "65536"}
     done = subprocess.run(
         [sys.executable, PROGRAM], env=environment, capture_output=True, text=True, timeout=1700
@@ -57,7 +58,7 @@ def test_arrays_in_files_are_written_sequentially(tmp_path, monkeypatch):
     path = checkpoint.write(str(tmp_path / "now"))
     assert len(alive) == 3 * len(weights)
     assert not any(alive)
-    # What a thread writes is what was there when it began.
+    # A thread writes the values at its start.
     later = tf.train.CheckpointOptions(enable_async=True)
     then = checkpoint.write(str(tmp_path / "then"), later)
     for variable in model.trainable_variables:

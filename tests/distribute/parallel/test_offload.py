@@ -1,4 +1,5 @@
-"""States and weights in the host's memory between steps: the same numbers, and what the devices are given."""
+"""Test states and weights in host memory between steps: equal numbers, and smaller arguments of
+devices."""
 
 import contextlib
 import errno
@@ -40,7 +41,7 @@ def kinds(values):
 
 
 def in_host(text):
-    """How many arguments and results of a compiled program lie in the host's memory."""
+    """Count the arguments and results of a compiled program in host memory."""
     entry = re.search(r"entry_computation_layout=\{\((.*?)\)->(.*)", text)
     return [part.count("S(5)") for part in entry.groups()]
 
@@ -139,7 +140,7 @@ ROWS = 4 * 16 * 4
             },
             2 * ROWS,
         ),
-        # What layers keep: of a block its input, what is behind tanh, and the slopes of that.
+        # Stored activations of a block: its input, the tanh results, and their slopes.
         ({"offload": {"activations": "block_1"}}, None),
     ],
 )
@@ -228,13 +229,13 @@ def test_slots_and_weights_in_files(options, weights, rng, tmp_path, monkeypatch
     optimizer, trained = model.optimizer, model.trainable_variables
     slots = [optimizer.get_slot(w, n) for w in trained for n in ("m", "v")]
     held = [v for v in (*slots, *trained) if v._held is not None]
-    # Of the last layer nothing is chosen by name; files have no names.
+    # No value of the last layer is selected by name; files have no names.
     assert len(held) == (len(slots) + len(trained) if weights else len(slots) - 4)
     assert not list(tmp_path.iterdir())
     moved = 6 * 4 * 4 * sum(map(part, held))
     files = strategy.files["optimizer"]
     assert (files.read_bytes, files.written_bytes) == (moved, moved)
-    # Each device's slots come two at a time, and go before the next come.
+    # Each device loads two slots at a time, and releases them before it loads the next.
     own = {id(s._held) for s in slots}
     order = [name for name, array, number in calls if number == 0 and array in own]
     assert order == (["_read_callback"] * 2 + ["_write_callback"] * 2) * (len(order) // 4)
@@ -274,7 +275,7 @@ def part(variable):
     [
         ({"data": 4}, {"recompute": "layer", "micro_batches": 2, "zero": 3}),
         ({"data": 2, "model": 2}, {"recompute": "layer"}),
-        # All that layers keep, of which some stays on the devices.
+        # All stored activations, some of which remain on the devices.
         ({"data": 1}, {}),
     ],
 )
@@ -297,7 +298,7 @@ def test_activations_in_files(sizes, options, rng, tmp_path):
     assert store.read_bytes == store.written_bytes == 6 * devices * moved
     if options:
         assert moved == 3 * 16 // sizes["data"] * 16 * 4
-    # With so many rows that activations count.
+    # With enough rows for activations to dominate.
     rows = [np.zeros((8192, n), "float32") for n in (16, 4)]
     less, more = (dtensor.explain(m, *rows).memory for m in (model, plain))
     assert less["temporaries"] < 0.9 * more["temporaries"], (less, more)
@@ -305,7 +306,7 @@ def test_activations_in_files(sizes, options, rng, tmp_path):
 
 
 class Again(tf.keras.Model):
-    """A layer in a loop, with an input of its own and one that is the same in every turn."""
+    """Define a looped layer with an input per iteration and a shared input."""
 
     def __init__(self):
         super().__init__()
@@ -352,7 +353,7 @@ def test_location_of_offloaded_values(tmp_path):
 
 
 def test_devices_that_do_not_reach_the_hosts_memory(monkeypatch):
-    """As those of some backends do not; it is said when the strategy is made."""
+    """Imitate a backend without host memory; the strategy reports it at creation."""
     mesh = dtensor.create_mesh({"data": 2}, devices=["CPU:0", "CPU:1"])
     memory = types.SimpleNamespace(kind="device")
     of_kind = type(mesh.jax_mesh.devices.flat[0])

@@ -32,7 +32,7 @@ def batch(rows):
 
 
 def in_stages(count, x, y, **options):
-    """A model of blocks in two stages, and what its step is."""
+    """Return a model of blocks in two stages, and the properties of its step."""
     strategy = pipelined(micro_batches=4, **options)
     model = compiled(blocks(count), strategy, loss="mse")
     return model, strategy.explain(model, x, y)
@@ -41,10 +41,10 @@ def in_stages(count, x, y, **options):
 def test_layers_that_are_computed_again_in_stages():
     x, y = batch(2048)
     (_, kept), (model, again) = (in_stages(4, x, y, recompute=r) for r in (None, "layer"))
-    # What is computed again as one is not cut.
+    # A block that is recomputed as a whole is not cut.
     assert [len(s.layers) for s in kept.pipeline.stages] == [4, 4]
     assert [len(s.layers) for s in again.pipeline.stages] == [2, 2]
-    # Two blocks' hidden rows lie in memory at the same time, or one's.
+    # The hidden rows of two blocks exist at the same time, or of one.
     hidden = 4 * HIDDEN * 2048 // 4
     fallen = kept.step.memory["temporaries"] - again.step.memory["temporaries"]
     assert 0.85 * hidden < fallen < 1.15 * hidden
@@ -101,7 +101,7 @@ def test_bytes_of_stages_in_parts(zero):
     expected = {
         "all-to-all": 0,
         "all-reduce": 2 * ring(0 if zero else weights, n) + losses,
-        # Weights come together before a step, or after it.
+        # Weights are gathered before a step, or after it.
         "all-gather": ring(weights, n) if zero else 0,
         "reduce-scatter": ring(weights, n) if zero else 0,
     }
@@ -113,7 +113,7 @@ def test_bytes_of_stages_in_parts(zero):
 
 
 def pairs():
-    """Blocks of two products, of which a rule divides what is between them."""
+    """Define blocks of two products; a rule divides the hidden axis between them."""
     widths = [32, 16] * 4
     return tf.keras.Sequential([tf.keras.Input([16]), *(LAYERS.Dense(w, "tanh") for w in widths)])
 
@@ -129,8 +129,9 @@ def test_weights_that_rules_divide_in_stages(schedule):
     x = np.random.default_rng(0).normal(size=(m * rows, 16)).astype("float32")
     step = strategy.explain(model, x, x).step
     ring = lambda size, devices: size * (devices - 1) // devices
-    # A stage has two blocks. A tick sums the outputs of each in its forward pass, once more in the backward pass, and
-    # there the gradients of each one's inputs. Weight passes send nothing, and compute no forward pass again.
+    # A stage has two blocks. A tick reduces the outputs of each in its forward pass, once more in
+    # the backward pass, and there the gradients of each block's inputs. Weight passes send nothing,
+    # and do not recompute the forward pass.
     ticks, blocks, edge = m + 2 * p - 2, 2, 4 * rows * 16
     sums = [c for c in step.collectives if c.axes == ("model",)]
     assert {c.kind for c in sums} == {"all-reduce"}
@@ -147,7 +148,8 @@ def test_weights_that_rules_divide_in_stages(schedule):
 
 
 def offloading(schedule, **options):
-    """A model of blocks in two stages whose states and weights, and what blocks keep, lie elsewhere; and its curve."""
+    """Return a model of blocks in two stages with offloaded states, weights and activations, and
+    its curve."""
     everything = ("optimizer", "parameters", "activations")
     strategy = pipelined(schedule, data=2, micro_batches=2, offload=everything, **options)
     x, y = batch(16)
@@ -183,7 +185,7 @@ def test_stages_with_states_weights_and_activations_in_files(schedule, options, 
         assert files.read_bytes == files.written_bytes == 3 * 4 * (parts + 2 * inputs)
     else:
         assert files.written_bytes > 3 * 4 * (parts + 2 * inputs)
-    # What was kept for one backward pass makes room for the next.
+    # Storage of one backward pass is reused by the next.
     assert max(p._size for p in strategy.scratch._device_files) <= 2
     assert strategy.explain(model, x, y).step.memory["to_files"] > 0
 
@@ -202,7 +204,7 @@ def test_accelerator_stages_move_offloaded_values():
 
 
 def gated():
-    """Slices what a rule divides."""
+    """Slice the values that a rule divides."""
     inputs = tf.keras.Input([16])
     x = LAYERS.Dense(64)(inputs)
     x = LAYERS.Lambda(lambda t: t[..., :32] * tf.sigmoid(t[..., 32:]))(x)

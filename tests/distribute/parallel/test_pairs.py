@@ -15,14 +15,14 @@ from distribute.launching import SOURCE
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 PROGRAM = Path(__file__).with_name("pairs_on_eight_devices.py")
-# So many at once write and read files, each for some of the options.
+# Each process tests some of the options; so many run at once.
 PROCESSES = 2
-# How far numbers may be apart, relative to the largest.
+# Tolerances, relative to the largest value.
 APART = {"sixteen bits": 2e-3}
 
 
 def reports(*arguments):
-    """What the program prints of each pair; compiled as plain code."""
+    """Return the program's output for each pair; compiled without optimization."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {tiers.PLAIN_FLAGS}"
     done = subprocess.run(
         [sys.executable, PROGRAM, *map(str, arguments)],

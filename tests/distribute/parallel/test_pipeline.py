@@ -11,7 +11,7 @@ import meshflow as tf
 dtensor = tf.experimental.dtensor
 layers = tf.keras.layers
 WORDS, LENGTH = 20, 6
-# The second micro-batch goes back first.
+# The backward pass of the second micro-batch is first.
 TABLE = [["0F0", "0F1", "0B1", "0B0"], ["1F0", "1F1", "1B1", "1B0"]]
 
 
@@ -115,7 +115,7 @@ def one_device():
         ("zero_bubble", 4, 2, 1),
         ("1f1b", 2, 4, 1),  # fewer micro-batches than stages
         pytest.param("1f1b", 8, 4, 1, marks=pytest.mark.soak),
-        pytest.param("1f1b", 1, 3, 1, marks=pytest.mark.soak),  # which no weight's axis divides
+        pytest.param("1f1b", 1, 3, 1, marks=pytest.mark.soak),  # divides no axis of the weights
         pytest.param("gpipe", 4, 2, 1, marks=pytest.mark.soak),
         pytest.param("classic_1f1b", 4, 2, 1, marks=pytest.mark.soak),
         pytest.param(TABLE, 2, 2, 1, marks=pytest.mark.soak),
@@ -129,7 +129,7 @@ def test_curves_equal_one_device(one_device, schedule, micro_batches, stage, dat
     same(curve(model, x, y, 20), expected)
     for found, wanted in zip(model.get_weights(), weights):
         np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
-    # Each device has its part of what can be divided.
+    # Each device has its part of divisible values.
     kernel = model.layers[1].kernel
     split = stage in (2, 4)
     assert kernel.layout.sharding_specs == (["stage", "unsharded"] if split else ["unsharded"] * 2)
@@ -228,7 +228,8 @@ def test_stored_residuals_avoid_recomputation(one_device):
         products[keep] = len(re.findall(r" = \S+ dot\(", report.step.text))
     # The first stage and those between have two layers each.
     assert products["inputs"] - products["residuals"] == 2 * 2
-    # A device holds one input and one gradient, and the inputs and results of two layers for 2 p - 1 micro-batches.
+    # A device holds one input and one gradient, and the inputs and results of two layers for 2 p -
+    # 1 micro-batches.
     edge = 32 // m * 16 * 4
     assert report.pipeline.held_bytes == (2 + 3 * (2 * p - 1)) * edge
     assert f"7 residuals kept ({report.pipeline.held_bytes:,} bytes)" in str(report)
@@ -293,7 +294,7 @@ def test_moving_averages_of_full_batches(options):
 
 
 def stages_of(model, strategy, x, y):
-    """The layers of each stage, found without compiling anything."""
+    """Return the layers of each stage, without compilation."""
     model._get_step("train").prepare((x, y))
     return [list(s.layers) for s in strategy.pipelined.make_report().stages]
 
@@ -433,7 +434,7 @@ def test_state_and_random_numbers_of_stages():
 
 
 class Power(layers.Layer):
-    """Computes with what it writes."""
+    """Define a layer that reads the variable it writes."""
 
     def build(self, shape):
         self.direction = self.add_weight("direction", [8], trainable=False, initializer="ones")
@@ -444,7 +445,7 @@ class Power(layers.Layer):
 
 
 class Counted(layers.Layer):
-    """Computes with what earlier steps left."""
+    """Define a layer that reads state of earlier steps."""
 
     def build(self, shape):
         self.seen = self.add_weight("seen", [8], trainable=False, initializer="ones")
@@ -466,7 +467,7 @@ def test_layers_that_compute_with_their_state_are_refused():
         ValueError, match=r"computes with the variable .*seen.*cannot be in a pipeline"
     ):
         compiled(make(Counted), pipelined(), loss="mse").fit(x, x[:, :1], verbose=0)
-    # What is only written before it is read is the same again.
+    # A variable that is written before it is read does not change results.
     model = compiled(make(Power), pipelined(), loss="mse")
     assert np.isfinite(model.fit(x, x[:, :1], verbose=0).history["loss"][0])
 

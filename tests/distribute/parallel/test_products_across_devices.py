@@ -1,4 +1,4 @@
-"""Products by rules: values of one device, bytes of the formulas, and nothing else sent."""
+"""Test products by rules: values of one device, bytes of the formulas, and no other collectives."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ def test_every_division_sends_the_bytes_of_its_formula():
     for name in ("1d", "heads"):
         assert found[name]["step"] == {"all-reduce": 4 * SHARE * ROWS}
     for name in ("split", "split heads"):
-        # As many bytes as with whole sequences.
+        # As many bytes as with unsplit sequences.
         both = {"all-gather": 2 * SHARE * ROWS, "reduce-scatter": 2 * SHARE * ROWS}
         assert found[name]["step"] == both
 

@@ -16,7 +16,7 @@ from distribute.parallel.test_pipeline import compiled, pipelined
 
 pytestmark = pytest.mark.timeout(1800)
 HERE = Path(__file__).parent
-# As in proofs_on_eight_devices.py, which makes devices when it is imported.
+# As in proofs_on_eight_devices.py, which creates devices on import.
 SINGLE = [
     *(
         "micro_batches",
@@ -39,7 +39,7 @@ TOGETHER = [
 
 
 def lines_of(program, *arguments):
-    """What a program of its own prints, as JSON; compiled as plain code."""
+    """Return the JSON output of a separate program; compiled without optimization."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {tiers.PLAIN_FLAGS}"
     done = subprocess.run(
         [sys.executable, HERE / program, *arguments],
@@ -93,7 +93,8 @@ def test_a_language_model_learns():
 @pytest.mark.soak
 @pytest.mark.parametrize("count", [256, 1024])
 def test_steps_are_compiled_for_many_devices(count):
-    """Each sends what theory says, whatever their number; the seconds stay few."""
+    """Test that each plan sends the theoretical bytes for any number of devices, within a few
+    seconds."""
     found = lines_of("on_many_devices.py", str(count))
     seconds, sent = found["1f1b"]
     p, m, edge, stage = 8, 16, 4 * 2 * 8, 4 * 8 * 8

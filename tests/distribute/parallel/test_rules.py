@@ -1,4 +1,4 @@
-"""Rules of named dimensions, the names that layers give, and what is refused before anything compiles."""
+"""Test rules of named dimensions, names of layers, and errors before compilation."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tables of pipelines: what they promise, and what is refused."""
+"""Test guarantees and errors of pipeline tables."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_table_round_trips_through_text(name, devices, micro_batches):
     table = resolve_schedule(name, devices, micro_batches)
     again = Schedule.from_csv(table.to_csv(), exact=True)
     np.testing.assert_array_equal(again.table, table.table)
-    # In order alone it takes no longer, and does the same.
+    # In-order execution takes the same time and has the same result.
     packed = Schedule.from_csv(table.to_csv())
     assert packed.ticks <= table.ticks
     assert set(packed.map_ticks()) == set(table.map_ticks())
@@ -62,7 +62,7 @@ def test_bubbles_are_those_of_theory(devices, micro_batches, chunks):
     assert (paired.ticks, gpipe.ticks) == (m + 2 * (p - 1), 2 * (m + p - 1))
     assert (paired.count_held_inputs(), gpipe.count_held_inputs()) == (min(m, 2 * p - 1), m)
     assert resolve_schedule("classic_1f1b", p, m).count_held_inputs() == min(m, p)
-    # Whole groups of p micro-batches.
+    # Complete groups of p micro-batches.
     several = resolve_schedule(f"interleaved:{chunks}", p, m * p)
     assert several.compute_bubble() == pytest.approx((p - 1) / (chunks * m * p + p - 1))
     assert resolve_schedule("forward", p, m).ticks == m + p - 1
@@ -87,7 +87,7 @@ def test_the_numbers_of_the_page():
 def test_weight_passes_fill_all_but_the_first_way_and_the_last(devices, more):
     p, m = devices, max(2 * (devices - 1), 1) + more
     table = resolve_schedule("zero_bubble", p, m)
-    # The last device cannot begin before p - 1 passes, so that nothing takes less.
+    # The last device cannot start before p - 1 passes, so this is the minimum.
     assert table.compute_bubble() == pytest.approx((p - 1) / (3 * m + p - 1))
     assert (table.ticks, table.count_held_inputs()) == (m + 2 * (p - 1), min(m, 2 * p - 1))
     assert build_columns(table).gradients <= min(m, 2 * p - 1)
@@ -103,7 +103,7 @@ def test_separate_weight_passes_are_never_slower(devices, micro_batches):
 @settings(max_examples=rounds(40, 500), deadline=None)
 @given(name=st.sampled_from([*TRAINING, "forward", "forward:2"]), **SIZES)
 def test_buffer_slots_are_not_overwritten_before_their_last_read(name, devices, micro_batches):
-    """Plays the columns as the loop does: every read finds the micro-batch that was meant."""
+    """Simulate the loop over columns: every read returns the intended micro-batch."""
     table = resolve_schedule(name, devices, micro_batches)
     columns = build_columns(table)
     inputs, gradients, done = {}, {}, 0

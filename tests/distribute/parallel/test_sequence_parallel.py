@@ -58,13 +58,13 @@ def test_values_and_gradients_are_those_of_the_definition(way, causal, mask, t, 
     seen = queries = None
     if mask:
         seen = jnp.asarray(rng.uniform(size=(2, t if mask == "full" else 1, s)) < 0.6)
-        # What comes first is padding, so that some queries see nothing.
+        # The first positions are padding, so some queries attend to nothing.
         seen = seen.at[0, :, :3].set(False)
         queries = jnp.asarray(rng.uniform(size=(2, t)) < 0.8)
     what = AttentionOptions(causal, 0.0, 5)
     given = jnp.asarray(rng.normal(size=(2, t, 4, 6)))
     if mask:
-        # Queries that see nothing have a gradient by the values alone.
+        # Queries that attend to nothing have gradients only by the values.
         past = jnp.arange(t)[:, None] >= jnp.arange(s) if causal else True
         some = queries & (seen & past).any(-1)
         assert not bool(some.all())
@@ -102,7 +102,7 @@ def test_dropout_of_weights(way, rng):
     keep, *both = run(q, k, v)
     for found, expected in zip(*both, strict=True):
         assert_close(found, expected, 1e-9, 1e-9)
-    # Weights are dropped or divided by what is left, each by itself.
+    # Each weight is dropped, or divided by the keep probability, independently.
     keep = np.asarray(keep)
     assert (np.isclose(keep, 0) | np.isclose(keep, 1 / 0.6)).all()
     assert 0.45 < (keep > 0).mean() < 0.75
@@ -148,7 +148,7 @@ def test_memory_grows_linearly_with_the_sequence():
         return compiled.memory_analysis().temp_size_in_bytes
 
     short, long = temporaries(2048), temporaries(8192)
-    # All scores would take 1 GB.
+    # The complete scores would need 1 GB.
     assert long < 4.5 * short < 20e6
 
 

@@ -109,7 +109,7 @@ def test_variables_outside_of_steps(tmp_path):
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(path)
     expected, values = fit(model), model.get_weights()
     fresh = compiled(mlp, pipelined(micro_batches=2), optimizer=adam(), loss="mse")
-    # Before the first step, variables have arrays of their own.
+    # Before the first step, variables have separate arrays.
     fresh.optimizer.build(fresh.trainable_variables)
     for other in (model, fresh):
         tf.train.Checkpoint(model=other, optimizer=other.optimizer).read(path)
@@ -139,7 +139,7 @@ def test_variables_outside_of_steps(tmp_path):
     for other in (model, plain):
         make_step(other)()
     assert_close(model.get_weights(), plain.get_weights())
-    # Another optimizer cannot update weights in rows; frozen ones are in a row of their own.
+    # Other optimizers cannot update weights in rows; frozen weights have a separate row.
     for other in (model, plain):
         other.layers[0].trainable = False
         other.compile(OPTIMIZERS.Adafactor(1e-2), "mse")

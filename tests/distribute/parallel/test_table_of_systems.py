@@ -16,12 +16,12 @@ FOLDER = ROOT / "docs/large_models"
 FORMULAS = (FOLDER / "reference.md").read_text()
 OTHER_SYSTEMS = (FOLDER / "from_other_systems.md").read_text()
 HEAD = "| System | Options | Bytes sent | Bytes held | Test |\n"
-# What the table leaves open.
+# Cells that the table leaves empty.
 OPEN = {"m": 4, "n": 2, "tf": tf}
 
 
 def rows():
-    """Yield the cells of each row; "as above" stands for the files of the previous row."""
+    """Yield the cells of each row; "as above" means the files of the previous row."""
     files = []
     tables = [table.partition("\n\n")[0] for table in FORMULAS.split(HEAD)[1:]]
     for line in (line for table in tables for line in table.splitlines()[1:]):
@@ -65,7 +65,7 @@ def test_documented_settings_are_accepted_and_tested(said, cells, files, tmp_pat
     if "plan" in choices:
         assert choices == {"plan": "auto", "rules": choices["rules"]}
     else:
-        # Of size one: names and kinds are what is looked at.
+        # Size one: only names and kinds are checked.
         device = [tf.config.list_logical_devices("CPU")[0].name]
         mesh = tf.experimental.dtensor.Mesh(names, np.zeros([1] * len(names), int), [0], device)
         tf.distribute.MeshStrategy(mesh, **choices)
@@ -94,7 +94,7 @@ def becomes(head):
     return dict.fromkeys(code for _, said in cells for code in re.findall(r"`(.*?)`", said))
 
 
-# What stands for the reader's own, and for what is left out.
+# Placeholders for the reader's names, and for omitted parts.
 PLACES = {
     "experts": 4,
     "hidden": 8,

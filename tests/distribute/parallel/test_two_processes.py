@@ -24,7 +24,7 @@ def test_two_processes_equal_one_device(tmp_path):
     fit = {"batch_size": 16, "shuffle": False, "verbose": 0}
     wanted = model.fit(x, y, epochs=3, **fit).history["loss"]
     np.testing.assert_allclose(curves, [wanted, wanted], rtol=1e-5)
-    # What both have written goes on here.
+    # Files written by both processes are loaded here.
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).read(f"{tmp_path}/checkpoint")
     np.testing.assert_allclose(model.fit(x, y, **fit).history["loss"], wanted[2:], rtol=1e-5)
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).read(f"{tmp_path}/of_files")
@@ -37,7 +37,8 @@ def test_two_processes_equal_one_device(tmp_path):
         states = 4 * 2 * 3 * 4 * (16 * 32 + 32 + 32 * 8 + 8) // 2
         kept = 4 * 4 * 16 * (16 + 32) // 2
         assert (read, written) == (states + kept, states + kept)
-    # Gradients in few bits, and AdaScale's gains, are those of as many devices in one process.
+    # Compressed gradients, and AdaScale's gains, equal those of the same number of devices in one
+    # process.
     wanted = in_few_bits(mesh(node=2, data=2))
     assert wanted["gain"][-1] > 1
     for *_, curves in found:

@@ -1,4 +1,4 @@
-"""Backward passes in two parts: nothing twice, and little kept."""
+"""Test backward passes in two parts: no repeated computation, and little memory."""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ def operands(rng):
 
 
 def test_weights_without_consumers():
-    """Their gradients are zeros, which nobody has to keep."""
+    """Test weights with zero gradients, which need no storage."""
     x, kernel, other = jnp.ones((4, 8)), jnp.ones((8, 8)), jnp.ones((8, 3))
 
     def both(x, kernel, other):
@@ -62,7 +62,7 @@ def products(closed):
 def test_both_parts_together_are_the_backward_pass(operands):
     halves = split_backward(backward, operands, [False, False, *[True] * 8], 2)
     waited, early, kept = halves.run_first(operands)
-    # What arrived is not there any more when the second part runs.
+    # The received value is overwritten before the second part runs.
     gone = [jnp.full_like(v, np.nan) for v in operands[:2]]
     late = halves.run_second([*gone, *operands[2:]], kept)
     expected = backward(*operands)
@@ -85,7 +85,7 @@ def test_nothing_is_computed_twice(operands):
     assert products(halves.second) == 2 * ROWS * WIDTH * (2 * HIDDEN + 2 * WIDTH)
     # A table that is looked up in has its gradient at once, and a loop its weight's.
     assert halves.early == (4, 5)
-    # Inputs and outputs' gradients of four products, each of them once, and what is small.
+    # Inputs and output gradients of four products, each once, and small values.
     activations = ROWS * (2 * WIDTH + 2 * HIDDEN + 4 * WIDTH) * 4
     small = 2 * HIDDEN * 4
     assert sum(map(count_bytes, halves.residuals)) <= activations + small

@@ -36,7 +36,7 @@ def mlp():
 
 
 def trained(make, strategy=None, batch=None, steps=6, fit=None, **compiled):
-    """A model trained by `fit`, and the curves of what it reports."""
+    """Train a model by `fit`, and return its reported curves."""
     tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(1)
     x, y, *weights = batch or data()
@@ -55,7 +55,8 @@ def trained(make, strategy=None, batch=None, steps=6, fit=None, **compiled):
 
 
 def in_few_bits(over):
-    """The curve, with gains, of a model whose gradients of 8,192 weights are sent in few bits, and small ones whole."""
+    """Return the curve and gains of a model with compressed gradients of 8,192 weights and
+    uncompressed small ones."""
     strategy = tf.distribute.MeshStrategy(over, "batch:node+data", compress="int8")
     x, y = data(inputs=64, outputs=128)
     layer = lambda: tf.keras.Sequential([tf.keras.Input([64]), LAYERS.Dense(128)])

@@ -1,4 +1,4 @@
-"""Connections of one machine, for tests of what processes of a job say to each other."""
+"""Provide connections on one machine, for tests of messages between processes of a job."""
 
 import socket
 import threading

@@ -50,7 +50,8 @@ def decide(server, attempt, ballot):
 def test_servers_complete_an_attempt_together(servers):
     assert [s.stage(push(0, 1.0), (0, 0)) for s in servers] == [None, None]
     decide(servers[0], 0, (0, 0))
-    # The worker dies here. Another one has other numbers, and hears that they come too late.
+    # The worker is killed here. Another worker has other numbers, and is told that they are too
+    # late.
     assert [s.stage(push(1, 10.0), (0, 1)) for s in servers] == [CompletedAttempt(0, {}), None]
     repeated = [decide(s, 0, (0, 1)).repeated for s in servers]
     assert repeated == [True, False]
@@ -68,7 +69,7 @@ def test_late_worker_is_refused(servers):
     for server in servers:
         assert decide(server, 1, (0, 1)).refused is None
     assert values(servers) == [10.0, 10.0]
-    # With a ballot of the next round the first one hears what was done.
+    # With a ballot of the next round, the first worker learns the result.
     assert servers[0].stage(push(0, 1.0), (1, 0)) == CompletedAttempt(1, {})
     assert values(servers) == [10.0, 10.0]
 
@@ -95,7 +96,7 @@ def test_servers_without_a_part_record_the_attempt(servers):
 
 @pytest.fixture
 def told(servers):
-    """What servers are told: which of them, and by which method."""
+    """Record messages to servers: which server, and which method."""
     found = []
     for server in servers:
         for name in ("stage", "exchange"):
@@ -147,7 +148,7 @@ def test_first_server_knows_the_parts_of_others(servers):
     # Another one has other numbers, and writes on the first server only.
     _, repeated = ServerClient(servers).push(CLOSURE, 1, 0, [push(1, 10.0), None])
     assert repeated and values(servers) == [1.0, 2.0]
-    # The first one stood still, and goes on.
+    # The first worker was suspended, and continues.
     assert exchange(push(0, 2.0), PullRequest()).repeated and values(servers) == [1.0, 2.0]
 
 
@@ -174,14 +175,16 @@ def test_attempt_for_one_server_finishes_an_earlier_attempt(servers):
     for server in servers:
         server.stage(push(1, 10.0), (0, 1))
     decide(servers[0], 1, (0, 1))
-    # The other attempt's worker dies here. This one has something for the first server only, which has done its part.
+    # The other attempt's worker is killed here. This worker has a part only for the first server,
+    # which is done.
     _, repeated = ServerClient(servers).push(CLOSURE, 0, 0, [push(0, 1.0), None])
     assert repeated and values(servers) == [10.0, 10.0]
 
 
 def test_servers_killed_between_two_parts_complete_them(tmp_path):
     class Dying:
-        """A server that is killed before it does a message, or before it answers, and begins again."""
+        """Simulate a server that is killed before it processes a message, or before it replies, and
+        restarts."""
 
         def __init__(self, number):
             self.folder, self.deaths = str(tmp_path / str(number)), []
@@ -215,7 +218,7 @@ def test_servers_killed_between_two_parts_complete_them(tmp_path):
         servers[0].deaths, servers[1].deaths = [first, both], [second, both]
         total += closure
         parts = [Push(closure, adds={1: np.full(2, closure, np.float32)}) for _ in servers]
-        # The first attempt stands still after the first server's part, sometimes.
+        # The first attempt is sometimes suspended after the first server's part.
         if closure % 2:
             known = dataclasses.replace(parts[0], others={1: parts[1]})
             servers[0].exchange(known, PullRequest(), 0)
@@ -230,7 +233,8 @@ def test_late_worker_completes_the_later_attempt(servers):
     for server in servers:
         server.stage(push(1, 10.0), (0, 1))
     decide(servers[1], 1, (0, 1))
-    # Here the other attempt's worker stands still: this one is refused, asks, and goes on with it.
+    # Here the other attempt's worker is suspended: this worker is refused, queries the state, and
+    # completes the attempt.
     _, repeated = ServerClient(servers).push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 1.0)])
     assert repeated and values(servers) == [10.0, 10.0]
 

@@ -1,4 +1,4 @@
-"""Closures on workers of parameter servers, in one process: what they read, write, return and raise."""
+"""Test closures on workers of parameter servers, in one process: reads, writes, results and errors."""
 
 import threading
 
@@ -197,7 +197,7 @@ def test_error_reaches_join_and_fetch_and_cancels_pending_closures():
     for value in waiting:
         with pytest.raises(tf.errors.CancelledError, match="another one has failed"):
             value.fetch()
-    # It is raised once; afterwards work goes on.
+    # It is raised once; afterwards closures run again.
     coordinator.join()
     assert coordinator.fetch(coordinator.schedule(lambda: 3)) == 3
 
@@ -293,11 +293,11 @@ def test_error_names_variables_local_to_the_coordinator():
 
 
 class Dying:
-    """A cluster some of whose workers die, before or after a closure was run.
+    """Simulate a cluster some of whose workers die, before or after a closure runs.
 
     Args:
-      cluster: the cluster.
-      deaths: what happens to each call in turn; afterwards nothing does.
+        cluster: the cluster.
+        deaths: the event of each call in turn; later calls have none.
     """
 
     def __init__(self, cluster, deaths):

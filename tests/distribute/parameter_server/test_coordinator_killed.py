@@ -1,4 +1,5 @@
-"""A coordinator that is killed: its processes end, and another one goes on from the last checkpoint."""
+"""Test a coordinator that is killed: its processes exit, and a new one continues from the last
+checkpoint."""
 
 import os
 import subprocess

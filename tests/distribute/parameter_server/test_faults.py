@@ -58,7 +58,8 @@ def ended(pids):
 
 
 def trained_for(seconds, coordinator, step, disturb, every):
-    """How many closures were scheduled while something happened every so many seconds."""
+    """Return the number of scheduled closures while an event happens at a fixed interval in
+    seconds."""
     x, total, until = tf.ones([100_000]), 0, time.monotonic() + seconds
     due = time.monotonic() + every
     while time.monotonic() < until:
@@ -106,7 +107,7 @@ def test_a_random_worker_is_killed_every_two_seconds(strategy):
     check(total)
     told = coordinator.statistics()
     print(f"{total} closures, {told}")
-    assert told["preemptions"] >= 3  # starting another takes longer than 2 s
+    assert told["preemptions"] >= 3  # starting a new one takes longer than 2 s
     # Memory shared with processes that are gone is gone too.
     assert set(os.listdir("/dev/shm")) <= names
     assert segments(strategy.cluster.get_pid("ps", 0)) < 60

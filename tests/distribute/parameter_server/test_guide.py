@@ -25,7 +25,7 @@ def test_in_one_process(tmp_path):
 
 
 def started(folder, cluster=None, kind=None, index=0):
-    """One process that runs the program; a task of a cluster where one is given."""
+    """Run the program in one process, or as a task of a cluster."""
     extra = {}
     if cluster is not None:
         task = {"type": kind, "index": index}
@@ -69,5 +69,5 @@ def test_on_ray(tmp_path):
     pytest.importorskip("ray")
     output = started(tmp_path).communicate(timeout=400)[0]
     assert "done\n" in output, output
-    # Ray's processes ended because they were told to.
+    # Ray's processes ended on request.
     assert "died or was killed" not in output

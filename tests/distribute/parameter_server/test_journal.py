@@ -1,4 +1,4 @@
-"""What a server writes down, and what it makes of it when it begins again."""
+"""Test the journal of a server, and its replay after a restart."""
 
 import contextlib
 import itertools
@@ -64,7 +64,7 @@ def test_unfinished_record_is_ignored(tmp_path, caplog):
     # Both kinds of damage, in the header and throughout the record.
     ends = [*range(before, before + 24), *range(before + 24, len(data), rounds(61, 1))]
     for end in ends:
-        # A file system may have made the file longer, and have lost what was to be in it.
+        # A file system may have extended the file without its new contents.
         log.write_bytes(data[:end] if end % 2 else data[:before] + bytes(end - before))
         assert recovered(tmp_path)[1] == ["whole"]
         assert (f"offset {before}" in caplog.text) == (end > before)
@@ -111,7 +111,7 @@ def test_leftovers_of_a_snapshot_are_removed(tmp_path):
     journal = Journal(tmp_path)
     list(journal.recover())
     journal.write_snapshot("whole")
-    # Killed before it had removed what was before, and in the next one.
+    # Killed before it removed the old files, and once more in the next snapshot.
     for name in ("snapshot.1", "log.1", "partial.3", "log.3"):
         (tmp_path / name).write_bytes(b"")
     assert recovered(tmp_path) == ("whole", [])
@@ -202,7 +202,7 @@ def test_resumed_process_changes_nothing(tmp_path, turn):
     later = []
 
     def take_over():
-        # A snapshot by the first process may take the place of its records.
+        # A snapshot by the first process may replace its records.
         later.append(opened(tmp_path))
         later[0].append("second")
         later[0].check_ownership()
@@ -218,7 +218,7 @@ def test_resumed_process_changes_nothing(tmp_path, turn):
         take_over()
     with pytest.raises(FencedError):
         journal.check_ownership()
-    # It writes more, which nobody is told of.
+    # It writes more, which is not acknowledged.
     with contextlib.suppress(FencedError):
         journal.append("too late")
         journal.write_snapshot(["too late"])
@@ -234,7 +234,7 @@ def test_resumed_process_changes_nothing(tmp_path, turn):
 
 
 def test_killed_and_suspended_processes_lose_nothing(tmp_path):
-    """Random histories of processes: what was acknowledged is found in order, once."""
+    """Test random histories of processes: acknowledged records are found in order, once."""
     for seed in range(rounds(30, 2000)):
         generator = random.Random(seed)
         folder = tmp_path / str(seed)
@@ -318,7 +318,7 @@ def test_restarted_server_continues(tmp_path, monkeypatch, least):
     after, values = server["read"]((1,))
     assert after == clock
     np.testing.assert_array_equal(values[1], np.full(4, 191.0))
-    # What was done before is known, and is not done again.
+    # Earlier calls are known, and are not repeated.
     assert server["exchange"](Push(19, adds={1: np.ones(4, np.float32)}), PullRequest(), 0).repeated
     server["write"](1, np.ones(4, np.float32), True, 1)
     np.testing.assert_array_equal(server["read"]((1,))[1][1], np.full(4, 191.0))
@@ -333,7 +333,7 @@ def test_repeated_coordinator_call_is_not_applied_after_later_calls(tmp_path):
     server, zeros = service(), np.zeros(4, np.float32)
     server["create"](1, zeros, "v", None, 1)
     server["write"](1, np.ones(4, np.float32), True, 2)
-    # The connection of the first call was lost, and the server executes what had arrived on it.
+    # The connection of the first call was lost, and the server executes the calls that had arrived.
     server["create"](1, zeros, "v", None, 1)
     server["adopt"](1, b"not an optimizer", 1)
     np.testing.assert_array_equal(server["read"]((1,))[1][1], np.ones(4))

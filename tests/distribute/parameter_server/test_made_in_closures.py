@@ -1,4 +1,5 @@
-"""What closures make: variables that all workers share, made once, and those of one closure alone."""
+"""Test objects created in closures: variables shared by all workers, created once, and variables of
+one closure."""
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import meshflow as tf
 
 @pytest.fixture(scope="module", params=["threads", "processes"])
 def strategy(request):
-    # On a crowded machine processes begin slowly.
+    # On a loaded machine, processes start slowly.
     made = tf.distribute.ParameterServerStrategy(
         engine=request.param, workers=2, servers=2, patience=600.0
     )
@@ -56,7 +57,7 @@ def test_first_closure_builds_the_model(strategy, coordinator, compiled):
     if compiled:
         step, evaluate = tf.function(step), tf.function(evaluate)
     iterator = iter(coordinator.create_per_worker_dataset(data))
-    # Nobody knows which of them comes first.
+    # Their order is unspecified.
     for _ in range(4):
         coordinator.schedule(step, args=(iterator,))
         coordinator.schedule(evaluate, args=(tf.ones([2, 3]),))

@@ -1,4 +1,4 @@
-"""How closures are run: how far workers may be apart, who joins and leaves, what is sent, what is told."""
+"""Test options of closures: staleness, joining and leaving workers, messages, reports."""
 
 import threading
 import time
@@ -71,7 +71,7 @@ def test_idle_worker_does_not_block_others():
     for _ in range(5):
         gate.enter(0)
         gate.leave(0, finished=True)
-    gate.enter(1)  # begins where the others are
+    gate.enter(1)  # starts at the position of the others
     gate.leave(1, finished=True)
     gate.enter(0)
 
@@ -88,7 +88,7 @@ def test_staleness_is_bounded_and_reported(most):
     assert told["closures"] == 30
     assert float(w[0]) == -30.0
     if most is not None:
-        # Of two others, each may finish so many closures more, and the ones that they were at.
+        # Each of the two others may finish this number of closures more, and their current ones.
         assert told["max_staleness"] <= 2 * (2 * most + 1)
     assert told["staleness"] <= told["max_staleness"]
 
@@ -141,7 +141,7 @@ def test_a_straggler_is_run_by_another_worker_and_counts_once():
     assert float(w[0]) == -11.0
 
 
-# ---- what is sent --------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------
 
 
 def test_half_of_the_bytes_do():
@@ -176,7 +176,7 @@ def test_unknown_compressions_are_refused(wrong):
         strategy_of(compression=wrong)
 
 
-# ---- what is told --------------------------------------------------------------------------
+# ---- reports -------------------------------------------------------------------------------
 
 
 def test_schedule_waits_for_room():

@@ -1,4 +1,5 @@
-"""Closures that go on with what they have trained: several steps at a time, and values after a step."""
+"""Test closures that continue with trained values: several steps at a time, and values after a
+step."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Partitioners give TensorFlow's numbers, and answers that cannot be meant are refused."""
+"""Test that partitioners return TensorFlow's numbers, and that invalid results are refused."""
 
 import json
 import pathlib

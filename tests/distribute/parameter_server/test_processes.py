@@ -1,4 +1,4 @@
-"""Servers and workers in processes of their own: what survives when they are killed."""
+"""Test servers and workers in separate processes: state that survives kills."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ def strategy():
 def coordinator(strategy):
     made = tf.distribute.coordinator.ClusterCoordinator(strategy)
     yield made
-    # Whoever was killed has been replaced for the next test.
+    # Wait until killed processes have been replaced for the next test.
     made.join()
 
 
@@ -231,7 +231,7 @@ def test_missing_references_fail_only_on_use(strategy, coordinator):
 
 
 class Refusal(Exception):
-    """An exception whose constructor does not take what it gives to `Exception`."""
+    """Define an exception whose constructor does not accept the arguments of `Exception`."""
 
     def __init__(self, what, count):
         super().__init__(f"{what} is refused {count} times")
@@ -279,7 +279,7 @@ def test_bad_results_arguments_and_datasets_are_named(strategy, coordinator):
         schedule()
         with pytest.raises(kind or tf.errors.InvalidArgumentError, match=message):
             coordinator.join()
-    # What could not be answered was not done either.
+    # Calls without an answer were not executed.
     assert int(total) == 0
 
 

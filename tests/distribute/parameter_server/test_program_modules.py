@@ -1,4 +1,4 @@
-"""Programs of several modules, of which one has the strategy."""
+"""Test programs of several modules, one of which has the strategy."""
 
 import sys
 import types
@@ -47,7 +47,7 @@ def test_closures_of_such_a_module_run_in_other_processes():
         program.coordinator.schedule(program.step)
     program.coordinator.join()
     assert program.coordinator.schedule(program.Counting().read).fetch() == -6.0
-    # A worker does not begin a cluster.
+    # A worker does not start a cluster.
     program.coordinator.schedule(lambda: tf.distribute.ParameterServerStrategy(engine="processes"))
     with pytest.raises(tf.errors.FailedPreconditionError, match="a cluster of its own"):
         program.coordinator.join()

@@ -1,4 +1,4 @@
-"""What a worker in another process is sent, and what it keeps of that."""
+"""Test messages to a worker in another process, and its cache."""
 
 import functools
 
@@ -19,7 +19,7 @@ def test_repeated_function_is_cached_among_many(monkeypatch):
     service._configure([], 1, ClosureOptions())
 
     def sent(function):
-        """Whether a call brings a function, which the worker then calls."""
+        """Return whether a call sends a function, which the worker then calls."""
         request = book.make_request(Call(0, function, (), {}), strategy)
         assert service._call(request).function() == function()
         book.mark_received(request)

@@ -1,4 +1,5 @@
-"""Memory that two processes share: arrays arrive whole, memory is used again, nothing is left."""
+"""Test memory shared by two processes: arrays arrive completely, memory is reused, and no segment
+remains."""
 
 import functools
 import gc
@@ -74,7 +75,7 @@ def test_received_arrays_are_put_on_devices_without_a_copy(wires):
         seen = b.receive()
         array = transfers.to_device(seen)
         assert array.unsafe_buffer_pointer() == seen.ctypes.data
-        # The device array alone keeps the memory.
+        # Only the device array refers to the memory.
         seen = None
         gc.collect()
         assert any(s.is_used for s in segments_of(a))
@@ -115,7 +116,8 @@ def test_device_results_are_sent_without_a_copy(wires, kernels):
     for _ in range(2):
         a.send(made)
         seen.append(b.receive())
-    # The second one has a segment of its own: the first to be let go of would free it for both.
+    # The second array has a separate segment: otherwise, releasing the first would free it for
+    # both.
     first, second = segments_of(a)
     assert first.address == made.unsafe_buffer_pointer()
     assert first.is_used and second.is_used and not a.can_share(made) and not a.is_free(made)
@@ -162,7 +164,8 @@ def test_values_of_a_worker_are_unchanged_by_requests_of_others(kernels, compile
         VariableRows(np.full((2, 300), 5.0, np.float32), np.arange(2)),
     )
     by_rows = OptimizerStep(2, (1,), (rows,))
-    # The first ones of their kind are compiled, and a value may be made by a thread that has no segment.
+    # The first ones of their kind are compiled, and a value may be created by a thread without a
+    # segment.
     for again in range(20):
         first["exchange"](Push(next(numbers), steps=[by_rows]), PullRequest(), 0)
         seen = asked(first, ends[0], PullRequest(known=(1,)), sets={1: ones})
@@ -172,7 +175,7 @@ def test_values_of_a_worker_are_unchanged_by_requests_of_others(kernels, compile
     # It asks for the changes since then too.
     asked(second, ends[1], PullRequest(unknown=(1,)))
     asked(first, ends[0], PullRequest(unknown=(1,)))
-    # What the worker makes of it is its own.
+    # The worker's results belong to it.
     own = {1: transfers.to_device(seen)}
     _replace_rows(own, 1, VariableRows(rows.values, rows.indices))
     np.testing.assert_array_equal(np.asarray(own[1])[:3, 0], [5, 5, 1])
@@ -202,7 +205,7 @@ def test_dense_updates_are_written_into_shared_memory(kernels, monkeypatch):
     (program,) = service._server._programs.values()
     captured = [c._value for c in program.traced.captures]
     assert library.RENEW in program.lower([gradient], captured).as_text()
-    # Each is still what it was when it was sent.
+    # Each still has the value that was sent.
     for number, value in enumerate(seen, 1):
         np.testing.assert_array_equal(value, -0.5 * number * gradient)
 
@@ -245,13 +248,13 @@ def test_free_segments_of_a_lost_connection_are_not_reused(wires, kernels):
     del first
     again = spares.get(*about)
     assert again.unsafe_buffer_pointer() == address
-    # The server is killed while it reads that, and begins again.
+    # The server is killed while it reads this value, and restarts.
     lost, others = server.connection, pair()
     server.connection = others[0]
     spares.put(server, again)
     del again
     assert others[0].can_share(spares.get(*about)) and all(s.is_free for s in segments_of(lost))
-    # What lies in no such memory is kept with any connection.
+    # Arrays outside of shared memory survive any connection.
     small = transfers.transfer(np.zeros(3, np.float32))
     spares.put(server, small)
     assert spares.get(server, (3,), np.dtype(np.float32)) is small
@@ -320,6 +323,6 @@ def test_memory_that_may_shrink_is_refused(wires):
     with pytest.raises(ValueError, match="may shrink"):
         b._incoming.map_array(1, 100, shrinks)
     os.close(shrinks)
-    # A number that was never given out is no reason to wait.
+    # An unissued number is no reason to wait.
     with pytest.raises(ConnectionLostError):
         b._receive_array(100, 77, iter(()))

@@ -122,7 +122,7 @@ def clicks(rows, count=256, seed=0):
 
 
 def test_a_wide_and_deep_model_with_a_large_table(strategy, tmp_path):
-    # A million rows hold three GB, with slots and copies.
+    # A million rows need three GB, with slots and copies.
     rows = rounds(100_000, 1_000_000)
     with strategy.scope():
         model = wide_and_deep(rows, 64)
@@ -131,7 +131,7 @@ def test_a_wide_and_deep_model_with_a_large_table(strategy, tmp_path):
     before = table[:200].numpy()
     history = model.fit(clicks(rows).repeat(), epochs=8, steps_per_epoch=16, verbose=0)
     assert history.history["loss"][-1] < 0.8 * history.history["loss"][0]
-    # Rows that nobody looked up are as they were.
+    # Rows without lookups are unchanged.
     np.testing.assert_array_equal(table[1:200], before[1:])
     assert (table[0] != before[0]).numpy().any()
     found = model.predict(clicks(rows), verbose=0)
@@ -200,7 +200,7 @@ def test_saved_models_with_tables_are_loaded_in_and_out_of_scopes(strategy, cut,
         loaded.grow()
         np.testing.assert_array_equal(loaded.table.numpy(), values + 2.0)
     assert all(v.device.startswith("/job:ps/") for v in loaded.table.variables)
-    # What a function of a file writes in closures is written on the servers.
+    # Writes by functions of a file in closures are made on the servers.
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     coordinator.schedule(tf.function(lambda: loaded.grow()))
     coordinator.join()

@@ -1,6 +1,7 @@
-"""Processes that are suspended: others take their place, and when they continue they change nothing.
+"""Test processes that are suspended: others replace them, and they change nothing when they
+continue.
 
-Here the launcher cannot kill them, as on another machine that is not reached.
+Here the launcher cannot kill them, as on an unreachable machine.
 """
 
 import functools
@@ -20,7 +21,7 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import place
 
 
 class Unreachable(LocalProcesses):
-    """Processes of which the suspended ones survive."""
+    """Manage processes of which the suspended ones survive."""
 
     def __init__(self, *args):
         super().__init__(*args)

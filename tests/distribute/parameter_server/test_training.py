@@ -1,4 +1,4 @@
-"""Training on parameter servers, in one process: what optimizers and metrics do there."""
+"""Test training on parameter servers, in one process: behaviour of optimizers and metrics."""
 
 import numpy as np
 import pytest
@@ -166,7 +166,7 @@ def test_two_optimizers_train_in_one_closure():
     assert (int(first.iterations), int(second.iterations)) == (2, 1)
 
 
-# ---- what cannot be ------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------
 
 
 def failing(step, strategy):

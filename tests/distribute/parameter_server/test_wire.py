@@ -1,4 +1,4 @@
-"""Calls between the processes of a job, and what their callers hear."""
+"""Test calls between processes of a job, and the errors at their callers."""
 
 import threading
 
@@ -13,7 +13,7 @@ from meshflow.distribute.parameter_server.transport.connection import (
 
 
 class NotThere(Exception):
-    """What another process cannot make of a pickle."""
+    """Return pickles that another process cannot load."""
 
 
 def refuse():
@@ -21,7 +21,7 @@ def refuse():
 
 
 class Unknown:
-    """What can be pickled, and not unpickled."""
+    """Define objects that can be pickled, but not unpickled."""
 
     def __reduce__(self):
         return refuse, ()

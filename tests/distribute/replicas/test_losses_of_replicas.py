@@ -1,4 +1,4 @@
-"""Losses and metrics in `Strategy.run`: what counts once, and what each replica has its share of."""
+"""Test losses and metrics in `Strategy.run`: shared values, and values of each replica."""
 
 import numpy as np
 import pytest

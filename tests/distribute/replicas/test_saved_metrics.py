@@ -34,7 +34,7 @@ class Elementwise(Reporting):
 
 
 class Counting(layers.Layer):
-    """Layer that updates a metric and a variable with layouts in a function of its own."""
+    """Define a layer that updates a metric and a variable with layouts in a separate function."""
 
     def build(self, input_shape):
         self.calls = tf.Variable(
@@ -53,7 +53,7 @@ class Counting(layers.Layer):
 
 
 class Root(layers.Layer):
-    """Layer with a metric of squares, which is called as a metric."""
+    """Define a layer with a metric of squares, which it calls."""
 
     def build(self, input_shape):
         self.size = tf.keras.metrics.MeanTensor(shape=input_shape[1:])

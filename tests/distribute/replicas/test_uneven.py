@@ -1,4 +1,4 @@
-"""Replicas whose arguments have different shapes: the last batch of a dataset."""
+"""Test replicas with arguments of different shapes: the last batch of a dataset."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def train(strategy, compiled, batch=8):
         mean = tf.keras.metrics.Mean()
 
     def replica(x, y):
-        # As many scripts do, scaled by a fixed global batch size.
+        # As in many scripts, scaled by a fixed global batch size.
         with tf.GradientTape() as tape:
             each = entropy(y, model(x, training=True))
             loss = tf.nn.compute_average_loss(each, global_batch_size=batch)

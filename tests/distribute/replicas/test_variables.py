@@ -1,4 +1,4 @@
-"""Variables of strategies: what each replica has, and how what replicas write becomes one value."""
+"""Test variables of strategies: values of replicas, and the aggregation of their writes."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_copies_of_a_mirrored_variable(strategy):
 
 def test_replica_values_of_a_sync_on_read_variable(strategy):
     v = on_read(strategy, 1.0, SUM)
-    # Every replica starts with the initial value; what is assigned from outside is shared out.
+    # Every replica starts with the initial value; values assigned from outside are divided.
     assert [float(p) for p in v.values] == [1.0, 1.0] and float(v) == 2.0
     v.assign(3.0)
     assert [float(p.read_value()) for p in strategy.experimental_local_results(v)] == [1.5, 1.5]

@@ -1,4 +1,5 @@
-"""TPUs: a script on eight virtual ones, topologies, which cores a replica takes, and none at all."""
+"""Test TPUs: a script on eight virtual ones, topologies, cores of replicas, and machines without
+TPUs."""
 
 import json
 import os
@@ -18,7 +19,7 @@ experimental = tf.tpu.experimental
 
 @pytest.fixture(scope="module")
 def report():
-    """What the script prints on eight virtual TPU cores."""
+    """Return the script's output on eight virtual TPU cores."""
     environment = {**os.environ, "MESHFLOW_EMULATE_TPU": "8"}
     done = subprocess.run(
         [sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""DTensor with several clients: `clients.py FOLDER`; writes what it saw to FOLDER/<client>.npz."""
+"""Run DTensor with several clients: `clients.py FOLDER`; write results to FOLDER/<client>.npz."""
 
 import sys
 

@@ -49,7 +49,7 @@ CHOICES = {
         {"pipeline": "stage", "micro_batches": 2},
     ),
     "experts": ({"data": 4}, "batch:data, experts:data", {"zero": 1}),
-    # Errors of rounding are of the devices that made them.
+    # Compression residuals belong to the devices that made them.
     "bits": ({"data": 4}, "batch:data", {"compress": "1bit"}),
     "gains": ({"data": 4}, "batch:data", {"compress": "int8", "zero": 1}),
 }

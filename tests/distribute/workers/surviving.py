@@ -1,7 +1,8 @@
-"""Training that `meshflow launch` starts again: `surviving.py FOLDER [KIND@STEP@WORKER ...]`.
+"""Run training that `meshflow launch` restarts: `surviving.py FOLDER [KIND@STEP@WORKER ...]`.
 
-In the n-th start, the worker of the n-th fault does KIND (kill, stop, sleep, raise) to itself at STEP; never at step 0, for
-a fault that comes from outside. Worker 0 writes the final weights to FOLDER/weights.npz; every worker adds its process id to FOLDER/pids.
+In the n-th start, the worker of the n-th fault does KIND (kill, stop, sleep, raise) to itself at
+STEP; never at step 0, for a fault from outside. Worker 0 writes the final weights to
+FOLDER/weights.npz; every worker adds its process id to FOLDER/pids.
 """
 
 import os

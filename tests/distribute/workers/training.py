@@ -1,6 +1,7 @@
-"""What every worker of `test_multi_worker` runs; also run by the test in one process on one device.
+"""Run the program of every worker of `test_multi_worker`; the test also runs it in one process on
+one device.
 
-Called as `training.py FOLDER`; writes what it saw to FOLDER/<worker>.npz.
+Called as `training.py FOLDER`; writes results to FOLDER/<worker>.npz.
 """
 
 import sys
@@ -13,7 +14,7 @@ LAYERS = tf.keras.layers
 
 
 def build():
-    """A CNN with what depends on the whole batch (normalisation) and on random numbers (dropout)."""
+    """Build a CNN with batch statistics (normalization) and random numbers (dropout)."""
     tf.keras.backend.reset_uids()
     tf.random.set_seed(3)
     model = tf.keras.Sequential(
@@ -59,7 +60,7 @@ def data():
 
 
 def keras_results(scope):
-    """Training with batches of which the last does not divide."""
+    """Train with batches of which the last is not divisible."""
     x, y = data()
     with scope():
         model = build()
@@ -132,7 +133,7 @@ def whole_dataset(strategy):
 
 
 def from_function(strategy):
-    """Batches of replicas, made so that the global batches are those of `whole_dataset`."""
+    """Return batches of replicas whose global batches equal those of `whole_dataset`."""
 
     def distribute(x, y):
         def make(context):
@@ -150,7 +151,7 @@ def from_function(strategy):
 
 
 def values(strategy):
-    """Collectives and what each worker sees of them."""
+    """Run collectives, and return the results of each worker."""
 
     @tf.function
     def ids():
@@ -184,7 +185,7 @@ def values(strategy):
 
 
 def off(strategy):
-    """Every worker has data of its own, a different number of batches."""
+    """Give every worker separate data with a different number of batches."""
     own = strategy.cluster_resolver.task_id
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -207,7 +208,7 @@ def off(strategy):
 
 
 def files(strategy, folder):
-    """Each worker reads one of two files, which AUTO does by itself."""
+    """Let each worker read one of two files, which is AUTO's choice."""
     numbers = tf.data.TextLineDataset([f"{folder}/{i}.txt" for i in range(2)])
     dataset = numbers.map(lambda line: tf.strings.to_number(line)).batch(4)
     sums = []

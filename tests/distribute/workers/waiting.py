@@ -1,4 +1,4 @@
-"""A worker that computes with the others, waits until it is told to go on, and computes again."""
+"""Run a worker that computes with the others, waits for a signal, and computes again."""
 
 import os
 import pathlib

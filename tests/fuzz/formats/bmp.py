@@ -1,4 +1,4 @@
-"""BMP images, and WebP, which have no decoder of ours either; others are refused."""
+"""Fuzz BMP images, and WebP images, which are decoded by libraries too; others are refused."""
 
 import functools
 

@@ -33,7 +33,7 @@ def parse(data):
                 try:
                     tf.make_ndarray(value.tensor)
                 except TypeError:
-                    continue  # a dtype that is none, as documented
+                    continue  # an invalid dtype, as documented
 
 
 def inside(seed, change, rng):

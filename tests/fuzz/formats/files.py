@@ -1,4 +1,4 @@
-"""What is read by its name."""
+"""Define formats that are read by name."""
 
 import os
 import tempfile

@@ -32,7 +32,7 @@ def parse(data):
     if "serving_default" in loaded.signatures:
         signature = loaded.signatures["serving_default"]
         inputs = {name: tf.ones([1, 2]) for name in signature.structured_input_signature[1]}
-        # Tracing interprets the graph, and a compilation would take ten times as long.
+        # Tracing interprets the graph; a compilation would take ten times as long.
         tf.function(lambda: signature(**inputs)).get_concrete_function()
 
 

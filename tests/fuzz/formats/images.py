@@ -1,4 +1,4 @@
-"""What the formats of images share."""
+"""Share code of image formats."""
 
 import io
 
@@ -18,7 +18,7 @@ def encoded(kind, mode="RGB", **options):
 
 
 def loaded(data):
-    """What fused maps do."""
+    """Run the fused map functions."""
     out = np.zeros((4, 4, 3), np.float32)
     how = images.ImageLoadingOptions(False, 3, 1, True, True, 4, 4)
     images.load_images([data], how, np.array([[0, 0, 4, 4]]), [()], np.zeros(1), [out])

@@ -1,4 +1,4 @@
-"""Logs and snapshots of parameter servers: headers and records, of which the pickles are not loaded."""
+"""Fuzz logs and snapshots of parameter servers: headers and records, without loading pickles."""
 
 import functools
 

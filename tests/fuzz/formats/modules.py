@@ -1,4 +1,5 @@
-"""StableHLO modules with calls of native code, as text: what the table of calls accepts must be consistent."""
+"""Fuzz the text of StableHLO modules with calls of native code: calls that the table accepts must
+be consistent."""
 
 import functools
 import itertools
@@ -37,12 +38,13 @@ COUNT = itertools.count()
 
 @functools.lru_cache(maxsize=1)
 def context(_generation):
-    """A context for some modules, because creating one takes longer than the check of a module."""
+    """Return a context for several modules, because creating one takes longer than checking a
+    module."""
     return mlir.make_ir_context()
 
 
-# Diagnostics with names that are not UTF-8 end the process, in MLIR's bindings. Models contain bytecode, which a child
-# process reads first.
+# Diagnostics with names that are not UTF-8 crash MLIR's bindings. Models contain bytecode, which a
+# child process reads first.
 NOT_UTF_8 = re.compile(rb"[\x80-\xff]|\\[89a-fA-F][0-9a-fA-F]")
 
 

@@ -1,4 +1,4 @@
-"""NumPy's arrays, as checkpoints hold them."""
+"""Fuzz NumPy's arrays, as stored in checkpoints."""
 
 import functools
 import io
@@ -8,7 +8,7 @@ import numpy as np
 from fuzz.formats.files import written
 from meshflow.files.arrays import load_array
 
-# Seeds that are whole and hold what is not read: Python's objects.
+# Valid seeds with contents that are not read: Python objects.
 REFUSED = 1
 
 

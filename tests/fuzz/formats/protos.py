@@ -27,7 +27,8 @@ def seeds():
 
 
 def tried(*functions):
-    """Calls all; raises what the last of them raised where none of them succeeded, or what is no clear error."""
+    """Call all functions; if none succeeds, raise the error of the last one, or any error that is
+    not clear."""
     failures = []
     for function in functions:
         try:

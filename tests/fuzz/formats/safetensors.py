@@ -1,4 +1,4 @@
-"""Safetensors files, alone, and as weights of a model."""
+"""Fuzz safetensors files, alone and as weights of a model."""
 
 import functools
 import os
@@ -32,7 +32,7 @@ def parse(data):
         load_sharded(written(data, "case.safetensors.index.json"))
         return
     path = written(data, "case.safetensors")
-    # A file of other arrays is no damage: what does not fit is left.
+    # A file of other arrays is not damaged: arrays that do not match are ignored.
     tried(
         lambda: load_file(path),
         lambda: model().load_weights(path, skip_mismatch=True, by_name=True),

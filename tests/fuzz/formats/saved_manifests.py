@@ -1,4 +1,4 @@
-"""Manifests of SavedModels of ours, whose functions are called."""
+"""Fuzz manifests of our SavedModels, and call their functions."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Strings for text ops, each the first line of which selects an argument such as a pattern or an encoding."""
+"""Fuzz strings for text ops, whose first line selects an argument such as a pattern or an encoding."""
 
 import functools
 

@@ -30,7 +30,7 @@ def parse(data):
 
 
 def inside(seed, change, rng):
-    """Lengths are wrong and have the right checksums; or what was compressed is changed before."""
+    """Corrupt lengths with valid checksums, or compressed contents before compression."""
     plain = seeds()[0]
     if seed[:2] == b"\x1f\x8b":
         return gzip.compress(change(plain), mtime=0)

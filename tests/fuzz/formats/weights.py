@@ -1,4 +1,4 @@
-"""HDF5 files of weights and of whole models."""
+"""Fuzz HDF5 files of weights and of complete models."""
 
 import functools
 import os

@@ -16,7 +16,8 @@ STORED = json.loads((Path(__file__).parents[2] / "reference" / "applications.jso
 
 
 def described(model):
-    """What is compared: name, parameters, and digests of the layers and of the weights' shapes."""
+    """Return the compared properties: name, parameters, and digests of the layers and of the
+    weights' shapes."""
     layers = [[layer.name, type(layer).__name__] for layer in model.layers[1:]]
     shapes = [[int(size) for size in weight.shape] for weight in model.weights]
     digests = [hashlib.sha256(json.dumps(v).encode()).hexdigest() for v in (layers, shapes)]
@@ -40,7 +41,7 @@ LARGE = ("InceptionResNetV2", "NASNetLarge", "ResNetRS270", "RegNetX320", "RegNe
 )
 def test_architecture(name, monkeypatch):
     tf.keras.backend.reset_uids()
-    # Names and shapes are compared only, and drawing millions of numbers takes longest.
+    # Only names and shapes are compared, and drawing millions of numbers takes longest.
     monkeypatch.setattr(tf.keras.initializers.VarianceScaling, "values", zeros)
     make = getattr(applications, name)
     model = make(weights=None, input_shape=(96, 96, 3), classes=7)

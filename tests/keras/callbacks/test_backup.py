@@ -1,4 +1,4 @@
-"""Training that is broken off and goes on in a new process ends with the same bits."""
+"""Test that interrupted training that resumes in a new process ends with the same bits."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ LAYERS = tf.keras.layers
 
 
 class Killed(Exception):
-    """Stands for the death of the process."""
+    """Simulate the death of the process."""
 
 
 class Kill(tf.keras.callbacks.Callback):
@@ -93,7 +93,7 @@ SOURCES = {f.__name__: f for f in (from_arrays, from_dataset, from_endless_datas
 
 
 def run(folder, kill=None, source=from_arrays, save_freq=1, **arguments):
-    """One process: weights and history, or None when it was killed."""
+    """Run one process: return weights and history, or None if it was killed."""
     fresh_process()
     model = make_model(**arguments)
     callbacks = [tf.keras.callbacks.BackupAndRestore(folder, save_freq=save_freq)]
@@ -121,7 +121,7 @@ def test_resumed_training_is_that_without_a_break(tmp_path, source, kills):
         assert run(tmp_path / "b", kill, source) is None
     found, resumed = run(tmp_path / "b", source=source)
     assert_same_bits(found, expected)
-    # Epoch metrics cover the whole epoch, also the steps of the earlier process.
+    # Epoch metrics cover the complete epoch, including the steps of the earlier process.
     for name, values in resumed.history.items():
         assert values == history.history[name][-len(values) :]
     assert not (tmp_path / "b" / "backup").exists()

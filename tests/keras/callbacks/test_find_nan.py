@@ -147,7 +147,7 @@ def test_later_epochs_and_learning_rates():
 
 
 def test_many_steps_and_random_layers():
-    # The step is found among those since the last check, with the same random numbers.
+    # The step is searched among those since the last check, with the same random numbers.
     x = np.tile(X, (30, 1))
     x[2000] = 1e25
     layers = [tf.keras.layers.Dropout(0.5, name="dropout"), Dense(1, name="head")]

@@ -38,7 +38,7 @@ class Report(tf.keras.callbacks.Callback):
 
 
 def trained(folder, epochs=3):
-    """Checkpoints of some epochs; the losses of what they hold."""
+    """Write checkpoints of some epochs; return the losses of their weights."""
     model, losses = make(), []
     manager = None
     for _ in range(epochs):

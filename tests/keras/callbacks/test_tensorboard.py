@@ -1,4 +1,4 @@
-"""The callback `TensorBoard`: which values are written, under which names and steps."""
+"""Test the callback `TensorBoard`: written values, names and steps."""
 
 import json
 

@@ -19,7 +19,7 @@ def uniform(variance):
 
 
 def truncated(variance):
-    # Scaled up, so that what is left of the normal distribution has the variance.
+    # Scaled to correct the variance of the truncated normal distribution.
     scale = np.sqrt(variance) / scipy.stats.truncnorm(-2, 2).std()
     return scipy.stats.truncnorm(-2, 2, scale=scale)
 
@@ -77,7 +77,7 @@ def test_seeds(name):
     cls = getattr(initializers, name)
     seeded = cls(seed=5)
     first = seeded((4, 6)).numpy()
-    # With a seed every call gives the same numbers.
+    # With a seed, every call returns the same numbers.
     np.testing.assert_array_equal(seeded((4, 6)), first)
     assert not np.array_equal(cls(seed=6)((4, 6)), first)
     tf.random.set_seed(1)
@@ -251,7 +251,7 @@ def test_weights_after_a_program_s_seed_are_those_of_keras():
     }
     for at, values in wanted.items():
         assert_close(found[at], values, rtol=1e-4, atol=2e-6)
-    # Masks of eager calls are those of the op's seeds, which the weights do not touch.
+    # Masks of eager calls depend on the op's seeds, which weights do not change.
     masks = [layers.Dropout(0.5)(tf.ones([6]), training=True).numpy() > 0 for _ in range(2)]
     assert [m.tolist() for m in masks] == [[1, 0, 0, 0, 0, 1], [1, 0, 1, 0, 1, 1]]
     seeded = layers.Dropout(0.5, seed=3)
@@ -274,7 +274,7 @@ def test_attention_projections_have_separate_weights():
 
 
 class Watched(tf.keras.Model):
-    """Two masks of the input, which the loss shows."""
+    """Return two masks of the input, derived from the loss."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every layer goes through one battery; numbers are checked against NumPy."""
+"""Test every layer in common checks; numbers are compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -214,7 +214,7 @@ def test_embedding():
 
 
 def test_multi_head_attention_over_several_dimensions(rng):
-    """As attention over sequences of what the dimensions hold together."""
+    """Test attention over sequences of the joined dimensions."""
     q, v = (rng.normal(size=(2, 3, n, 4)).astype("float32") for n in (2, 5))
     mask = rng.normal(size=(2, 2, 5)) > -0.5
     whole, inner = (

@@ -10,7 +10,7 @@ MoE = tf.keras.layers.MixtureOfExperts
 
 
 def expert(layer, e, token):
-    """What one expert makes of one token."""
+    """Return the output of one expert for one token."""
     w = {
         n: getattr(layer, n).numpy()[e] for n in ("kernel_in", "bias_in", "kernel_out", "bias_out")
     }
@@ -120,7 +120,7 @@ def test_values_losses_and_metrics_are_those_of_the_definition(router, capacity,
     found = {m.name: float(m.result()) for m in layer.metrics}
     assert found["moe_dropped"] == pytest.approx(dropped, abs=1e-6)
     assert found["moe_load"] >= 1
-    # Padding gets nothing, and what it holds changes nothing.
+    # Padding has no output, and its contents have no effect.
     assert not y[~mask].any()
     other = np.where(mask[..., None], x, 9.0)
     assert_close(layer(tf.constant(other), mask=tf.constant(mask)), y, 1e-12, 1e-12)

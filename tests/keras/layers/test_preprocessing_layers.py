@@ -1,4 +1,4 @@
-"""Preprocessing layers: results of tf-keras, and models that hold them."""
+"""Test preprocessing layers: results of tf-keras, and models that contain them."""
 
 import json
 import sys
@@ -306,7 +306,7 @@ def test_image_layers_accept_inputs_of_keras_3():
         last, first = make(), make(data_format="channels_first")
         np.testing.assert_allclose(np.moveaxis(first(turned), 1, -1), last(images), atol=1e-6)
         assert first.compute_output_shape(turned.shape) == first(turned).shape
-        # Keras 2 knows nothing of what is as it always was.
+        # Keras 2 does not store default settings.
         config = first.get_config()
         assert config["data_format"] == "channels_first" and "data_format" not in last.get_config()
         again = type(last).from_config(config | {"name": "again"})

@@ -1,4 +1,4 @@
-"""Random features approximate kernels, and are what Keras 2's numbers say."""
+"""Test that random features approximate kernels and equal Keras 2's numbers."""
 
 import numpy as np
 import pytest

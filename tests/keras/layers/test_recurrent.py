@@ -1,4 +1,5 @@
-"""Recurrent layers against tf-keras (tests/reference/generate_recurrent.py), and what numbers cannot show."""
+"""Compare recurrent layers with tf-keras (tests/reference/generate_recurrent.py), and test other
+properties."""
 
 import sys
 from pathlib import Path

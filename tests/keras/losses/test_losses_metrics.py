@@ -157,7 +157,7 @@ def test_binary_accuracy_weighs_elements():
 
 
 def test_intersections_are_counted_exactly():
-    """One by one, this type of float would not come past 2**11, nor float32 past 2**24."""
+    """Test sums of ones, which would stop at 2**11 in this float type, and at 2**24 in float32."""
     ones = np.ones(2**11 + 2, "int32")
     metric = metrics.MeanIoU(2, dtype="float16")
     update = tf.function(lambda y, p: metric.update_state(y, p))

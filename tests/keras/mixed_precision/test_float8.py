@@ -20,13 +20,13 @@ def _emulated(monkeypatch):
 
 
 class Emulation:
-    """What a product remembers and computes, in NumPy."""
+    """Compute the history and the result of a product in NumPy."""
 
     def __init__(self, length):
         self.history = {name: [0.0] * length for name in ("x", "w", "dy")}
 
     def rounded(self, name, array, kind):
-        """`array` with the numbers of an 8-bit format; its magnitude goes into the history."""
+        """Round `array` to an 8-bit format; its magnitude enters the history."""
         limit = float(ml_dtypes.finfo(kind).max)
         own = float(np.abs(array.astype("f4")).max())
         known = max(self.history[name]) or own
@@ -82,7 +82,7 @@ def test_rounding_is_that_of_the_formats(rng):
             found = np.asarray(float8.round_scaled(x, np.float32(scale), kind))
             assert found.dtype == dtype
             np.testing.assert_array_equal(found.astype("f4"), wanted.astype(dtype).astype("f4"))
-    # Larger numbers than the scale was made for do not become infinite.
+    # Numbers beyond the scale do not become infinite.
     x = np.float32([1e9, -1e9])
     np.testing.assert_array_equal(float8.round_scaled(x, np.float32(1), E4M3), [448.0, -448.0])
 
@@ -294,8 +294,8 @@ def test_other_derivatives(rng):
     kernel = layer.kernel.numpy()
     np.testing.assert_allclose(rows[0, :, 0], kernel.T, rtol=0.1)
     np.testing.assert_array_equal(rows[0, :, 1], 0)
-    # A layer that has seen no gradients yet; the first are larger than those of the second derivative, which are
-    # scaled by them and would be cut.
+    # A layer without gradients yet; its first gradients exceed those of the second derivative,
+    # which use their scale and would be clipped.
     fresh = LAYERS.Dense(3, dtype="mixed_float8")
     fresh.build(x.shape)
     fresh.kernel.assign(kernel)
@@ -455,7 +455,7 @@ def test_replicas_share_a_history(rng, count):
 
 def test_accuracy_on_digits():
     images, labels = load_digits(return_X_y=True)
-    # Whole batches, which need one program.
+    # Complete batches, which need one program.
     x, y = (images / 16).astype("f4")[:1792], labels.astype("i4")[:1792]
     accuracy = {}
     for policy in ("float32", "mixed_float8"):

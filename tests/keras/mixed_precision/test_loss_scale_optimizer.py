@@ -1,4 +1,4 @@
-"""Loss scaling: how the scale moves, what a skipped step leaves alone, and how it is saved."""
+"""Test loss scaling: changes of the scale, skipped steps, and saving."""
 
 import copy
 
@@ -20,7 +20,7 @@ def float32_again():
 
 
 def step(optimizer, variable, gradient):
-    """One step with a gradient given."""
+    """Run one step with a specified gradient."""
     optimizer.get_scaled_loss(tf.constant(1.0))
     scaled = [tf.constant(gradient) * optimizer.loss_scale]
     gradients = optimizer.get_unscaled_gradients(scaled)
@@ -162,7 +162,7 @@ def test_hyperparameters_belong_to_the_inner_optimizer():
     assert float(optimizer.beta_1) == pytest.approx(0.8)
     assert optimizer.iterations is optimizer.inner_optimizer.iterations
     assert isinstance(optimizer, tf.keras.optimizers.Optimizer)
-    # What is no hyperparameter stays apart.
+    # Attributes that are not hyperparameters are separate.
     with pytest.raises(
         AttributeError, match="'LossScaleOptimizerV3' object has no attribute 'amsgrad'"
     ):

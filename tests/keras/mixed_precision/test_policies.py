@@ -1,4 +1,4 @@
-"""Policies: their names and configurations, and what layers make of them."""
+"""Test policies: names, configurations, and their effect on layers."""
 
 import logging
 import pickle

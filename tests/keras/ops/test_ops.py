@@ -1,4 +1,4 @@
-"""`keras.ops` and `keras.random`, against what Keras 3 computed once (generate_keras_ops.py)."""
+"""Compare `keras.ops` and `keras.random` with stored results of Keras 3 (generate_keras_ops.py)."""
 
 import sys
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_ops_that_keras_on_tensorflow_refuses_or_miscomputes():
     np.testing.assert_array_equal(cubes[0, 0, 0, 1], [2, 3, 6, 7, 18, 19, 22, 23])
     picture = random.uniform([1, 12, 12, 3], seed=2)
     np.testing.assert_allclose(ops.image.ssim(picture, picture), [1.0], 1e-6)
-    # A slope stays one where neighbours go nearly the same way; the seed says which.
+    # The slope remains one where neighbours are nearly parallel; the seed selects which.
     slope = ops.tile(ops.reshape(ops.arange(24.0), [1, 24, 1, 1]), [2, 1, 24, 1])
     bent = ops.image.elastic_transform(slope, 20.0, 3.0, seed=1)
     np.testing.assert_array_equal(bent, ops.image.elastic_transform(slope, 20.0, 3.0, seed=1))
@@ -189,7 +189,8 @@ def test_loops_that_count_in_functions_need_their_dtype():
 
 
 def test_seeded_numbers_equal_keras_on_jax():
-    # KERAS_BACKEND=jax, keras 3.15.1 with jax 0.10.2, whose numbers are those of `jax.random` for the key [42, 0].
+    # KERAS_BACKEND=jax, keras 3.15.1 with jax 0.10.2, whose numbers are those of `jax.random` for
+    # the key [42, 0].
     x = ops.reshape(ops.arange(12.0), [3, 4])
     logits = ops.array([[0.0, 1.0, 2.0], [1.0, 0.0, 0.0]])
     wanted = {

@@ -325,7 +325,8 @@ START_OF_TABLE = np.arange(40, dtype=np.float32).reshape(20, 2) / 9
 
 
 def _numbers_of(optimizer, mode):
-    """Weights after two passes over 3 batches, whose row numbers repeat within a batch and not between."""
+    """Return the weights after two passes over 3 batches whose row numbers repeat only within a
+    batch."""
     layers = tf.keras.layers
     model = tf.keras.Sequential([layers.Embedding(20, 2, input_length=3), layers.Flatten()])
     model.build((None, 3))

@@ -1,4 +1,4 @@
-"""What objects and models say of themselves is, to the order of the keys, what tf-keras says."""
+"""Compare configurations of objects and models with tf-keras, including the order of keys."""
 
 import json
 import sys

@@ -14,9 +14,9 @@ sys.path.insert(0, str(REFERENCE))
 from configuration_cases import made, plain
 
 STORED = json.loads((REFERENCE / "configurations.json").read_text())
-# Names that TensorFlow 2.15 does not have, or that say how its programs run.
+# Names that TensorFlow 2.15 lacks, or that describe how its programs run.
 LATER = {"rng_type", "optional", "softmax_robust_masking", "jit_compile"}
-# What layers have besides, or write only when they were built.
+# Additional attributes of layers, or attributes written only after building.
 OWN = {
     "layers.MultiHeadAttention": {"query_shape", "key_shape", "value_shape"},
     "layers.TextVectorization": {"vocabulary_size"},
@@ -51,7 +51,7 @@ def test_files_are_readable_by_keras_2_and_3():
     # Keras 3 looks up a class inside another's settings by its module.
     assert (inner["module"], inner["registered_name"]) == ("keras.layers", None)
     assert "module" not in outer
-    # It refuses what these inherit and do not use.
+    # TensorFlow refuses inherited arguments that these layers do not use.
     assert "groups" not in {*inner["config"], *transposed["config"]}
     assert "kernel_initializer" not in inner["config"]
     training = {

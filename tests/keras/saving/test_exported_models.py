@@ -1,4 +1,4 @@
-"""`tf.keras.export`, `Model.export` and layers made of SavedModels."""
+"""Test `tf.keras.export`, `Model.export` and layers of SavedModels."""
 
 import numpy as np
 import pytest
@@ -103,7 +103,8 @@ def test_endpoints_of_other_endpoints_and_calls_by_name(tmp_path, capsys):
 
 
 class TwoInputs(tf.keras.Model):
-    """Takes two tensors, and a third one by name; its `build` is told the shapes of the first two."""
+    """Define a layer of two positional tensors and one by keyword; its `build` receives the shapes
+    of the first two."""
 
     def build(self, y_shape, x_shape):
         self.weight = self.add_weight("w", [y_shape[-1], x_shape[-1]], initializer="ones")

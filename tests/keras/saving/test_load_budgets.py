@@ -1,4 +1,5 @@
-"""Small files that would allocate gigabytes: one budget per load counts what is allocated, not what is declared."""
+"""Test small files that would allocate gigabytes: one budget per load counts allocated bytes, not
+declared ones."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""Ops between layers are written as Keras 2 writes them, which reads nothing else."""
+"""Test that ops between layers are written as Keras 2 writes them, which reads no other form."""
 
 import json
 
@@ -10,7 +10,7 @@ import meshflow as tf
 
 A, B = ["a", 0, 0], ["b", 0, 0]
 ALL = {"start": None, "stop": None, "step": None}
-# What tf-keras 2.21 writes for the last op: its function, and the call without arguments that are as they are by default.
+# tf-keras 2.21's output for the last op: its function, and the call without default arguments.
 CASES = {
     "a dtype": (lambda a, b: tf.cast(a, tf.float16), "cast", [*A, {"dtype": "float16"}]),
     "a tensor as argument": (lambda a, b: a - b, "math.subtract", [*A, {"y": B, "name": None}]),
@@ -48,7 +48,7 @@ def test_a_call_is_written_as_keras_2_does(case, tmp_path):
     x = [np.float32([[1, -2, 3], [0.5, 0, -1]]), np.float32([[0, 4, -1], [2, 2, 2]])]
     loaded = tf.keras.models.load_model(path)
     np.testing.assert_array_equal(loaded(x), model(x))
-    # What was read is written the same way again.
+    # A loaded model is written in the same form again.
     loaded.save(path)
     with h5py.File(path) as file:
         assert json.loads(file.attrs["model_config"])["config"]["layers"] == layers

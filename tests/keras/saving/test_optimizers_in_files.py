@@ -1,4 +1,4 @@
-"""The state of every optimizer in `.keras` and `.h5` files, in the order in which Keras keeps it there."""
+"""Test the state of every optimizer in `.keras` and `.h5` files, in the order of Keras."""
 
 import json
 import os
@@ -14,7 +14,8 @@ import pytest
 import meshflow as tf
 
 OPTIMIZERS = tf.keras.optimizers
-# What Keras 2.11 and later (tf-keras 2.21) and Keras 3.15 keep of a layer's kernel k and bias b.
+# The slots of Keras 2.11 and later (tf-keras 2.21) and Keras 3.15 for a layer's kernel k and bias
+# b.
 PAIRS = dict.fromkeys(("Adam", "AdamW", "Adamax", "Nadam", "Adadelta", "Ftrl"), "1k 2k 1b 2b")
 SLOTS = {"SGD": "mk mb", "RMSprop": "vk vb", "Adagrad": "ak ab", "Lion": "mk mb", **PAIRS}
 OF_KERAS_2 = {**SLOTS, "Adafactor": "rk ck vk vb"}
@@ -27,7 +28,7 @@ def shapes(slots):
 
 
 def made(optimizer, seed=0):
-    """A model whose optimizer holds random numbers, after 7 steps."""
+    """Return a model whose optimizer contains random numbers, after 7 steps."""
     model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2, name="d")])
     model.compile(optimizer, "mse")
     optimizer.build(model.trainable_variables)

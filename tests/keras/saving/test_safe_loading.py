@@ -1,4 +1,5 @@
-"""Files of strangers: a model's file is data; it runs nothing, names only ops and known classes, opens no other file."""
+"""Test files of strangers: a model's file is data; it runs no code, names only ops and known
+classes, and opens no other file."""
 
 import contextlib
 import functools
@@ -66,7 +67,8 @@ def _hook(event, args):
         _ran.append((event, args))
 
 
-# A hook stays and makes everything slower, so none is there before a test asks for it.
+# An audit hook cannot be removed and slows everything, so it is installed only when a test requests
+# it.
 @functools.cache
 def _hooked():
     sys.addaudithook(_hook)
@@ -221,7 +223,7 @@ def _places(value, path=()):
         yield path
 
 
-# What these keys hold is the name of a class or function.
+# These keys contain the name of a class or function.
 NAMING = ("class_name", "function", "activation")
 
 
@@ -263,7 +265,7 @@ def test_mutated_configurations_run_no_code(saved, tmp_path_factory, data):
         inner = config
         for key in path[:-1]:
             inner = inner[key]
-        # Indexing has no function, whatever a file says.
+        # Indexing has no function, regardless of the file.
         naming.append(path[-1] in NAMING and "getitem" not in str(inner[path[-1]]))
         inner[path[-1]] = form
         return config
@@ -475,7 +477,7 @@ def test_archives_that_inflate(saved, tmp_path, monkeypatch):
     monkeypatch.setenv(limits.UNPACKED_VARIABLE, "2e6")
     with pytest.raises(ValueError, match=r"3,000,002 bytes.*MESHFLOW_MAX_UNPACKED_BYTES"):
         keras.models.load_model(path)
-    # A member may say that it is short.
+    # A member may declare a smaller size.
     data = path.read_bytes().replace((3_000_000).to_bytes(4, "little"), (30).to_bytes(4, "little"))
     path.write_bytes(data)
     with archives.Archive(str(path)) as archive, pytest.raises(ValueError, match="damaged"):

@@ -11,7 +11,7 @@ from meshflow.keras import safe_mode as modes
 
 keras, layers = tf.keras, tf.keras.layers
 UNSAFE = pytest.raises(ValueError, match="safe_mode=False")
-# Values that other checks take for false.
+# Values that other checks treat as false.
 NOT_FALSE = [None, 0, 0.0, "", (), np.False_, np.bool_(0), True, 1, "False"]
 
 
@@ -67,7 +67,7 @@ ENTRY_POINTS = {
         make_layer_of_folder(folder), **a
     ),
 }
-# Entry points without the argument, which follow the mode of the current load.
+# Entry points without the argument, which use the mode of the current load.
 WITHOUT_ARGUMENT = {
     "layers.deserialize": lambda: layers.deserialize(make_layer_config()),
     "Lambda.from_config": lambda: layers.Lambda.from_config(make_layer_config()["config"]),

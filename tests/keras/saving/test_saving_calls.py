@@ -1,4 +1,4 @@
-"""Ways to call what saves and loads models that tf-keras has beside the usual ones."""
+"""Test tf-keras' additional ways to call functions that save and load models."""
 
 import h5py
 import numpy as np
@@ -17,7 +17,7 @@ class WithOwnStep(tf.keras.Model):
 
 
 class Factor:
-    """Has a configuration, and no way to be made of it."""
+    """Define a layer with a configuration that cannot be constructed from it."""
 
     def __call__(self, x):
         return 2.0 * x
@@ -110,7 +110,7 @@ def test_arrays_are_arguments_of_lambda_layers(written):
         config["arguments"] = tf.keras.saving.serialize_keras_object(config["arguments"])
     loaded = layers.Lambda.from_config(config)
     np.testing.assert_array_equal(loaded.arguments["mean"], mean)
-    # A function that came from a file has no module, and is written again all the same.
+    # A function from a file has no module, and can be written again.
     stored = {**config, "function": list(config["function"])}
     again = tf.keras.saving.deserialize_keras_object(
         {"class_name": "Lambda", "config": stored}, safe_mode=False

@@ -78,7 +78,7 @@ def test_a_model_on_a_server(place):
 
 
 class Stop(tf.keras.callbacks.Callback):
-    """Stands for the death of the process."""
+    """Simulate the death of the process."""
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 2:

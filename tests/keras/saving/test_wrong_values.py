@@ -1,4 +1,4 @@
-"""Files in which something else is stored in place of a weight."""
+"""Test files with another object in place of a weight."""
 
 import json
 

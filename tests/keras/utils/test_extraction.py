@@ -132,7 +132,8 @@ def test_links_in_zip_files(tmp_path):
 
 
 def test_archives_that_expand(tmp_path, monkeypatch):
-    """An archive of 1 MB may not become 1 GB, or here 50 kB 9 MB; nothing is written."""
+    """Test that an archive of 1 MB cannot expand to 1 GB (here 50 kB to 9 MB), and that nothing is
+    written."""
     assert extraction._MIN_EXTRACTED_BYTES == 256 << 20
     monkeypatch.setattr(extraction, "_MIN_EXTRACTED_BYTES", 8 << 20)
 

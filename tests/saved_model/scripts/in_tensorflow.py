@@ -1,6 +1,7 @@
-"""Loads SavedModels in TensorFlow and says what they do there: results, gradients, training, serving, conversion.
+"""Load SavedModels in TensorFlow and test them: results, gradients, training, serving, conversion.
 
-Arguments: a folder, and names of models in it. `NAME.npz` has inputs `x0`, ...; what is found goes to `NAME.tf.npz`.
+Arguments: a folder, and names of models in it. `NAME.npz` has inputs `x0`, ...; results are written
+to `NAME.tf.npz`.
 """
 
 import os
@@ -17,7 +18,7 @@ def loss_of(outputs):
 
 
 def check(folder, name):
-    """What TensorFlow makes of one model."""
+    """Return TensorFlow's results for one model."""
     path, found = f"{folder}/{name}", {}
     with np.load(f"{path}.npz") as file:
         names = file["names"].tolist()

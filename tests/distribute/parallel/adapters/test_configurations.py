@@ -1,4 +1,5 @@
-"""Configurations of other systems: adapters accept and refuse what `docs/large_models/configurations.md` states."""
+"""Test that adapters accept and refuse configurations of other systems as
+`docs/large_models/configurations.md` states."""
 
 import ast
 import collections

@@ -1,4 +1,4 @@
-"""DeepSpeed's configurations: what real ones become, and that no key is passed over in silence."""
+"""Test translations of real DeepSpeed configurations, and that no key is ignored silently."""
 
 import json
 import math
@@ -74,7 +74,7 @@ def test_offloading_and_compression_of_deepspeed(tmp_path):
     assert type(optimizer) is tf.keras.optimizers.OneBitAdam and optimizer.freeze_step == 7
 
 
-# As people have them: each with what it becomes on eight (or four) devices.
+# Typical configurations: each with its translation for eight (or four) devices.
 ZERO_3 = {
     "stage": 3,
     "overlap_comm": True,
@@ -317,7 +317,7 @@ def test_real_configurations(name, devices):
         assert "aio" in found.decided
 
 
-# Where it says nothing, DeepSpeed's own values and not those of Keras.
+# Missing settings have DeepSpeed's defaults, not those of Keras.
 DEFAULTS = {
     "Adam": {"learning_rate": 1e-3, "epsilon": 1e-8, "weight_decay": None},
     "AdamW": {"learning_rate": 1e-3, "epsilon": 1e-8, "weight_decay": 0.0},
@@ -439,7 +439,7 @@ def cycle(t, first, second, stairs):
 
 WARM = {"warmup_max_lr": 0.2, "warmup_num_steps": 5}
 CYCLE = {"cycle_min_lr": 0.1, "cycle_max_lr": 0.5, "cycle_first_step_size": 4}
-# By the number of the update, of which each comes before the scheduler's step of the same number.
+# Indexed by the number of the update, which precedes the scheduler's step of the same number.
 SCHEDULES = {
     "WarmupLR": (WARM, lambda t: 0.2 * (risen(t - 1, 5, "log") if 0 < t < 6 else t > 5)),
     "WarmupDecayLR": (

@@ -1,9 +1,10 @@
-"""Compiles plans of a small language model for virtual devices; prints what theory and programs say as JSON.
+"""Compile plans of a small language model for virtual devices; print theory and measurements as
+JSON. Arguments: the number of plans for eight devices, and "experts" for a model with experts; or
+an objective and the number of devices for the best plan; or "models" and names of models, for the
+best plan of each with little memory.
 
-Arguments: how many plans for eight devices, and "experts" for a model with some; or an objective and how many devices
-the best is for; or "models" and names of models, for the best plan of each with little memory.
-
-A program of its own, because the number of devices of a process is fixed. Run by test_compiled_plans.py.
+This is a separate program because the number of devices of a process is fixed. Run by
+test_compiled_plans.py.
 """
 
 import json
@@ -76,7 +77,7 @@ def best_of_many(devices, objective):
         plan = tf.distribute.plan(
             model, *batch, hardware=Hardware(devices, "1TB"), objective=objective, compiled=1
         )
-    # What is offloaded stays in the memory of CPUs, which is the host's.
+    # Offloaded values are in the host's memory, which is the memory of CPU devices.
     best = next(c for c in plan.candidates if not c.choice.offload)
     trial = best.trial or compile_trial(model, batch, create_strategy(best.choice))
     pairs = {
@@ -87,7 +88,8 @@ def best_of_many(devices, objective):
 
 
 def best_of_models(names):
-    """The planner's choice for each model, compiled, where a device has 60 % of what copies need."""
+    """Compile the planner's choice for each model, on devices with 60 % of the memory of full
+    copies."""
     for name in names or TWELVE:
         tf.keras.backend.clear_session()
         with shapes_only():
@@ -98,7 +100,7 @@ def best_of_models(names):
                 DEVICES, int(0.6 * copies.memory), margin=0, products=1e10, link=1e9
             )
             plan = estimate_plan(profile, hardware)
-            # What is offloaded stays in the memory of CPUs, which is the host's.
+            # Offloaded values are in the host's memory, which is the memory of CPU devices.
             best = next(c for c in plan.candidates if not c.choice.offload)
             trial = compile_trial(model, (*batch, None), create_strategy(best.choice))
         pairs = {"memory": [best.memory, trial.memory], "sent": [best.bytes, trial.sent]}

@@ -1,4 +1,4 @@
-"""Models that are planned, and none of which needs values."""
+"""Build models to plan, without values."""
 
 import meshflow as tf
 from meshflow.core.variables.variable_creation import shapes_only
@@ -7,7 +7,7 @@ LAYERS = tf.keras.layers
 
 
 class Block(LAYERS.Layer):
-    """Attention to what came before, and two products."""
+    """Build causal attention, and two products."""
 
     def __init__(self, width, heads, experts=0, **kwargs):
         super().__init__(**kwargs)
@@ -27,7 +27,7 @@ class Block(LAYERS.Layer):
 
 
 def gpt(layers, width, heads, tokens, words, experts=0):
-    """A compiled language model whose weights are shapes alone; every other block may have experts."""
+    """Build a compiled language model of weight shapes; every second block may have experts."""
     with shapes_only():
         inputs = tf.keras.Input([tokens], dtype="int32")
         x = LAYERS.Embedding(words, width)(inputs)
@@ -119,7 +119,7 @@ def _classifier():
 
 
 def _recommender():
-    """Two towers over tables of users and things."""
+    """Build two towers over tables of users and items."""
     inputs = [tf.keras.Input([1], dtype="int32"), tf.keras.Input([8], dtype="int32")]
     user = LAYERS.Flatten()(LAYERS.Embedding(4096, 64)(inputs[0]))
     things = LAYERS.GlobalAveragePooling1D()(LAYERS.Embedding(8192, 64)(inputs[1]))

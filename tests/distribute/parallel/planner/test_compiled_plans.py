@@ -1,4 +1,4 @@
-"""Plans against what the compiled programs of all of them hold and send."""
+"""Compare plans with the memory and bytes of their compiled programs."""
 
 import json
 import os
@@ -43,11 +43,11 @@ def test_best_compiled_plan_is_found():
         theory, program = p["sent"]
         assert theory == pytest.approx(program, rel=0.1), p["choice"]
     for what, key in (("bytes", "sent"), ("memory", "memory")):
-        # The best of the three that the planner compiles, as it takes them.
+        # The best of the three plans that the planner compiles.
         mine = min(p[key][1] for p in plans if p["choice"] in found["best"][what])
         best = min(p[key][1] for p in plans)
         assert mine <= 1.05 * best, (what, found["best"][what])
-        # By formulas alone, too.
+        # Also by formulas only.
         first = next(p[key][1] for p in plans if p["choice"] == found["best"][what][0])
         assert first <= 1.05 * best, what
 
@@ -69,6 +69,6 @@ def test_choices_for_twelve_models_are_compiled():
         theory, program = pairs["memory"]
         assert theory == pytest.approx(program, rel=0.15), (name, choice)
         theory, program = pairs["sent"]
-        # XLA sends more than it must between the layers of the recommender, which has rules only.
+        # XLA sends more than necessary between the layers of the recommender, which has only rules.
         margin = 0.25 if name == "recommender" else 0.01
         assert theory == pytest.approx(program, rel=margin), (name, choice)

@@ -1,4 +1,4 @@
-"""Plans: the numbers of theory, what is proposed, what is said of the rest."""
+"""Test plans: theoretical numbers, proposals, and reasons for rejected ones."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from meshflow.distribute.parallel.planner.plans import (
 from meshflow.distribute.parallel.planner.trial import compile_trial
 
 WIDTH, BATCH = 32, 64
-# Four equal layers, and pairs of which the first is wide.
+# Four equal layers, and pairs with a wide first layer.
 KERNEL, BIAS = 4 * WIDTH * WIDTH, 4 * WIDTH
 ALL = 4 * (KERNEL + BIAS)
 
@@ -70,7 +70,7 @@ def test_model_statistics(equal):
     products = 2 * WIDTH * WIDTH
     assert 4 * products <= equal.work < 4.5 * products
     assert equal.uses == ((0, 1), (2, 3), (4, 5), (6, 7))
-    # Of tanh its result is kept, which is the next layer's input; edges are the outputs of layers.
+    # Tanh stores its result, the input of the next layer; edges are the outputs of layers.
     assert equal.split_weights((), 1).edges[:3] == (4 * WIDTH,) * 3
     assert all(4 * WIDTH <= kept <= 12 * WIDTH for kept in equal.split_weights((), 1).kept)
 
@@ -152,7 +152,7 @@ def test_formulas_of_divided_products():
     [(8, 1, 450), (16, 1, 400), (16, 2, 200), (64, 8, 50), (16, None, 50)],
 )
 def test_links_of_nodes(span, inner, link):
-    """Rings leave a node over the links of all of its devices that take part."""
+    """Test that rings leave a node by the links of all participating devices."""
     assert Hardware.from_kind("h100", 64).get_link(span, inner) == link * 1e9
     assert Hardware.from_kind("v5p", 64).get_link(span, inner) == 180e9
 
@@ -250,11 +250,12 @@ def test_a_model_of_1_4_billion_parameters_on_eight_devices():
         plan = tf.distribute.plan(model, *batch, hardware=Hardware(8, "16GB"))
     assert plan.profile.parameters == 1_414_698_112
     assert all(v.has_no_value for v in model.optimizer.variables if v.ndim)
-    # Copies with Adam's two slots alone are 17 GB.
+    # Copies with Adam's two slots need 17 GB.
     assert all(c.choice.devices == 8 and c.memory <= 16e9 for c in plan.candidates)
     assert not any(c.choice.options in ({}, {"micro_batches": 8}) for c in plan.candidates)
     assert any("do not fit" in line for line in plan.reasons())
-    # Six for each parameter and token, divided evenly, at 1e14 a second, is what computing takes at least.
+    # The lower bound of computation: six operations per parameter and token, divided evenly, at
+    # 1e14 per second.
     least = 6 * plan.profile.parameters * 64 * 1024 / 8 / 1e14
     assert least < plan.best.estimate_time(plan.hardware) < 2 * least
     assert plan.lines[1].startswith("strategy = tf.distribute.MeshStrategy(mesh, rules=")
@@ -291,7 +292,8 @@ class Failing(Own):
 
 @pytest.mark.parametrize(("kind", "own"), [(Scaled, False), (Own, True), (Failing, True)])
 def test_custom_training_steps(kind, own):
-    """Those that compute gradients get no options that need the loss, which `fit` would refuse."""
+    """Test that steps that compute gradients get no options that require the loss, which `fit`
+    would refuse."""
     model = kind([tf.keras.Input([4]), LAYERS.Dense(8), LAYERS.Dense(4)])
     model.compile("adam", "mse")
     before = model.get_weights()
@@ -314,7 +316,7 @@ def test_custom_training_steps(kind, own):
 
 
 def test_planning_restores_models_of_strategies():
-    """Another strategy's layouts and products are not looked at, and come back."""
+    """Test that layouts and products of another strategy are ignored and restored."""
     strategy = create_strategy(
         PlanChoice(2, 2, zero=1, sequence="split", names=("heads", "hidden"))
     )
@@ -525,7 +527,8 @@ def test_models_of_replicas():
 
 
 def test_strategy_that_plans_at_the_first_step(rng):
-    """The curve is one device's; every choice is made at the first step, and the weights move then."""
+    """Test that the curve equals one device; every choice is made at the first step, which moves
+    the weights."""
     x = rng.normal(size=(32, 16)).astype("float32")
     y = rng.normal(size=(32, 8)).astype("float32")
 
@@ -548,7 +551,7 @@ def test_strategy_that_plans_at_the_first_step(rng):
 
     _, expected = trained()
     weights = 4 * (16 * 32 + 32 + 32 * 8 + 8)
-    # Less than whole copies of weights and slots take: something has to be divided.
+    # Less memory than full copies of weights and slots need: something must be divided.
     strategy = tf.distribute.MeshStrategy(
         plan="auto", hardware=Hardware(4, int(2.6 * weights), link=1e6, products=1e9, margin=0)
     )

@@ -1,4 +1,4 @@
-"""What a profile counts of a step's collectives, beside the formulas of its strategy."""
+"""Compare profiled collectives of a step with the formulas of its strategy."""
 
 import gc
 import json
@@ -28,12 +28,13 @@ from meshflow.placement.expected_traffic import compare_traffic
 from meshflow.profiler import description
 
 PROGRAM = Path(__file__).parents[1] / "profiled_on_eight_devices.py"
-# The loss and the counts of metrics, which each device sends besides.
+# The loss and the counts of metrics, which each device also sends.
 NUMBERS = 128
 
 
 def profiles(folder, *names):
-    """For each choice the rows of its profile by purpose, and why there are none; compiled as plain code."""
+    """Return, for each choice, the rows of its profile by purpose, and the reason if there are
+    none; compiled without optimization."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {tiers.PLAIN_FLAGS}"
     done = subprocess.run(
         [sys.executable, PROGRAM, folder, *names],
@@ -48,7 +49,7 @@ def profiles(folder, *names):
 
 
 def check(rows, exactly=(), about=()):
-    """All rows are there, and nothing but numbers is sent besides."""
+    """Assert that all rows exist, and that only numbers are sent in addition."""
     assert {*rows} - {"others"} == {*exactly, *about}
     assert rows.get("others", (None, 0))[1] <= NUMBERS
     for name in exactly:
@@ -80,7 +81,7 @@ def test_formulas_of_copies_micro_batches_and_sequences(tmp_path):
     check(found["ring"][0], summed, between)
     check(found["ulysses"][0], summed, between)
     check(found["compress"][0], ["gradients", "gradients in few bits"])
-    # Three steps, of which one brings new weights to all devices.
+    # Three steps, one of which sends new weights to all devices.
     check(found["late"][0], ["gradients", "weights"])
     for name in ("2.5d", "3d"):
         check(found[name][0], ["gradients", "products in two or three dimensions"])
@@ -92,7 +93,7 @@ def pair():
 
 
 def halves(over):
-    """A map that says what the rule "hidden:model" does."""
+    """Return a layout map equivalent to the rule "hidden:model"."""
     found = tf.keras.dtensor.experimental.LayoutMap(mesh=over)
     found["wide.kernel"] = dtensor.Layout([U, "model"], over)
     found["wide.bias"] = dtensor.Layout(["model"], over)
@@ -124,16 +125,16 @@ NODES, GRID = {"node": 2, "data": 2}, {"rows": 2, "cols": 2}
         (
             *({"data": 2, "model": 2}, halves, {"zero": 1}),
             {
-                # The first bias has one axis, which the map splits: its gradient is summed.
+                # The first bias has one axis, which the map splits: its gradient is reduced.
                 "gradients": (KERNEL + 4 * 64) // 2 + 4 * 64,
                 "weights": (KERNEL + 4 * 64) // 2,
-                # The result of the second product, of which each device has a term.
+                # The result of the second product; each device has one term.
                 "sums of divided products": 2 * 4 * 16 * 64 // 2,
             },
         ),
         (
             *(GRID, "batch:rows, in:rows, out:cols", {}),
-            # Inputs and kernels as q = 2 says; what goes into the model needs no gradient.
+            # Inputs and kernels as specified by q = 2; inputs of the model need no gradient.
             {
                 "products in two or three dimensions": 2 * 2 * KERNEL // 4
                 + 4 * 32 * (64 + 2 * 128) // 4,
@@ -160,7 +161,8 @@ def test_formulas_equal_compiled_bytes(sizes, rules, options, sent):
 
 
 def explain_own_step(optimizer, zero):
-    """The strategy, the model and the batch of a `train_step` with gradients of its own, and what its program sends."""
+    """Return the strategy, the model, the batch of a custom `train_step`, and the collectives of
+    its program."""
 
     class Taped(tf.keras.Sequential):
         def train_step(self, data):
@@ -180,7 +182,8 @@ def explain_own_step(optimizer, zero):
 
 @pytest.mark.parametrize(
     ("optimizer", "gathered"),
-    # Without slots, all devices compute all weights; the slots of Adafactor have the shapes of biases alone.
+    # Without slots, all devices compute all weights; the slots of Adafactor have the shapes of
+    # biases.
     [("adam", ALL), ("sgd", 0), ("adafactor", 4 * (64 + 128))],
 )
 def test_custom_step_gradients_are_reduced_completely(optimizer, gathered):

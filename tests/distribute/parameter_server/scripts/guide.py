@@ -1,7 +1,9 @@
-"""Trains, evaluates and saves as TensorFlow's guide to parameter servers does; every task of a cluster runs this file.
+"""Train, evaluate and save as TensorFlow's guide to parameter servers does; every task of a cluster
+runs this file.
 
-With `TF_CONFIG` it is the task that this names. Without, the first argument says what the cluster is: "here" for servers
-that this program starts itself, "alone" for one that is started by the strategy. The second is a folder for what is saved.
+With `TF_CONFIG`, the process is the task that it names. Otherwise, the first argument selects the
+cluster: "here" for servers started by this program, "alone" for a cluster started by the strategy.
+The second argument is a folder for saved files.
 """
 
 import multiprocessing
@@ -97,7 +99,7 @@ def train_with_fit(strategy, folder):
 
 
 def evaluate_beside(folder):
-    """What the job "evaluator" does: takes the checkpoints that training writes."""
+    """Run the job "evaluator", which evaluates the checkpoints of training."""
     model = make_regression()
     x = tf.random.uniform((64, 10))
     data = tf.data.Dataset.from_tensor_slices((x, tf.reduce_sum(x, axis=1))).batch(16)
@@ -112,7 +114,7 @@ def evaluate_beside(folder):
     print("side-car steps", int(model.optimizer.iterations.numpy()), flush=True)
 
 
-# ---- a loop of one's own -------------------------------------------------------------------
+# ---- custom loop ---------------------------------------------------------------------------
 
 
 def preprocessing(strategy):
@@ -253,7 +255,7 @@ class Job:
         assert float(accuracy.count) == 48.0 and float(accuracy.result()) > 0.7
 
     def save_and_begin_again(self, folder):
-        """A coordinator that begins again takes up what was saved."""
+        """Test that a restarted coordinator restores the saved state."""
         steps = tf.Variable(1, name="steps")
         checkpoint = tf.train.Checkpoint(
             model=self.model, optimizer=self.optimizer, global_step=steps
@@ -270,7 +272,7 @@ class Job:
             assert (w.numpy() == value).all()
 
     def fail(self):
-        """What a function raises comes to where the program waits."""
+        """Test that exceptions of a function are raised where the program waits."""
 
         @tf.function
         def wrong(x):

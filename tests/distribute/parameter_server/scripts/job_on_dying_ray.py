@@ -1,4 +1,4 @@
-"""A job on a cluster of Ray of which three processes are killed: one of its own, and two actors."""
+"""Run a job on a Ray cluster of which three processes are killed: one of its own, and two actors."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Trains on parameter servers in processes, from the last checkpoint, and says how far it is."""
+"""Train on parameter servers in processes, from the last checkpoint, and print progress."""
 
 import sys
 import time

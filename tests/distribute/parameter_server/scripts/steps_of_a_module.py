@@ -1,4 +1,4 @@
-"""A module of a program that holds its strategy and its model, beside functions without state."""
+"""Define a module that holds its strategy and its model, next to functions without state."""
 
 import meshflow as tf
 
@@ -19,7 +19,7 @@ def step():
 
 
 class Counting:
-    """What refers to the module by a method alone."""
+    """Refer to the module only by a method."""
 
     def read(self):
         return float(total)

@@ -1,4 +1,4 @@
-"""`keras.ops` of symbolic tensors: what becomes a layer, and which shapes are found."""
+"""Test `keras.ops` of symbolic tensors: created layers, and inferred shapes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What layers and models say of themselves while they are made of symbolic tensors, as tf-keras' do."""
+"""Test attributes of layers and models built from symbolic tensors against tf-keras."""
 
 import numpy as np
 import pytest

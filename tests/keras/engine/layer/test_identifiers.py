@@ -49,7 +49,7 @@ def test_by_name_and_configuration(kind, name):
     for found in (get(name), DESERIALIZE[kind](serialize(made))):
         if isinstance(thing, type):
             assert isinstance(found, thing)
-            # Names count up when they are not given.
+            # Default names are numbered.
             configs = [{**m.get_config(), "name": None} for m in (found, made)]
             assert configs[0] == configs[1]
         else:
@@ -286,7 +286,7 @@ def test_spatial_dropout():
     ):
         found = layer(ones, training=True).numpy()
         kept = found.reshape(6, -1, 8)
-        # Whole channels fall out, and the others are doubled.
+        # Complete channels are dropped, and the others are doubled.
         assert_close(kept, np.broadcast_to(kept[:, :1], kept.shape))
         assert set(np.unique(found)) == {0.0, 2.0}
         assert 8 < np.sum(kept[:, 0] > 0) < 40

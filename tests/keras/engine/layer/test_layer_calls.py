@@ -1,4 +1,4 @@
-"""What surrounds a layer's `call`: its arguments, names, eager models, weights given as values."""
+"""Test the environment of a layer's `call`: arguments, names, eager models, explicit weights."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Keywords of layers: layouts for every weight, and an error for what a layer does not have."""
+"""Test keywords of layers: layouts for every weight, and errors for unknown keywords."""
 
 import numpy as np
 import pytest
@@ -200,7 +200,7 @@ def test_every_layer_refuses_unknown_keywords():
             "InputLayer",
             "FlaxLayer",
         ):
-            continue  # the first takes what `Input` does, the second needs a package
+            continue  # the first has the arguments of `Input`, the second needs a package
         for given in (arguments[name](),) if name in arguments else ((), (2,), (2, 2), (0.5,)):
             try:
                 cls(*given, no_such_argument=1)

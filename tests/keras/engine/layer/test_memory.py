@@ -1,4 +1,4 @@
-"""A process that makes many models keeps nothing of those that it is done with."""
+"""Test that a process that creates many models frees the unused ones."""
 
 import ctypes
 import gc

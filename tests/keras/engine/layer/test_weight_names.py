@@ -1,4 +1,4 @@
-"""Names of weights, and what counts as one, are those of TensorFlow's Keras."""
+"""Compare names and numbers of weights with TensorFlow's Keras."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`model_to_dot` and `plot_model`: boxes, arrows, labels, and what is said when something is missing."""
+"""Test `model_to_dot` and `plot_model`: boxes, arrows, labels, and errors for missing packages."""
 
 import pytest
 

@@ -39,7 +39,7 @@ def test_functional_sharing_nesting_and_ops():
     clone = tf.keras.models.clone_model(model)
     assert_close(clone([np.ones((2, 3)), np.ones((2, 3))])[0], a.numpy())
     rebuilt = tf.keras.models.model_from_json(model.to_json())
-    # The form of Keras 2's files, in which the calls of nested models are counted from 1.
+    # The format of Keras 2's files, in which the calls of nested models are counted from 1.
     tf.keras.models.model_from_config(json.loads(model.to_json()))
     assert_close(rebuilt([np.ones((2, 3)), np.ones((2, 3))])[1], b.numpy())
 

@@ -1,4 +1,4 @@
-"""What a model refers to is found once and remembered; first runs compile and search no more than they must."""
+"""Test the cached structure of models; first runs compile and search no more than necessary."""
 
 import copy
 import pickle
@@ -53,7 +53,7 @@ def built():
 
 
 def sublayers(model):
-    """What a walk now finds."""
+    """Return the result of a new walk over the model."""
     return tracking.Tracker(model).layers
 
 
@@ -177,7 +177,7 @@ def test_changing_the_list_of_layers_changes_no_model():
 
 
 def test_the_first_fit_calls_few_functions():
-    # In a process of its own: nothing was traced, imported or remembered before.
+    # In a separate process without earlier traces, imports or caches.
     script = """
         import os, sys
         import numpy as np
@@ -201,7 +201,7 @@ def test_the_first_fit_calls_few_functions():
 
 
 def residual(layers):
-    """A small residual network with as many shapes of weights as a large one."""
+    """Build a small residual network with as many weight shapes as a large one."""
     x = inputs = tf.keras.Input((8, 8, 3))
     for filters in (5, 6, 7):
         y = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
@@ -235,7 +235,7 @@ def test_variables_are_created_read_and_written_without_programs(programs):
 
 
 def test_variables_do_not_share_memory_with_initial_values():
-    # Arrays that begin where XLA takes them as they are.
+    # Arrays with XLA's alignment, which are used without a copy.
     transfers = np.zeros(4096 + 16, "float32")
     start = -transfers.ctypes.data % 64 // 4
     values = transfers[start : start + 4096]

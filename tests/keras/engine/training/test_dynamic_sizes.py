@@ -1,4 +1,4 @@
-"""Models with layers and losses whose sizes depend on values."""
+"""Test models with layers and losses of value-dependent sizes."""
 
 import numpy as np
 

@@ -1,4 +1,5 @@
-"""What optimizers, `fit` and `predict` cannot take: the error names it and says what they take."""
+"""Test invalid arguments of optimizers, `fit` and `predict`: the error names the argument and the
+accepted values."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What training refuses: labels, called and in `fit`, and arguments."""
+"""Test errors of training: labels, in calls and in `fit`, and arguments."""
 
 import numpy as np
 import pytest

@@ -12,7 +12,7 @@ Y = np.random.RandomState(1).normal(size=(12, 1)).astype("float32")
 
 
 class Pure(tf.keras.Sequential):
-    """A model whose steps are functions of JAX, which see to its loss and metrics themselves."""
+    """Build a model whose steps are functions of JAX that handle its loss and metrics themselves."""
 
     def loss_and_updates(self, trained, others, x, y):
         predicted, others = self.stateless_call(trained, others, x, training=True)

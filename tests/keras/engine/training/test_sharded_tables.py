@@ -1,4 +1,5 @@
-"""Tables in shards as weights: layers and optimizers train them, files and checkpoints hold them as one."""
+"""Test sharded tables as weights: layers and optimizers train them, files and checkpoints store one
+array."""
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ TARGETS = np.ones((2, COLUMNS), "f")
 
 
 def in_shards(count):
-    """A scope whose tables of two dimensions are made in shards."""
+    """Return a scope that shards two-dimensional tables."""
 
     def partitioner(shape, dtype, axis=0):
         return [min(count, shape[0]), 1] if len(shape) == 2 else [1] * len(shape)
@@ -86,7 +87,7 @@ def test_weights_move_between_numbers_of_shards(before, after, tmp_path):
     restored.assert_existing_objects_matched()
     for expected, found in zip(whole(saved), whole(loaded), strict=True):
         np.testing.assert_array_equal(found, expected)
-    # The slots came along: both go on alike.
+    # Slots were restored: both continue equally.
     train(saved), train(loaded)
     restored.assert_consumed()
     for expected, found in zip(whole(saved), whole(loaded), strict=True):

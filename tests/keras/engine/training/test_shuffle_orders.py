@@ -1,4 +1,4 @@
-"""The orders in which `fit` takes examples."""
+"""Test the orders in which `fit` reads examples."""
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def test_fit_shuffles_like_keras():
     model.compile("sgd", "mse", run_eagerly=True)
     first = [[3, 8, 7, 5], [2, 0, 1, 6], [9, 4], [1, 9, 5, 3], [4, 7, 0, 2], [6, 8]]
     for epochs in (2, 1):
-        # Each call begins again.
+        # Each call starts a new sequence.
         model.fit(x, x, batch_size=4, epochs=epochs, verbose=0)
     assert found == [*first, *first[:3]]
 

@@ -221,7 +221,7 @@ PADDED = {
 
 @pytest.mark.parametrize("name", PADDED)
 def test_padding_of_batches_passes_bounds_checks(name):
-    # 18 elements, which are padded to 32.
+    # 18 elements, padded to 32.
     data = scipy_sparse.random(10, 6, 0.3, "csr", random_state=0, dtype=np.float32)
     compute = PADDED[name]
     dense = data.toarray().reshape(5, 2, 6)[:, 0] if name == "reshaped" else data.toarray()

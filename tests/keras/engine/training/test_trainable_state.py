@@ -125,7 +125,8 @@ def test_change_without_compile(by, trainable, caplog):
 
 
 def test_gan_trains_the_layers_of_its_compilation(caplog):
-    # As in tf-keras: the discriminator trains alone although it is frozen for the combined model.
+    # As in tf-keras: the discriminator trains separately although it is frozen in the combined
+    # model.
     discriminator = make_net()
     discriminator.compile("adam", "mse")
     discriminator.trainable = False

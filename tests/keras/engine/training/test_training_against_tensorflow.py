@@ -1,4 +1,4 @@
-"""Whole training runs against numbers that tf-keras gave (tests/reference/generate_cnn.py)."""
+"""Compare complete training runs with numbers of tf-keras (tests/reference/generate_cnn.py)."""
 
 from pathlib import Path
 
