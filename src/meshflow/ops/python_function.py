@@ -263,7 +263,7 @@ def py_function(
 
     def call_backward(
         arrays: Sequence[jax.Array], cotangents: Sequence[jax.Array]
-    ) -> tuple[Array, ...]:
+    ) -> tuple[jax.Array | None, ...]:
         inexact = [a for a in arrays if is_inexact(a)]
         shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in inexact]
         filled = [
@@ -271,10 +271,7 @@ def py_function(
             for c, s in zip(cotangents, _make_shape_structs(specs), strict=True)
         ]
         gradients = iter(jax.pure_callback(store_errors(backward), shapes, arrays, filled))
-        return tuple(
-            next(gradients) if is_inexact(a) else np.zeros(a.shape, jax.dtypes.float0)
-            for a in arrays
-        )
+        return tuple(next(gradients) if is_inexact(a) else None for a in arrays)
 
     call.defvjp(call_forward, call_backward)
     return _apply_call("py_function", call, inp, Tout)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import meshflow as tf
 from meshflow.core.staging import dynamic_loop
 
 
@@ -84,3 +85,19 @@ def test_vmap_of_gradients():
     got = jax.vmap(lambda x, n: jax.grad(looped)(x, jnp.float64(0.9), n))(xs, ns)
     expected = [jax.grad(unrolled)(x, 0.9, n) for n, x in enumerate(xs)]
     np.testing.assert_allclose(got, expected, rtol=1e-13)
+
+
+def test_gradients_beside_integers_of_unknown_size():
+    def double(rows, indices):
+        body = lambda k, v: (k + 1, tf.sparse.map_values(tf.multiply, v, 2))
+        start = [0, tf.SparseTensor(indices, rows, [9])]
+        return tf.while_loop(lambda k, v: k < 3, body, start)[1].values
+
+    specs = [tf.TensorSpec([None]), tf.TensorSpec([None, 1], tf.int64)]
+    function = tf.function(double, input_signature=specs)
+    for size in (2, 3):
+        rows = tf.ones([size])
+        with tf.GradientTape() as tape:
+            tape.watch(rows)
+            total = tf.reduce_sum(function(rows, tf.range(size, dtype=tf.int64)[:, None]))
+        np.testing.assert_array_equal(tape.gradient(total, rows), np.full(size, 8.0))
