@@ -75,11 +75,20 @@ FOR_CPU("avx2,fma") void by_256(const Arrays& a, const Settings& s, int64_t begi
 
 #endif
 
+// Compilers choose which product of an expression they fuse, so the choice is explicit.
+INLINE float multiply_add(float a, float b, float c) {
+#ifdef __FP_FAST_FMAF
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 void by_any(const Arrays& a, const Settings& s, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const float g = a.gradient ? a.gradient[i] : 0;
-    const float m = a.mean[i] += (g - a.mean[i]) * s.first;
-    const float v = a.square[i] += (g * g - a.square[i]) * s.second;
+    const float m = a.mean[i] = multiply_add(g - a.mean[i], s.first, a.mean[i]);
+    const float v = a.square[i] = multiply_add(multiply_add(g, g, -a.square[i]), s.second, a.square[i]);
     a.variable[i] -= s.rate * m / (std::sqrt(v) + s.epsilon);
   }
 }
