@@ -30,7 +30,7 @@ TESTED_IN = {
 }
 
 
-def changed(root=ROOT):
+def find_changed_files(root=ROOT):
     """Paths of Python files that differ from main, or from the commit before."""
 
     def git(*arguments):
@@ -68,7 +68,7 @@ def relevance(text, module, names):
     return 5 * (module in text) + len(names & words)
 
 
-def ranked(paths, areas=(), root=ROOT):
+def rank_tests(paths, areas=(), root=ROOT):
     """Files to run, the nearest first, from the paths that changed and areas asked for."""
     areas = {*areas, *(a for p in paths for a in areas_of(p))}
     first = [p for p in paths if p.startswith("src/") or _is_test(p)]
@@ -88,7 +88,7 @@ def ranked(paths, areas=(), root=ROOT):
     return first, scores
 
 
-def chosen(first, scores, seconds, budget=BUDGET):
+def choose_tests(first, scores, seconds, budget=BUDGET):
     """The files to run: all that changed, then the most relevant that still fit."""
     picked = list(first)
     left = budget - sum(seconds.get(p, UNKNOWN) for p in first if _is_test(p))
@@ -104,14 +104,16 @@ def _is_test(path):
 
 
 def main(areas):
-    paths = [] if areas else changed()
-    first, scores = ranked(paths, areas)
+    paths = [] if areas else find_changed_files()
+    first, scores = rank_tests(paths, areas)
     if areas and not scores:
         sys.exit(f"no tests of {' '.join(areas)}; areas are the folders of tests/")
     if not first and not scores:
         # No change, or a change that affects every test.
-        first, scores = ranked([], {f.parent.name for f in (ROOT / "tests").glob("*/test_*.py")})
-    picked = chosen(first, scores, seconds_of_files())
+        first, scores = rank_tests(
+            [], {f.parent.name for f in (ROOT / "tests").glob("*/test_*.py")}
+        )
+    picked = choose_tests(first, scores, seconds_of_files())
     known = len(first) + len(scores)
     print(f"{len(picked)} of {known} files that this change may break", file=sys.stderr)
     print("\n".join(picked))

@@ -62,10 +62,13 @@ def _function(name, value, module):
     if result is signature.empty:
         result = _result_of_jax(name, module)
     given = [
-        p.replace(annotation=_Text(_TAKEN.get(p.name) or _taken(p.annotation)), default=_default(p))
+        p.replace(
+            annotation=_Text(_TAKEN.get(p.name) or _get_parameter_type(p.annotation)),
+            default=_default(p),
+        )
         for p in signature.parameters.values()
     ]
-    text = _given(result)
+    text = _get_result_type(result)
     if any(p.kind is p.VAR_POSITIONAL for p in given):
         # Lists in all versions of JAX.
         text = text.replace("tuple[Tensor, ...]", "list[Tensor]")
@@ -101,14 +104,14 @@ def _default(parameter):
     return parameter.default if parameter.default is parameter.empty else _Text("...")
 
 
-def _taken(annotation):
+def _get_parameter_type(annotation):
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     if "Array" in text:
         return "TensorLike"
     return text if text == "TensorLike" or _PLAIN.fullmatch(text) else "Any"
 
 
-def _given(annotation):
+def _get_result_type(annotation):
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     text = re.sub(r"\bjax\.(jaxlib\._jax\.)?Array\b|\bArray\b", "Tensor", text)
     text = re.sub(r"\b\w+Result\b", lambda name: _tuple_of(name[0]), text)
@@ -132,7 +135,7 @@ def _import(name, value):
     return f"{name}: Any"
 
 
-def same(text, path):
+def is_stub_equal(text, path):
     """Return whether a stub equals a file, in any order."""
     return _statements(text) == _statements(path.read_text(encoding="utf-8"))
 

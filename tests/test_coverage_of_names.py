@@ -58,7 +58,7 @@ def lookup(path):
     return found
 
 
-def dotted(node, short):
+def get_dotted_name(node, short):
     """Return the path below the package of an expression such as `tf.math.add`, or None."""
     parts = []
     while isinstance(node, ast.Attribute):
@@ -83,12 +83,12 @@ def paths_in(tree, strings_name_keras=False):
                 short[alias.asname or alias.name] = path
                 yield path
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if path := dotted(node.value, short):
+            if path := get_dotted_name(node.value, short):
                 short[node.targets[0].id] = path
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr":
-            by_string.add(dotted(node.args[0], short))
+            by_string.add(get_dotted_name(node.args[0], short))
     for node in nodes:
-        if isinstance(node, ast.Attribute) and (path := dotted(node, short)):
+        if isinstance(node, ast.Attribute) and (path := get_dotted_name(node, short)):
             yield path
     for space in by_string - {None}:
         yield from (f"{space}.{name}".lstrip(".") for name in strings if name.isidentifier())
@@ -106,7 +106,7 @@ def reference_expressions():
 
 
 @functools.cache
-def used():
+def find_used_objects():
     """Identities of the objects that tests and reference expressions spell."""
     paths = {p for expression in reference_expressions() for p in paths_in(ast.parse(expression))}
     for file in set(TESTS.rglob("*.py")) - {Path(__file__)}:
@@ -132,11 +132,13 @@ def test_every_public_name_is_used_by_a_test(space):
         name
         for name in public(space)
         if f"{space}.{name}".lstrip(".") not in EXEMPT
-        and id(getattr(lookup(space), name)) not in used()
+        and id(getattr(lookup(space), name)) not in find_used_objects()
     ]
     assert not missing, f"tf.{space} has names without a test: {', '.join(sorted(missing))}"
 
 
 def test_exemptions_are_needed():
-    stale = [path for path in EXEMPT if lookup(path) is None or id(lookup(path)) in used()]
+    stale = [
+        path for path in EXEMPT if lookup(path) is None or id(lookup(path)) in find_used_objects()
+    ]
     assert not stale, f"remove from EXEMPT: {', '.join(stale)}"

@@ -84,12 +84,12 @@ KNOWN = {
 }
 
 
-def named(thing):
+def get_test_id(thing):
     """Where a test shows it."""
     return f"{thing.__module__.rpartition('.')[2]}.{thing.__name__}"
 
 
-@pytest.mark.parametrize("thing", WITH_FORMULA, ids=named)
+@pytest.mark.parametrize("thing", WITH_FORMULA, ids=get_test_id)
 def test_formula_with_every_symbol(thing):
     text = section(thing, "Formula")
     # Names of other objects are no formulas.

@@ -155,7 +155,9 @@ def test_areas_that_try_a_file():
 
 
 def test_tests_that_name_changed_modules_come_first():
-    first, scores = nearest.ranked(["src/meshflow/core/values/nest.py", "tests/io/test_records.py"])
+    first, scores = nearest.rank_tests(
+        ["src/meshflow/core/values/nest.py", "tests/io/test_records.py"]
+    )
     assert first == ["src/meshflow/core/values/nest.py", "tests/io/test_records.py"]
     assert max(scores, key=scores.get) == "tests/core/test_nest.py"
 
@@ -163,10 +165,13 @@ def test_tests_that_name_changed_modules_come_first():
 def test_as_many_as_fit_are_chosen():
     seconds = {"tests/a/test_1.py": 50, "tests/a/test_2.py": 90, "tests/a/test_3.py": 5}
     scores = {"tests/a/test_2.py": 9, "tests/a/test_1.py": 7, "tests/a/test_3.py": 3}
-    assert nearest.chosen([], scores, seconds, 100) == ["tests/a/test_2.py", "tests/a/test_3.py"]
+    assert nearest.choose_tests([], scores, seconds, 100) == [
+        "tests/a/test_2.py",
+        "tests/a/test_3.py",
+    ]
     # Changed tests run in any case.
     first = ["src/meshflow/a/x.py", "tests/a/test_4.py"]
-    assert nearest.chosen(first, scores, {**seconds, "tests/a/test_4.py": 99}, 100) == first
+    assert nearest.choose_tests(first, scores, {**seconds, "tests/a/test_4.py": 99}, 100) == first
 
 
 def test_changes_are_those_against_main(tmp_path):
@@ -184,4 +189,4 @@ def test_changes_are_those_against_main(tmp_path):
     git("commit", "-qam", "Two")
     (tmp_path / "c.txt").write_text("x")
     (tmp_path / "new.py").write_text("")
-    assert nearest.changed(tmp_path) == ["b.py", "new.py"]
+    assert nearest.find_changed_files(tmp_path) == ["b.py", "new.py"]

@@ -20,7 +20,7 @@ def model(built=True):
     )
 
 
-def trained(built=True, optimizer=None):
+def train_model(built=True, optimizer=None):
     m = model(built)
     m.compile(optimizer or optimizers.Adam(0.01), "mse")
     m.fit(X, Y, verbose=0, shuffle=False)
@@ -46,7 +46,7 @@ def test_values_are_found_through_attributes_lists_and_dictionaries(tmp_path):
 
 
 def test_keys_are_tensorflows(tmp_path):
-    m = trained(optimizer=optimizers.legacy.Adam(0.01))
+    m = train_model(optimizer=optimizers.legacy.Adam(0.01))
     path = train.Checkpoint(model=m, optimizer=m.optimizer).save(tmp_path / "ckpt")
     assert sorted(os.listdir(tmp_path)) == [
         *("checkpoint", "ckpt-1.data-00000-of-00001", "ckpt-1.index")
@@ -60,7 +60,7 @@ def test_keys_are_tensorflows(tmp_path):
         k + value
         for k in ("optimizer/iter", "optimizer/beta_1", "optimizer/learning_rate", "save_counter")
     } <= set(listed)
-    m = trained()
+    m = train_model()
     newer = train.Checkpoint(model=m, optimizer=m.optimizer).write(tmp_path / "newer")
     listed = dict(train.list_variables(newer))
     assert listed["optimizer/_velocities/0" + value] == [3, 4]
@@ -76,7 +76,7 @@ def test_keys_are_tensorflows(tmp_path):
 
 @pytest.mark.parametrize("built", [True, False])
 def test_training_resumes_from_a_checkpoint(tmp_path, built):
-    m = trained(built)
+    m = train_model(built)
     path = train.Checkpoint(model=m).save(tmp_path / "ckpt")
     m.fit(X, Y, verbose=0, shuffle=False, epochs=2)
     other = model(built)
@@ -270,9 +270,9 @@ def test_python_state_and_metrics_and_options(tmp_path):
     other, mean = Position(), tf.keras.metrics.Mean()
     train.Checkpoint(p=other, m=mean).read(path).assert_consumed()
     assert other.value == b"chapter 3" and float(mean.result()) == 2 and written == [path]
-    m = trained()
+    m = train_model()
     path = train.Checkpoint(model=m).write(tmp_path / "m")
-    fresh = trained()
+    fresh = train_model()
     skip = train.CheckpointOptions(experimental_skip_slot_variables=True)
     train.Checkpoint(model=fresh).read(path, skip).assert_consumed()
 

@@ -48,7 +48,7 @@ SAVED_MODEL = """
     """
 
 
-def same(values):
+def get_common_value(values):
     numbers = {int(n) for value in values for n in value.reshape(-1)}
     assert len(numbers) == 1, f"of two moments: {numbers}"
     return numbers.pop()
@@ -56,7 +56,7 @@ def same(values):
 
 def read_latest(path):
     latest = train.latest_checkpoint(path)
-    return same([train.load_variable(latest, name) for name in "vw"])
+    return get_common_value([train.load_variable(latest, name) for name in "vw"])
 
 
 @pytest.mark.parametrize("program", [CHECKPOINT, MANAGER], ids=["Checkpoint", "CheckpointManager"])
@@ -75,7 +75,9 @@ def test_checkpoints(program, tmp_path):
 
 
 def test_a_checkpoint_in_the_place_of_another(tmp_path):
-    read = lambda path: same([train.load_variable(f"{path}/ckpt", name) for name in "vw"])
+    read = lambda path: get_common_value(
+        [train.load_variable(f"{path}/ckpt", name) for name in "vw"]
+    )
     assert check_kills(SAME, tmp_path, read)[False]
     assert len(os.listdir(tmp_path / "target")) == 1 + count_shards(tmp_path / "target" / "ckpt")
 
@@ -83,6 +85,6 @@ def test_a_checkpoint_in_the_place_of_another(tmp_path):
 def test_saved_models(tmp_path):
     def read(path):
         loaded = tf.saved_model.load(path)
-        return same([loaded.v.numpy(), loaded.w.numpy()])
+        return get_common_value([loaded.v.numpy(), loaded.w.numpy()])
 
     assert check_kills(SAVED_MODEL, tmp_path, read)[False]

@@ -11,7 +11,7 @@ import pytest
 import meshflow as tf
 
 
-def saved(path, **values):
+def save_checkpoint(path, **values):
     return tf.train.Checkpoint(**{k: tf.Variable(v) for k, v in values.items()}).save(path)
 
 
@@ -58,7 +58,7 @@ def test_deepcopy_has_separate_variables(tmp_path):
 
 
 def test_restored_objects_are_freed_with_their_last_reference(tmp_path, caplog):
-    path = saved(tmp_path / "ckpt", v1=2.0, v2=3.0)
+    path = save_checkpoint(tmp_path / "ckpt", v1=2.0, v2=3.0)
     gc.disable()  # so that a circle of references would be seen
     try:
         for silent in (True, False):
@@ -76,7 +76,10 @@ def test_restored_objects_are_freed_with_their_last_reference(tmp_path, caplog):
 
 
 def test_the_last_restoring_wins(tmp_path):
-    first, second = saved(tmp_path / "first", v=12.0), saved(tmp_path / "second", v=13.0)
+    first, second = (
+        save_checkpoint(tmp_path / "first", v=12.0),
+        save_checkpoint(tmp_path / "second", v=13.0),
+    )
     for order, expected in (((0, 1), 13), ((1, 0), 12)):
         checkpoints = [tf.train.Checkpoint(), tf.train.Checkpoint()]
         statuses = {i: checkpoints[i].restore((first, second)[i]) for i in order}
@@ -96,7 +99,7 @@ def test_one_stored_object_is_not_restored_into_two_objects(tmp_path, caplog):
     with pytest.raises(AssertionError, match="1 Python objects"):
         status.assert_existing_objects_matched()
     # Two stored objects in one are no contradiction.
-    path = saved(tmp_path / "two", a=3.0, b=4.0)
+    path = save_checkpoint(tmp_path / "two", a=3.0, b=4.0)
     tf.train.Checkpoint(a=a, b=a).restore(path).assert_consumed()
     assert float(a) == 4
 
@@ -161,7 +164,7 @@ def test_missing_python_state_is_reported(tmp_path):
         def deserialize(self, string_value):
             self.text = string_value
 
-    path = saved(tmp_path / "ckpt", v=1.0)
+    path = save_checkpoint(tmp_path / "ckpt", v=1.0)
     checkpoint = tf.train.Checkpoint(v=tf.Variable(0.0), state=State())
     with pytest.raises(AssertionError, match=r"1 Python objects .*State"):
         checkpoint.restore(path).assert_existing_objects_matched()
@@ -172,7 +175,7 @@ def test_missing_python_state_is_reported(tmp_path):
 
 
 def test_reading_without_objects(tmp_path):
-    path = saved(tmp_path / "ckpt", w=[[1.0, 2.0]], text="tea")
+    path = save_checkpoint(tmp_path / "ckpt", w=[[1.0, 2.0]], text="tea")
     reader = tf.train.load_checkpoint(path)
     value = "/.ATTRIBUTES/VARIABLE_VALUE"
     assert reader.get_tensor("text" + value) == b"tea"

@@ -26,7 +26,7 @@ def policy(shards, sentence="as the test says"):
     return Policy()
 
 
-def written(checkpoint, path, callback, **more):
+def write_checkpoint(checkpoint, path, callback, **more):
     options = tf.train.CheckpointOptions(experimental_sharding_callback=callback, **more)
     path = checkpoint.write(path, options)
     checkpoint.sync()
@@ -40,7 +40,9 @@ def test_files_have_a_largest_size(tmp_path, most, files, smallest):
     arrays = [np.arange(np.prod(s, dtype=int), dtype="float32").reshape(s) for s in SHAPES]
     variables = [tf.Variable(array) for array in arrays]
     checkpoint = tf.train.Checkpoint(**{f"v{i}": v for i, v in enumerate(variables)})
-    path, sizes = written(checkpoint, tmp_path / "ckpt", experimental.MaxShardSizePolicy(most))
+    path, sizes = write_checkpoint(
+        checkpoint, tmp_path / "ckpt", experimental.MaxShardSizePolicy(most)
+    )
     # One of them also contains the object graph, which does not count.
     assert len(sizes) == files and sizes[0] == smallest
     assert all(size <= most for size in sizes[:-1])
@@ -54,7 +56,9 @@ def test_files_have_a_largest_size(tmp_path, most, files, smallest):
 def test_indivisible_values_are_saved_in_a_separate_file(tmp_path, caplog):
     texts = [b"abc", b"defg", b"hijklm", b"n"]
     checkpoint = tf.train.Checkpoint(a=tf.Variable(texts), b=tf.Variable("x" * 50))
-    path, sizes = written(checkpoint, tmp_path / "ckpt", experimental.MaxShardSizePolicy(10))
+    path, sizes = write_checkpoint(
+        checkpoint, tmp_path / "ckpt", experimental.MaxShardSizePolicy(10)
+    )
     assert "b/.ATTRIBUTES/VARIABLE_VALUE has a part of 50 bytes" in caplog.text
     assert len(sizes) == 5
     fresh = tf.train.Checkpoint(a=tf.Variable([""] * 4), b=tf.Variable(""))
@@ -74,7 +78,7 @@ def test_a_policy_decides(tmp_path):
     table = ShardedVariable([tf.Variable([[1.0], [2.0]]), tf.Variable([[3.0]])])
     checkpoint = tf.train.Checkpoint(v=tf.Variable([1, 2]), table=table)
     for files in (4, 5):  # in the place of another the files have another number, and one is empty
-        path, sizes = written(
+        path, sizes = write_checkpoint(
             checkpoint, tmp_path / "ckpt", policy(one_each), enable_async=files == 5
         )
         assert len(sizes) == files
@@ -92,7 +96,10 @@ def test_a_policy_decides(tmp_path):
 
 def test_each_task_writes_one_file(tmp_path):
     checkpoint = tf.train.Checkpoint(a=tf.Variable(1.0), b=tf.Variable(2.0))
-    assert len(written(checkpoint, tmp_path / "ckpt", experimental.ShardByTaskPolicy())[1]) == 1
+    assert (
+        len(write_checkpoint(checkpoint, tmp_path / "ckpt", experimental.ShardByTaskPolicy())[1])
+        == 1
+    )
 
 
 def test_a_policy_may_not_change_tensors(tmp_path):
@@ -117,7 +124,7 @@ def test_a_policy_may_not_change_tensors(tmp_path):
         (puts(lambda x: tf.cast(x, tf.int32)), "altered dtype, int32"),
     ):
         with pytest.raises(RuntimeError, match=f"'as the test says' are wrong: .*{message}"):
-            written(checkpoint, tmp_path / "ckpt", policy(changed(change)))
+            write_checkpoint(checkpoint, tmp_path / "ckpt", policy(changed(change)))
     assert not list(tmp_path.iterdir())
 
 

@@ -16,7 +16,7 @@ from meshflow.checkpoint.bundle_writer import write_bundle
 from meshflow.checkpoint.formats import delete_checkpoint
 
 
-def saved(folder, count=2, name="ckpt", **kwargs):
+def save_checkpoints(folder, count=2, name="ckpt", **kwargs):
     v = tf.Variable(0.0)
     manager = train.CheckpointManager(
         train.Checkpoint(v=v), str(folder), 3, checkpoint_name=name, **kwargs
@@ -39,12 +39,12 @@ DAMAGE = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_checkpoints_are_found_without_a_valid_state_file(kind, tmp_path, caplog):
-    saved(tmp_path)
+    save_checkpoints(tmp_path)
     (tmp_path / "checkpoint").write_bytes(DAMAGE[kind])
     with caplog.at_level(logging.WARNING, "meshflow"):
         assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-2")
     assert f"{tmp_path / 'checkpoint'} is damaged" in caplog.text
-    v, manager = saved(tmp_path, 0)
+    v, manager = save_checkpoints(tmp_path, 0)
     assert manager.restore_or_initialize() == str(tmp_path / "ckpt-2") and float(v) == 2
     assert [os.path.basename(p) for p in manager.checkpoints] == ["ckpt-1", "ckpt-2"]
     assert manager.save() == str(tmp_path / "ckpt-3")
@@ -55,7 +55,11 @@ def test_checkpoints_are_found_without_a_valid_state_file(kind, tmp_path, caplog
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damaged_state_file_without_checkpoints_is_an_error(kind, tmp_path):
     (tmp_path / "checkpoint").write_bytes(DAMAGE[kind])
-    for attempt in (train.latest_checkpoint, train.get_checkpoint_state, lambda p: saved(p, 0)):
+    for attempt in (
+        train.latest_checkpoint,
+        train.get_checkpoint_state,
+        lambda p: save_checkpoints(p, 0),
+    ):
         with pytest.raises(tf.errors.DataLossError, match=r"checkpoint is damaged"):
             attempt(tmp_path)
 
@@ -73,12 +77,12 @@ def test_latest_written_prefix_comes_first(tmp_path):
 
 
 def test_a_named_checkpoint_that_is_gone(tmp_path, caplog):
-    saved(tmp_path)
+    save_checkpoints(tmp_path)
     delete_checkpoint(tmp_path / "ckpt-2")
     with caplog.at_level(logging.WARNING, "meshflow"):
         assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-1")
     assert "does not exist" in caplog.text and "ckpt-2" in caplog.text
-    v, manager = saved(tmp_path, 0)
+    v, manager = save_checkpoints(tmp_path, 0)
     assert manager.restore_or_initialize() == str(tmp_path / "ckpt-1") and float(v) == 1
     delete_checkpoint(tmp_path / "ckpt-1")
     assert train.latest_checkpoint(tmp_path) is None
@@ -95,7 +99,7 @@ def test_manager_deletes_only_its_own_files(tmp_path):
     (own / "ckpt-0").mkdir()
     (own / "ckpt-0" / "notes.txt").write_text("tea")
     (own / "checkpoint").write_text("\n".join(lines) + "\n")
-    _, manager = saved(own, 0)
+    _, manager = save_checkpoints(own, 0)
     assert manager.checkpoints == [] and manager.latest_checkpoint == str(own / "best-1")
     for _ in range(5):
         manager.save()
@@ -155,7 +159,7 @@ def test_symbolic_link_is_preserved(tmp_path):
 
 
 def test_leftovers_of_a_killed_manager_are_removed(tmp_path, monkeypatch):
-    v, manager = saved(tmp_path, 3)
+    v, manager = save_checkpoints(tmp_path, 3)
     with monkeypatch.context() as patch:
         patch.setattr("meshflow.checkpoint.manager.delete_checkpoint", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -165,7 +169,7 @@ def test_leftovers_of_a_killed_manager_are_removed(tmp_path, monkeypatch):
     dead = f"{tmp_path}/ckpt-5.data-00000-of-00001.{array_folder.os.uname().nodename.replace('.', '_')}-999999999-0.part"
     for left in (dead, tmp_path / "ckpt-4.data-00000-of-00002"):
         open(left, "wb").close()
-    v, manager = saved(tmp_path, 0)
+    v, manager = save_checkpoints(tmp_path, 0)
     assert manager.restore_or_initialize() == str(tmp_path / "ckpt-4") and float(v) == 3
     assert os.path.exists(dead)  # who restores may be somebody else
     manager.save()

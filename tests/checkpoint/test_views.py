@@ -14,7 +14,7 @@ class Part(tf.Module):
         self.listed = [tf.Variable(1.0), tf.Variable(2.0)]
 
 
-def nested(name):
+def build_nested_module(name):
     root = Part()
     setattr(root, name, Part())
     getattr(root, name).extra = tf.Variable(6.0)
@@ -22,7 +22,9 @@ def nested(name):
 
 
 def test_a_checkpoints_objects(tmp_path):
-    view = tf.train.CheckpointView(tf.train.Checkpoint(nested("leaf")).save(tmp_path / "ckpt"))
+    view = tf.train.CheckpointView(
+        tf.train.Checkpoint(build_nested_module("leaf")).save(tmp_path / "ckpt")
+    )
     # The order and the numbers are TensorFlow's.
     assert view.children(0) == {
         "a": 1,
@@ -33,7 +35,7 @@ def test_a_checkpoints_objects(tmp_path):
         "save_counter": 5,
     }
     assert view.descendants() == list(range(14))
-    other = nested("twig")
+    other = build_nested_module("twig")
     both, stored, here = view.diff(other)
     assert {node: both[node] for node in (1, 2, 6, 7)} == {
         1: other.a,
@@ -50,7 +52,7 @@ def test_a_checkpoints_objects(tmp_path):
 
 
 def test_a_programs_objects():
-    root = nested("leaf")
+    root = build_nested_module("leaf")
     for view in tf.train.TrackableView(root), tf.train.TrackableView(weakref.ref(root)):
         assert list(view.children(root)) == ["a", "b", "listed", "leaf"]
         assert view.root is root and view.descendants()[0] is root

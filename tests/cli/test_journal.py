@@ -9,13 +9,13 @@ from meshflow.cli.commands import app
 from meshflow.distribute.parameter_server.server.journal import Journal
 
 
-def said(*words, code=0):
+def run_command(*words, code=0):
     result = CliRunner().invoke(app, ["journal", *map(str, words)])
     assert result.exit_code == code, result.output
     return result.output.splitlines()
 
 
-def opened(folder):
+def open_journal(folder):
     journal = Journal(folder)
     return journal, list(journal.recover())
 
@@ -24,22 +24,22 @@ def opened(folder):
 def folder(tmp_path):
     """Return the journals of two servers, the first of which restarted once."""
     for server in range(2):
-        journal, _ = opened(tmp_path / "job" / f"server-{server}")
+        journal, _ = open_journal(tmp_path / "job" / f"server-{server}")
         journal.write_snapshot(np.arange(100_000))
         journal.append("first")
         journal.append(np.ones(1000))
-    again, _ = opened(tmp_path / "job" / "server-0")
+    again, _ = open_journal(tmp_path / "job" / "server-0")
     again.append("third")
     return tmp_path / "job"
 
 
 def test_valid_journals_are_shown_and_copied(folder, tmp_path):
-    lines = said("show", folder)
+    lines = run_command("show", folder)
     assert [line.split(": ")[0].removeprefix(f"{folder}/") for line in lines] == [
         "server-0/snapshot.2", "server-0/log.2", "server-0/log.3", "server-1/snapshot.2", "server-1/log.2",
     ]  # fmt: skip
     assert [line.split(": ")[1].split(",")[0] for line in lines[1:3]] == ["2 records", "1 records"]
-    said("recover", folder, tmp_path / "new")
+    run_command("recover", folder, tmp_path / "new")
     for path in folder.rglob("*.*"):
         assert (tmp_path / "new" / path.relative_to(folder)).read_bytes() == path.read_bytes()
 
@@ -49,15 +49,15 @@ def test_records_before_the_damage_are_recovered(folder, tmp_path):
     data = bytearray(log.read_bytes())
     data[-5000] ^= 1
     log.write_bytes(data)
-    shown = said("show", folder, code=1)
+    shown = run_command("show", folder, code=1)
     damage = f"{log} is damaged at offset "
     assert any(line.startswith(damage) for line in shown), shown
-    lines = said("recover", folder / "server-0", tmp_path / "new")
+    lines = run_command("recover", folder / "server-0", tmp_path / "new")
     assert (
         lines[0].startswith(damage)
         and lines[1] == f"{tmp_path}/new: recovered a snapshot and 1 records"
     )
-    _, (snapshot, *records) = opened(tmp_path / "new")
+    _, (snapshot, *records) = open_journal(tmp_path / "new")
     np.testing.assert_array_equal(snapshot, np.arange(100_000))
     assert records == ["first"]
     assert bytes(data) == log.read_bytes()
@@ -66,8 +66,8 @@ def test_records_before_the_damage_are_recovered(folder, tmp_path):
 def test_unrecoverable_records_are_reported(folder, tmp_path):
     snapshot = folder / "server-1" / "snapshot.2"
     snapshot.write_bytes(snapshot.read_bytes()[:-1])
-    assert "the snapshot is incomplete" in said("show", folder, code=1)[-1]
-    lines = said("recover", folder / "server-1", tmp_path / "new", code=1)
+    assert "the snapshot is incomplete" in run_command("show", folder, code=1)[-1]
+    lines = run_command("recover", folder / "server-1", tmp_path / "new", code=1)
     assert "because the logs need this snapshot" in lines[-1]
     assert not (tmp_path / "new").exists()
     (tmp_path / "empty").mkdir()
@@ -76,4 +76,4 @@ def test_unrecoverable_records_are_reported(folder, tmp_path):
         (tmp_path / "none", tmp_path / "new"),
         (folder, folder),
     ):
-        said("recover", *words, code=2)
+        run_command("recover", *words, code=2)

@@ -63,7 +63,7 @@ def alive(pids):
     return found
 
 
-def gone(pids, within=5.0):
+def have_exited(pids, within=5.0):
     deadline = time.monotonic() + within
     while alive(pids) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -198,13 +198,13 @@ def test_workers_end_with_the_launcher(tmp_path, how):
         # The launcher is dead and cannot end the processes of workers; the workers exit by
         # themselves.
         process.wait()
-        assert gone(started[0::2])
+        assert have_exited(started[0::2])
         for child in started[1::2]:
             os.kill(child, signal.SIGKILL)
     else:
         text, _ = process.communicate(timeout=20)
         assert process.returncode == 130 and "stopped all workers" in text
-        assert gone(started)
+        assert have_exited(started)
     process.stdout.close()
 
 
@@ -218,7 +218,7 @@ def train(folder, *faults, watchdog=60):
     options += ["--max-restarts", len(faults)]
     code, text = launch(*options, SURVIVING, folder, *faults, EPOCHS=EPOCHS)
     assert code == 0, text
-    assert gone(pids(folder))
+    assert have_exited(pids(folder))
     with np.load(folder / "weights.npz") as found:
         return [found[k] for k in found.files], text
 
@@ -275,7 +275,7 @@ def test_faults_leave_no_trace_in_the_weights(undisturbed, tmp_path):
     assert "Worker 1 has given no sign of life for 5 s" in text
     assert "No worker has done a step for 5 s" in text
     assert_same_bits(weights, undisturbed[0])
-    assert gone(killed)
+    assert have_exited(killed)
 
 
 @pytest.mark.soak
@@ -309,4 +309,4 @@ def test_kills_at_random_moments(undisturbed, tmp_path):
         assert process.returncode == 0, text
         with np.load(folder / "weights.npz") as found:
             assert_same_bits([found[k] for k in found.files], expected)
-        assert gone(seen)
+        assert have_exited(seen)

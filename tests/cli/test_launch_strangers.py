@@ -28,7 +28,7 @@ def test_local_job_survives_foreign_connections(tmp_path):
         text=True,
     )
     # The launcher listens before the workers have imported anything.
-    found, text = strangers.beside(
+    found, text = strangers.attack_job(
         job, tmp_path, "127.0.0.1", lambda: strangers.listeners(strangers.descendants(job.pid))
     )
     assert len(found) >= 3  # the meeting point, JAX's service, and gloo

@@ -43,14 +43,14 @@ def script(tmp_path):
     return path
 
 
-def planned(*arguments, code=0):
+def run_planner(*arguments, code=0):
     done = CliRunner().invoke(app, ["plan", *map(str, arguments)])
     assert done.exit_code == code, done.output
     return done.output
 
 
 def test_candidates_reasons_and_lines_to_paste(script):
-    text = planned(script, "--devices", 64, "--memory", "80GB", "--top", 2, "--batch", 256)
+    text = run_planner(script, "--devices", 64, "--memory", "80GB", "--top", 2, "--batch", 256)
     assert "wide: 33,088 parameters, 256 examples a step, 64 devices of 80 GB" in text
     assert "strategy = tf.distribute.MeshStrategy(mesh, rules=" in text
     assert "other plans fit" in text and "Dropped:" in text and "more than the 2 layers" in text
@@ -58,13 +58,13 @@ def test_candidates_reasons_and_lines_to_paste(script):
 
 
 def test_memory_and_speeds_of_a_type_of_devices(script):
-    found = json.loads(planned(script, "--kind", "v5p", "--link", "1e9", "--json"))["hardware"]
+    found = json.loads(run_planner(script, "--kind", "v5p", "--link", "1e9", "--json"))["hardware"]
     assert (found["memory"], found["link"], found["products"]) == (95 * 10**9, 1e9, 459e12)
 
 
 def test_as_json_with_arguments_of_the_script(script):
     options = ["--json", "--devices", 4, "--memory", "1MB", "--objective", "memory", "--compile", 1]
-    text = planned(script, *options, "--width", 128)
+    text = run_planner(script, *options, "--width", 128)
     found = json.loads(text)
     assert (found["parameters"], found["batch"]) == (128 * 512 * 2 + 512 + 128, 32)
     first = found["candidates"][0]
@@ -79,13 +79,13 @@ def test_as_json_with_arguments_of_the_script(script):
 def test_measured_speeds_margins_and_policies(script):
     policies = ["--precision", "float32", "--precision", "mixed_bfloat16"]
     options = ["--json", "--measure", "--margin", "20%", "--host", "3e9", "--devices", 4, *policies]
-    text = planned(script, *options)
+    text = run_planner(script, *options)
     found = json.loads(text[text.index("{") :])
     hardware = found["hardware"]
     assert (hardware["margin"], hardware["host"], hardware["memory"]) == (0.2, 3e9, 16 * 10**9)
     assert hardware["link"] != tf.distribute.Hardware.link and "latency" in text
     assert {c["options"]["precision"] for c in found["candidates"]} == {"float32", "mixed_bfloat16"}
-    assert "margin must be" in planned(script, "--margin", "2", code=2)
+    assert "margin must be" in run_planner(script, "--margin", "2", code=2)
 
 
 def test_terminal_shows_progress():
@@ -106,7 +106,7 @@ def test_terminal_shows_progress():
 def test_a_batch_that_the_caller_makes(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.replace("{train}", "model.train_on_batch(rows, rows)"))
-    assert "96 examples a step" in planned(path, "--devices", 2)
+    assert "96 examples a step" in run_planner(path, "--devices", 2)
 
 
 def test_custom_loop_is_referred_to_its_planner(tmp_path):
@@ -116,7 +116,7 @@ def test_custom_loop_is_referred_to_its_planner(tmp_path):
             "model.compile", "model(tf.ones([1, 4])); model.compile"
         )
     )
-    text = planned(path, "--devices", 2, code=1)
+    text = run_planner(path, "--devices", 2, code=1)
     assert "Custom training loops cannot be planned" in text
     assert 'train.py", line 9, in <module>' in text and "dispatch.py" not in text
 
@@ -131,7 +131,7 @@ def test_custom_loop_is_referred_to_its_planner(tmp_path):
     ],
 )
 def test_unplannable_programs(script, arguments, expected):
-    assert expected in planned(script, *arguments, code=1)
+    assert expected in run_planner(script, *arguments, code=1)
 
 
 @pytest.mark.parametrize(
@@ -149,5 +149,5 @@ def test_unplannable_programs(script, arguments, expected):
 )
 def test_bad_options(script, arguments, expected):
     given = [str(script) if a == "SCRIPT" else a for a in arguments]
-    text = " ".join(planned(*given, code=2).replace("│", " ").split())
+    text = " ".join(run_planner(*given, code=2).replace("│", " ").split())
     assert expected in text

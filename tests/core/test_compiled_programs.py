@@ -8,7 +8,7 @@ import jax
 from meshflow.core.runtime import compilation_cache
 
 
-def put(folder, name, size, used):
+def add_program(folder, name, size, used):
     path = folder / name
     path.write_bytes(b"x" * size)
     os.utime(path, (used, used))
@@ -16,8 +16,8 @@ def put(folder, name, size, used):
 
 def test_least_recently_used_programs_are_evicted(tmp_path):
     for i, name in enumerate(("c-cache", "a-cache", "b-cache")):
-        put(tmp_path, name, 100, 1000 + i)
-    put(tmp_path, "notes.txt", 1000, 0)
+        add_program(tmp_path, name, 100, 1000 + i)
+    add_program(tmp_path, "notes.txt", 1000, 0)
     # Written first, used last.
     os.utime(tmp_path / "c-cache", (5000, 1000))
     compilation_cache.remove_old_entries(str(tmp_path), 250)
@@ -41,12 +41,12 @@ def test_cache_is_trimmed_at_process_exit(tmp_path, monkeypatch):
         jax.config.update("jax_compilation_cache_dir", before)
     ((at_end, *arguments),) = registered
     for i in range(3):
-        put(tmp_path, f"{i}-cache", 100, 1000 + i)
+        add_program(tmp_path, f"{i}-cache", 100, 1000 + i)
     # A folder has this modification time after a change.
     os.utime(tmp_path, (9000, 9000))
     at_end(*arguments)
     assert [p.name for p in tmp_path.iterdir()] == ["2-cache"]
-    put(tmp_path, "3-cache", 100, 2000)
+    add_program(tmp_path, "3-cache", 100, 2000)
     at_end(arguments[0], tmp_path.stat().st_mtime, arguments[2])
     assert len(list(tmp_path.iterdir())) == 2
 

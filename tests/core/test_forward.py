@@ -108,7 +108,7 @@ def test_errors():
 
 
 @tf.function
-def _turned(x, times):
+def _rotate(x, times):
     y = x
     for _ in tf.range(times):
         y = tf.sin(y) * x
@@ -118,22 +118,22 @@ def _turned(x, times):
 def test_loops_of_unknown_length_are_followed():
     x, times = tf.constant(0.7), tf.constant(4)
     with tf.autodiff.ForwardAccumulator(x, tf.constant(2.0)) as acc:
-        y = _turned(x, times)
+        y = _rotate(x, times)
         with tf.GradientTape() as tape:
             tape.watch(x)
-            again = _turned(x, times)
+            again = _rotate(x, times)
         gradient = tape.gradient(again, x)
     assert_close(acc.jvp(y), 2.0 * gradient)
     with tf.GradientTape() as outer:
         outer.watch(x)
         with tf.GradientTape() as tape:
             tape.watch(x)
-            again = _turned(x, times)
+            again = _rotate(x, times)
         gradient = tape.gradient(again, x)
     with tf.autodiff.ForwardAccumulator(x, tf.constant(2.0)) as acc:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            again = _turned(x, times)
+            again = _rotate(x, times)
         moved = tape.gradient(again, x)
     assert_close(acc.jvp(moved), 2.0 * outer.gradient(gradient, x), 1e-4)
 
@@ -145,7 +145,7 @@ def test_a_loop_beside_a_custom_gradient_is_followed():
 
     @tf.function
     def function(x, times):
-        return _turned(doubled(x), times)
+        return _rotate(doubled(x), times)
 
     x, times = tf.constant(0.7), tf.constant(3)
     with tf.GradientTape() as tape:

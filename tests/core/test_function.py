@@ -554,7 +554,7 @@ def test_functions_of_functions_methods_and_pickles():
     assert float(tf.function(owner.double)(x=2.0)) == 4.0
     with pytest.raises(TypeError, match="missing a required argument: 'x'"):
         tf.function(owner.double)()
-    again = pickle.loads(pickle.dumps(tf.function(_tripled, autograph=False)))
+    again = pickle.loads(pickle.dumps(tf.function(_triple, autograph=False)))
     assert float(again(2.0)) == 6.0
     # Only the method refers to its object.
     scale = Scale(3.0)
@@ -573,7 +573,7 @@ class Scale:
         return self.by * x
 
 
-def _tripled(x):
+def _triple(x):
     return 3 * x
 
 

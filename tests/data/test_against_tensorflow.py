@@ -14,11 +14,11 @@ FOUND = json.loads((Path(__file__).parents[1] / "reference" / "data.json").read_
 LOOSER = ("py_function", "tf.fill", "tf.range")
 
 
-def plain(value):
+def convert_to_json(value):
     if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
+        return {k: convert_to_json(v) for k, v in value.items()}
     if isinstance(value, tuple):
-        return [plain(v) for v in value]
+        return [convert_to_json(v) for v in value]
     if isinstance(value, bytes):
         return value.decode()
     array = np.asarray(value)
@@ -32,9 +32,9 @@ def test_elements(text):
     names = {"tf": tf, "D": tf.data.Dataset, "E": tf.data.experimental, "np": np}
     dataset = eval(text, names)
     wanted = FOUND[text]
-    assert [plain(e) for e in dataset.as_numpy_iterator()] == wanted["elements"]
+    assert [convert_to_json(e) for e in dataset.as_numpy_iterator()] == wanted["elements"]
     # Every pass produces the same elements.
-    assert [plain(e) for e in dataset.as_numpy_iterator()] == wanted["elements"]
+    assert [convert_to_json(e) for e in dataset.as_numpy_iterator()] == wanted["elements"]
     own = int(dataset.cardinality())
     assert own == wanted["cardinality"] or wanted["cardinality"] == -2 == own
     specs = tf.nest.flatten(dataset.element_spec)

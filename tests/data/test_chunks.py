@@ -26,7 +26,7 @@ def nodes(dataset):
 
 
 @contextlib.contextmanager
-def one_by_one(dataset):
+def disable_gathering(dataset):
     """Restrict gathering to sources; later transformations see single elements."""
     kinds = {type(node) for node in nodes(dataset) if node.parents}
     with pytest.MonkeyPatch.context() as patch:
@@ -47,7 +47,7 @@ def check(make):
     wanted = elements(fast, seeds)
     again = elements(fast, seeds)
     slow = make()
-    with one_by_one(slow):
+    with disable_gathering(slow):
         assert elements(slow, seeds) == wanted
     assert again == wanted
     return wanted
@@ -131,7 +131,7 @@ def test_random_maps_draw_in_element_order(seed):
     for found in parts[1:]:
         np.testing.assert_array_equal(found, parts[0])
     alone = D.range(300).map(noisy)
-    with one_by_one(alone):
+    with disable_gathering(alone):
         np.testing.assert_array_equal([a for a, _ in alone.as_numpy_iterator()], parts[0])
     twice = np.array([a for a, _ in dataset.repeat(2).as_numpy_iterator()])
     np.testing.assert_array_equal(twice[:300], parts[0])
@@ -172,7 +172,7 @@ def test_failures_travel_with_chunks():
     ):
         fast, slow = step(data), step(data)
         seeds = {}
-        with one_by_one(slow):
+        with disable_gathering(slow):
             wanted = list(items(slow.iter_elements(Epoch(slow, seeds))))
         assert items(fast.iter_elements(Epoch(fast, seeds))) == wanted
         assert "seven" in wanted

@@ -12,7 +12,7 @@ from meshflow.data.methods import constructors
 METHODS = Path(methods.__file__).parent
 
 
-def called_constructors():
+def find_called_constructors():
     return {
         node.attr
         for path in METHODS.glob("*.py")
@@ -24,7 +24,7 @@ def called_constructors():
 
 
 def test_all_constructors_are_registered():
-    names = called_constructors()
+    names = find_called_constructors()
     assert len(names) > 30
     assert names <= vars(constructors).keys()
 
@@ -38,7 +38,7 @@ def test_the_stub_names_the_classes_that_are_called():
         for alias in node.names
     }
     del imported["Dataset"]  # it is only used in annotations
-    assert imported.keys() == called_constructors()
+    assert imported.keys() == find_called_constructors()
     assert all(vars(constructors)[name] is value for name, value in imported.items())
 
 

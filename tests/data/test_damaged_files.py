@@ -36,7 +36,7 @@ def dataset():
     return D.from_generator(elements, output_signature=SPEC)
 
 
-def cached(folder):
+def write_cache(folder):
     """Return the file of a cache, and its reader."""
     list(dataset().cache(str(folder / "c")))
     (file,) = folder.glob("c*")
@@ -49,7 +49,7 @@ def saved(folder):
     return file, lambda: list(D.load(str(folder)))
 
 
-def squeezed(folder):
+def save_compressed_dataset(folder):
     dataset().save(str(folder), "GZIP")
     (file,) = folder.glob("run-*/shard-*")
     return file, lambda: list(D.load(str(folder), compression="GZIP"))
@@ -62,7 +62,12 @@ def shot(folder):
     return file, lambda: list(data)
 
 
-KINDS = {"cache": cached, "saved": saved, "compressed": squeezed, "snapshot": shot}
+KINDS = {
+    "cache": write_cache,
+    "saved": saved,
+    "compressed": save_compressed_dataset,
+    "snapshot": shot,
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,7 +124,7 @@ def test_a_file_of_other_elements_is_refused(tmp_path):
 
 
 def test_sizes_in_a_file_allocate_no_memory(tmp_path):
-    file, read = cached(tmp_path)
+    file, read = write_cache(tmp_path)
     whole = file.read_bytes()
     start = whole.index(b"[[")
     header = whole[start : whole.index(b"]]]") + 3] if b"]]]" in whole else b""
@@ -180,33 +185,33 @@ WRITERS = {
 WRITERS = {kind: "import tempfile\n" + textwrap.dedent(source) for kind, source in WRITERS.items()}
 
 
-def number_saved(path):
+def read_saved_number(path):
     found = [int(v) for row in D.load(path) for v in row.numpy()]
     assert len(found) == 3000
-    return one(found)
+    return get_common_value(found)
 
 
-def number_recorded(path):
+def read_recorded_number(path):
     found = [int(r.numpy()) for r in tf.data.TFRecordDataset(path)]
     assert len(found) == 3
-    return one(found)
+    return get_common_value(found)
 
 
-def number_logged(path):
+def read_logged_number(path):
     with open(path) as file:
         header, row = file.read().split()
     assert header == "epoch,loss,val_loss"
     *numbers, validation = row.split(",")
     assert validation == "NA"
-    return one(map(int, numbers))
+    return get_common_value(map(int, numbers))
 
 
-def one(numbers):
+def get_common_value(numbers):
     (number,) = set(numbers)
     return number
 
 
-READERS = {"saved": number_saved, "records": number_recorded, "log": number_logged}
+READERS = {"saved": read_saved_number, "records": read_recorded_number, "log": read_logged_number}
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -234,7 +239,7 @@ def test_interrupted_cache_is_complete_or_rebuilt(tmp_path):
         data = D.from_tensors(np.full(1000, -1)).repeat(3).cache(str(tmp_path / "c"))
         rows = [row.numpy() for row in data]
         assert len(rows) == 3
-        return one(int(v) for row in rows for v in row)
+        return get_common_value(int(v) for row in rows for v in row)
 
     try:
         steps = nursery.whole(str(tmp_path / "c"), 1)

@@ -27,7 +27,7 @@ def paths(tmp_path):
     return found
 
 
-def one_by_one(make, fn, monkeypatch):
+def run_elementwise(make, fn, monkeypatch):
     """Return the elements of `make(fn)` without recording."""
     with monkeypatch.context() as patch:
         patch.setattr(ElementFunction, "_find_plan", lambda self, on_host=False: False)
@@ -41,7 +41,7 @@ def assert_same(make, fn, monkeypatch, words="loads images"):
     assert words in E.explain(data)
     found = [tf.nest.flatten(e) for e in data.as_numpy_iterator()]
     tf.random.set_seed(5)
-    wanted = one_by_one(make, fn, monkeypatch)
+    wanted = run_elementwise(make, fn, monkeypatch)
     assert len(found) == len(wanted) > 0
     for ours, theirs in zip(found, wanted, strict=True):
         for a, b in zip(ours, theirs, strict=True):
@@ -49,24 +49,24 @@ def assert_same(make, fn, monkeypatch, words="loads images"):
             np.testing.assert_array_equal(a, b)
 
 
-def decoded(path):
+def decode_file(path):
     return tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
 
 
-def flipped(path):
-    image = tf.image.resize(decoded(path), [16, 24]) / 255.0
+def flip_randomly(path):
+    image = tf.image.resize(decode_file(path), [16, 24]) / 255.0
     return tf.image.random_flip_up_down(tf.image.random_flip_left_right(image, seed=3))
 
 
-def normalized(path):
-    image = tf.image.convert_image_dtype(decoded(path), tf.float32)
+def normalize_image(path):
+    image = tf.image.convert_image_dtype(decode_file(path), tf.float32)
     mean = tf.constant([0.4, 0.5, 0.6])
     return (tf.image.resize(image, (16, 24)) - mean) / [0.2, 0.3, 0.4]
 
 
-def scaled_between(path):
+def scale_image(path):
     image = tf.image.random_flip_left_right(
-        tf.cast(tf.image.resize(decoded(path), [9, 9]), tf.float32)
+        tf.cast(tf.image.resize(decode_file(path), [9, 9]), tf.float32)
     )
     return {"image": image * 2.0 - 1.0, "path": path}
 
@@ -75,25 +75,27 @@ def grey(path):
     return tf.image.resize(tf.io.decode_png(tf.io.read_file(path), channels=1), [12, 12])
 
 
-def cut(path):
-    middle = tf.image.central_crop(decoded(path), 0.5)
+def crop_image(path):
+    middle = tf.image.central_crop(decode_file(path), 0.5)
     return tf.image.resize_with_crop_or_pad(middle, 20, 20), tf.image.resize(
         middle, [8, 8], "nearest"
     )
 
 
 def middle(path):
-    image = tf.image.convert_image_dtype(decoded(path), tf.float32)
+    image = tf.image.convert_image_dtype(decode_file(path), tf.float32)
     return tf.image.resize(tf.image.central_crop(image, 0.6), [10, 12])
 
 
-def augmented(path):
-    image = tf.image.random_crop(tf.image.resize(decoded(path), [24, 28]), [16, 20, 3])
+def augment_image(path):
+    image = tf.image.random_crop(tf.image.resize(decode_file(path), [24, 28]), [16, 20, 3])
     image = tf.image.random_flip_up_down(tf.image.random_flip_left_right(image))
     return tf.image.random_brightness(image / 255.0, 0.2)
 
 
-@pytest.mark.parametrize("fn", [flipped, normalized, scaled_between, grey, middle, augmented])
+@pytest.mark.parametrize(
+    "fn", [flip_randomly, normalize_image, scale_image, grey, middle, augment_image]
+)
 @pytest.mark.parametrize("calls", [None, 2])
 def test_equals_elementwise_execution(fn, calls, paths, monkeypatch):
     assert_same(lambda f: D.from_tensor_slices(paths).map(f, calls), fn, monkeypatch)
@@ -103,7 +105,7 @@ def test_equals_elementwise_execution(fn, calls, paths, monkeypatch):
 
 def test_other_ops_on_images_of_all_sizes(paths, monkeypatch):
     assert_same(
-        lambda f: D.from_tensor_slices(paths).map(f).batch(4), cut, monkeypatch, "in groups"
+        lambda f: D.from_tensor_slices(paths).map(f).batch(4), crop_image, monkeypatch, "in groups"
     )
 
 
@@ -119,14 +121,14 @@ def test_kinds_of_png_files(tmp_path, monkeypatch):
         paths.append(str(tmp_path / f"{n}.png"))
         source = Image.fromarray(pixels if mode == "RGBA" else pixels[..., :3].copy())
         source.convert(mode).save(paths[-1], **options)
-    for fn in (flipped, grey):
+    for fn in (flip_randomly, grey):
         assert_same(lambda f: D.from_tensor_slices(paths).map(f), fn, monkeypatch)
-    found = np.asarray(next(D.from_tensor_slices(paths[1:]).map(whole).as_numpy_iterator()))
+    found = np.asarray(next(D.from_tensor_slices(paths[1:]).map(resize_image).as_numpy_iterator()))
     np.testing.assert_array_equal(found, pixels[..., :3])
 
 
-def whole(path):
-    return tf.image.resize(decoded(path), [20, 30])
+def resize_image(path):
+    return tf.image.resize(decode_file(path), [20, 30])
 
 
 def test_labels_from_paths(paths, monkeypatch):
@@ -135,7 +137,7 @@ def test_labels_from_paths(paths, monkeypatch):
     def load(path):
         last = tf.strings.split(path, "/")[-1]
         number = tf.strings.regex_replace(last, "[.].*|^.", "")
-        return tf.image.resize(decoded(path), [8, 8]), tf.argmax(number == names), last
+        return tf.image.resize(decode_file(path), [8, 8]), tf.argmax(number == names), last
 
     assert_same(lambda f: D.from_tensor_slices(paths).map(f).batch(5), load, monkeypatch)
 
@@ -153,19 +155,19 @@ def test_strings_at_once(monkeypatch):
 def test_images_of_all_sizes_from_another_map(paths):
     data = (
         D.from_tensor_slices(paths)
-        .map(decoded, 2)
+        .map(decode_file, 2)
         .map(lambda image: tf.image.resize(image, [7, 9]), 2)
     )
     assert "in groups" in E.explain(data)
     assert data.element_spec == tf.TensorSpec([7, 9, 3], tf.float32)
     for path, found in zip(paths, data.as_numpy_iterator(), strict=True):
-        wanted = tf.image.resize(decoded(path).numpy(), [7, 9])
+        wanted = tf.image.resize(decode_file(path).numpy(), [7, 9])
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
 def test_labels_and_surrounding_transformations(paths, monkeypatch):
     def load(path, label):
-        return flipped(path), tf.one_hot(label, 3)
+        return flip_randomly(path), tf.one_hot(label, 3)
 
     def make(f):
         data = D.from_tensor_slices((paths, np.arange(len(paths)) % 3)).shuffle(30, 1, False)
@@ -200,7 +202,7 @@ def test_images_in_records(paths, tmp_path, monkeypatch):
     assert_same(lambda f: tf.data.TFRecordDataset(file).map(f).batch(5), parse, monkeypatch)
 
 
-@pytest.mark.parametrize("fn", [middle, augmented])
+@pytest.mark.parametrize("fn", [middle, augment_image])
 def test_without_compiled_loops(fn, paths, monkeypatch):
     tf.random.set_seed(7)
     data = D.from_tensor_slices(paths).map(fn)
@@ -220,7 +222,7 @@ def test_bad_files_fail_at_their_position(paths, tmp_path):
     (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8\xff nothing")
     listed = [*paths[:3], str(tmp_path / "bad.jpg"), paths[3], str(tmp_path / "none.jpg"), paths[4]]
     for calls in (None, 2):
-        iterator = iter(D.from_tensor_slices(listed).map(flipped, calls))
+        iterator = iter(D.from_tensor_slices(listed).map(flip_randomly, calls))
         for _ in range(3):
             next(iterator)
         with pytest.raises(tf.errors.InvalidArgumentError):
@@ -231,12 +233,12 @@ def test_bad_files_fail_at_their_position(paths, tmp_path):
         next(iterator)
         with pytest.raises(StopIteration):
             next(iterator)
-    left = D.from_tensor_slices(listed).map(flipped).ignore_errors()
+    left = D.from_tensor_slices(listed).map(flip_randomly).ignore_errors()
     assert len(list(left)) == 5
 
 
 def test_iterator_is_resumed_in_the_middle(paths, tmp_path):
-    data = D.from_tensor_slices(paths).shuffle(30).map(flipped, 2).batch(4)
+    data = D.from_tensor_slices(paths).shuffle(30).map(flip_randomly, 2).batch(4)
     iterator = iter(data)
     next(iterator)
     where = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "here"))
@@ -252,12 +254,16 @@ def test_iterator_is_resumed_in_the_middle(paths, tmp_path):
 @pytest.mark.parametrize(
     "fn",
     [
-        lambda path: decoded(path).numpy().mean(),
-        lambda path: tf.image.resize(decoded(path), [4 + decoded(path).shape[0] % 2, 4])[:4],
-        lambda path: tf.image.resize(decoded(path), [4, 4]) + np.random.rand(),
-        lambda path: tf.image.resize(decoded(path), [4, 4]) if tf.strings.length(path) > 3 else 0.0,
-        lambda path: tf.image.resize(decoded(path), [4, 4]).numpy() * 2.0,
-        lambda path: tf.image.resize(decoded(path), [4, 4]) + float("jpg" in str(path)),
+        lambda path: decode_file(path).numpy().mean(),
+        lambda path: tf.image.resize(decode_file(path), [4 + decode_file(path).shape[0] % 2, 4])[
+            :4
+        ],
+        lambda path: tf.image.resize(decode_file(path), [4, 4]) + np.random.rand(),
+        lambda path: (
+            tf.image.resize(decode_file(path), [4, 4]) if tf.strings.length(path) > 3 else 0.0
+        ),
+        lambda path: tf.image.resize(decode_file(path), [4, 4]).numpy() * 2.0,
+        lambda path: tf.image.resize(decode_file(path), [4, 4]) + float("jpg" in str(path)),
         lambda path: tf.image.resize(tf.io.decode_image(tf.io.read_file(path)), [4, 4]),
     ],
 )

@@ -17,25 +17,29 @@ IMAGES = np.random.default_rng(0).integers(0, 255, (3000, 20, 20), np.uint8)
 LABELS = np.arange(3000)
 
 
-def scaled(x):
+def scale_images(x):
     return tf.cast(x, tf.float32) / 255
 
 
-def labelled(dataset, kind):
+def make_pipeline(dataset, kind):
     """Pipelines of images and their numbers, each by another way."""
     if kind == "map, batch":
-        return dataset.map(lambda x, y: (scaled(x), y)).shuffle(900).batch(64)
+        return dataset.map(lambda x, y: (scale_images(x), y)).shuffle(900).batch(64)
     if kind == "batch, map":
-        return dataset.shuffle(900).batch(64).map(lambda x, y: (scaled(x), y))
+        return dataset.shuffle(900).batch(64).map(lambda x, y: (scale_images(x), y))
     if kind == "full batches, map":
-        return dataset.repeat(2).batch(50, drop_remainder=True).map(lambda x, y: (scaled(x), y))
+        return (
+            dataset.repeat(2).batch(50, drop_remainder=True).map(lambda x, y: (scale_images(x), y))
+        )
     if kind == "small":
-        return dataset.map(lambda x, y: (scaled(x), y)).shuffle(900).batch(5)
+        return dataset.map(lambda x, y: (scale_images(x), y)).shuffle(900).batch(5)
     if kind == "dictionaries":
-        named = dataset.map(lambda x, y: {"label": y, "image": scaled(x)}).shuffle(900).batch(64)
+        named = (
+            dataset.map(lambda x, y: {"label": y, "image": scale_images(x)}).shuffle(900).batch(64)
+        )
         return named.map(lambda e: (e["image"], e["label"]))
     assert kind == "prefetched"
-    return dataset.map(lambda x, y: (scaled(x), y)).shuffle(900).batch(64).prefetch(3)
+    return dataset.map(lambda x, y: (scale_images(x), y)).shuffle(900).batch(64).prefetch(3)
 
 
 KINDS = [
@@ -54,7 +58,7 @@ def test_stored_batches_are_not_overwritten(kind, data):
     count = data.draw(st.integers(100, 1500))
     keep = data.draw(st.lists(st.booleans(), min_size=1, max_size=9))
     stop = data.draw(st.integers(1, 40))
-    dataset = labelled(D.from_tensor_slices((IMAGES[:count], LABELS[:count])), kind)
+    dataset = make_pipeline(D.from_tensor_slices((IMAGES[:count], LABELS[:count])), kind)
     kept = []
     for number, (images, labels) in enumerate(dataset):
         if keep[number % len(keep)]:
@@ -73,7 +77,7 @@ def test_stored_batches_are_not_overwritten(kind, data):
 @pytest.mark.parametrize("kind", KINDS)
 def test_pending_computations_keep_dropped_batches(kind):
     slow = jax.jit(lambda x: jax.lax.fori_loop(0, 30, lambda i, v: v + x * 0, x).sum())
-    dataset = labelled(D.from_tensor_slices((IMAGES, LABELS)), kind)
+    dataset = make_pipeline(D.from_tensor_slices((IMAGES, LABELS)), kind)
     started = [(slow(images._value), labels) for images, labels in dataset]
     for total, labels in started:
         wanted = (IMAGES[labels.numpy()].astype(np.float32) / np.float32(255)).sum()
@@ -84,7 +88,7 @@ def test_pending_computations_keep_dropped_batches(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_leaving_early_and_beginning_again(kind):
-    dataset = labelled(D.from_tensor_slices((IMAGES, LABELS)), kind)
+    dataset = make_pipeline(D.from_tensor_slices((IMAGES, LABELS)), kind)
     for _ in range(20):
         iterator = iter(dataset)
         images, labels = next(iterator)
@@ -98,7 +102,7 @@ def test_leaving_early_and_beginning_again(kind):
 
 def test_map_of_batches_overlaps_gathering():
     source = D.from_tensor_slices((IMAGES, LABELS))
-    dataset = source.batch(64).map(lambda x, y: (scaled(x), y))
+    dataset = source.batch(64).map(lambda x, y: (scale_images(x), y))
     total = sum(len(y) for _, y in dataset)
     text = tf.data.experimental.explain(dataset)
     assert total == 3000
@@ -109,7 +113,7 @@ def test_map_of_batches_overlaps_gathering():
 def test_zipped_arrays_are_gathered_as_one_source():
     images, labels = D.from_tensor_slices({"a": IMAGES, "b": -LABELS}), D.from_tensor_slices(LABELS)
     both = D.zip((labels, images))
-    mapped = both.map(lambda y, e: (scaled(e["a"]), e["b"], y, scaled(e["a"]) - 1))
+    mapped = both.map(lambda y, e: (scale_images(e["a"]), e["b"], y, scale_images(e["a"]) - 1))
     assert mapped.parents[0].vectorize(Epoch(both)).gather_affine is not None
     count = 0
     for image, negative, label, shifted in mapped.shuffle(500).batch(70):
@@ -134,7 +138,7 @@ def test_constants_of_a_batch_are_no_constants_of_its_rows():
 
 def test_prefetched_batches_of_arrays_need_no_thread(monkeypatch):
     monkeypatch.setattr("meshflow.kernels.row_gather._count_threads", lambda: 2)
-    dataset = labelled(D.from_tensor_slices((IMAGES, LABELS)), "map, batch").prefetch(4)
+    dataset = make_pipeline(D.from_tensor_slices((IMAGES, LABELS)), "map, batch").prefetch(4)
     elements = dataset.iter_elements(Epoch(dataset))
     next(elements)
     names = [t.name for t in threading.enumerate()]

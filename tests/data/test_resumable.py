@@ -10,7 +10,7 @@ import meshflow as tf
 D = tf.data.Dataset
 
 
-def gone_through(dataset):
+def collect_elements(dataset):
     """The elements as lists; the names of the classes of errors in their places."""
     iterator, found = iter(dataset), []
     while True:
@@ -58,18 +58,18 @@ BAD = "InvalidArgumentError"
     ],
 )
 def test_interrupted_pass_resumes(made, expected):
-    assert gone_through(made()) == expected
+    assert collect_elements(made()) == expected
 
 
 def test_shuffled_failures():
-    found = gone_through(numbers().shuffle(3, seed=1))
+    found = collect_elements(numbers().shuffle(3, seed=1))
     assert sorted(map(str, found)) == sorted(map(str, [1.0, 2.0, BAD, 4.0, 5.0]))
 
 
 def test_cache_with_a_missing_element_is_ignored():
     seen = []
     data = D.from_generator(lambda: seen.append(0) or iter([1, "x", 3]), tf.int32).cache()
-    assert gone_through(data) == gone_through(data) == [1, BAD, 3]
+    assert collect_elements(data) == collect_elements(data) == [1, BAD, 3]
     assert len(seen) == 2
 
 
@@ -107,10 +107,10 @@ def test_python_is_called_at_every_run():
 
 def test_generators_continue_after_a_conversion_error():
     data = D.from_generator(lambda: [[1, 2], "x", [3, 4, 5], [6, 7]], tf.int64, [2])
-    assert gone_through(data) == [[1, 2], BAD, BAD, [6, 7]]
+    assert collect_elements(data) == [[1, 2], BAD, BAD, [6, 7]]
     pairs = D.from_generator(lambda: [(1, 2), 5, (6, 7, 8), (9, 10)], (tf.int64, tf.int64))
-    assert gone_through(pairs) == [(1, 2), BAD, BAD, (9, 10)]
-    assert gone_through(D.from_generator(lambda: [1.5, True, np.float32(2)], tf.int32)) == [
+    assert collect_elements(pairs) == [(1, 2), BAD, BAD, (9, 10)]
+    assert collect_elements(D.from_generator(lambda: [1.5, True, np.float32(2)], tf.int32)) == [
         BAD,
         1,
         2,
@@ -129,5 +129,5 @@ def test_unreadable_rows(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("1,a\nx,b\n3,c\n")
     rows = tf.data.experimental.CsvDataset(str(path), [tf.int32, tf.string])
-    assert gone_through(rows) == [(1, b"a"), BAD, (3, b"c")]
-    assert gone_through(rows.batch(1).ignore_errors()) == [([1], [b"a"]), ([3], [b"c"])]
+    assert collect_elements(rows) == [(1, b"a"), BAD, (3, b"c")]
+    assert collect_elements(rows.batch(1).ignore_errors()) == [([1], [b"a"]), ([3], [b"c"])]

@@ -9,7 +9,7 @@ import meshflow as tf
 D = tf.data.Dataset
 
 
-def shuffled(x):
+def shuffle_range(x):
     return D.range(4).shuffle(4).map(lambda y: y + 10 * x)
 
 
@@ -27,12 +27,12 @@ PIPELINES = {
     "concatenate": lambda: D.range(9).shuffle(9).concatenate(D.range(9)),
     "enumerate": lambda: D.range(20).shuffle(9).enumerate(),
     "filter": lambda: D.range(60).shuffle(9).filter(lambda x: x % 3 == 0),
-    "flat_map": lambda: D.range(6).flat_map(shuffled),
+    "flat_map": lambda: D.range(6).flat_map(shuffle_range),
     "generator": lambda: D.from_generator(lambda: iter(range(20)), tf.int64).shuffle(5),
     "group_by_window": lambda: D.range(30).group_by_window(
         lambda x: x % 2, lambda k, d: d.shuffle(4).batch(2), 4
     ),
-    "interleave": lambda: D.range(6).interleave(shuffled, cycle_length=3, block_length=2),
+    "interleave": lambda: D.range(6).interleave(shuffle_range, cycle_length=3, block_length=2),
     "map of random numbers": lambda: D.range(20).map(lambda x: tf.random.uniform([], seed=3)),
     "padded_batch": lambda: D.range(1, 20).map(lambda x: tf.fill([x % 3], x)).padded_batch(2),
     "random": lambda: D.random(seed=4).take(20),
@@ -58,13 +58,13 @@ def test_restored_iterators_resume(name, tmp_path):
     for _ in range(7):
         next(iterator)
     path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "saved"))
-    rest = [plain(e) for e in iterator]
+    rest = [convert_to_lists(e) for e in iterator]
     assert rest
     other = iter(PIPELINES[name]())
     next(other)
     tf.train.Checkpoint(iterator=other).read(path)
-    assert [plain(e) for e in other] == rest
+    assert [convert_to_lists(e) for e in other] == rest
 
 
-def plain(element):
+def convert_to_lists(element):
     return [np.asarray(a).tolist() for a in tf.nest.flatten(element)]

@@ -11,7 +11,7 @@ import meshflow as tf
 D = tf.data.Dataset
 
 
-def plain(element):
+def convert_to_lists(element):
     return tf.nest.map_structure(lambda t: np.asarray(t).tolist(), element)
 
 
@@ -30,11 +30,11 @@ def test_all_kinds_of_elements(tmp_path, compression):
     loaded = D.load(str(tmp_path / "d"), compression=compression)
     assert loaded.element_spec == spec and len(loaded) == 5
     for _ in range(2):
-        assert [plain(e) for e in loaded] == [plain(e) for e in data]
+        assert [convert_to_lists(e) for e in loaded] == [convert_to_lists(e) for e in data]
     bf16 = D.from_tensors(tf.constant([1, 2], tf.bfloat16))
     tf.data.experimental.save(bf16, str(tmp_path / "d"))
     (again,) = tf.data.experimental.load(str(tmp_path / "d"))
-    assert again.dtype == tf.bfloat16 and plain(again) == [1, 2]
+    assert again.dtype == tf.bfloat16 and convert_to_lists(again) == [1, 2]
 
 
 def test_shards_and_readers(tmp_path):

@@ -11,13 +11,13 @@ def next_weights():
     return tf.keras.initializers.GlorotUniform()([2, 2]).numpy().tolist()
 
 
-def shuffled_parts(x):
+def shuffle_parts(x):
     return D.range(3).shuffle(3).map(lambda y: y + tf.random.uniform([], maxval=9, dtype=tf.int64))
 
 
 def weights_after(taken):
     tf.random.set_seed(5)
-    elements = iter(D.range(4).interleave(shuffled_parts, cycle_length=2).prefetch(2))
+    elements = iter(D.range(4).interleave(shuffle_parts, cycle_length=2).prefetch(2))
     for _ in range(taken):
         next(elements)
     return next_weights()

@@ -8,7 +8,7 @@ import meshflow as tf
 D = tf.data.Dataset
 
 
-def summed(dataset):
+def sum_elements(dataset):
     total = tf.constant(0.0)
     for x in dataset:
         total += tf.reduce_sum(tf.cast(x, tf.float32))
@@ -28,18 +28,18 @@ PIPELINES = {
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_same_as_eagerly(name):
-    function = tf.function(summed)
+    function = tf.function(sum_elements)
     dataset = PIPELINES[name]()
     # A dropped remainder of shuffled elements differs from pass to pass.
     if name == "shuffled":
         dataset = D.range(8).shuffle(4).batch(2, drop_remainder=True)
     for _ in range(2):
-        assert float(function(dataset)) == float(summed(dataset))
+        assert float(function(dataset)) == float(sum_elements(dataset))
 
 
 def test_dataset_loop_is_compiled():
-    small = tf.function(summed).get_concrete_function(D.range(10).batch(5))
-    large = tf.function(summed).get_concrete_function(D.range(1000).batch(5))
+    small = tf.function(sum_elements).get_concrete_function(D.range(10).batch(5))
+    large = tf.function(sum_elements).get_concrete_function(D.range(1000).batch(5))
     assert len(small.closed_jaxpr.eqns) == len(large.closed_jaxpr.eqns) < 20
 
 
@@ -102,7 +102,7 @@ def test_errors_of_the_pipeline_reach_the_caller():
     dataset = D.from_generator(failing, output_signature=tf.TensorSpec([], tf.int64))
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(2))
     with pytest.raises(KeyError, match="lost"):
-        tf.function(summed)(dataset)
+        tf.function(sum_elements)(dataset)
 
 
 def test_reduce_calls_a_function_once_for_every_element():

@@ -39,19 +39,19 @@ def _litert(model, folder):
     return lambda x: next(iter(run(**{name: x}).values()))
 
 
-def _saved(model, folder):
+def _save_and_load(model, folder):
     model.save(folder / "saved")
     signature = tf.saved_model.load(folder / "saved").signatures["serving_default"]
     return lambda x: next(iter(signature(tf.constant(x)).values())).numpy()
 
 
-@pytest.mark.parametrize("through", [_onnx, _litert, _saved])
+@pytest.mark.parametrize("through", [_onnx, _litert, _save_and_load])
 def test_images_of_any_size(convolutional, through, tmp_path):
     try:
         run = through(convolutional, tmp_path)
     except ImportError as error:
         pytest.skip(f"needs an extra: {error}")
-    if through is _saved:
+    if through is _save_and_load:
         with pytest.raises(
             tf.errors.InvalidArgumentError, match=r"32\*size1.*got \[1, 30, 32, 2\]"
         ):
@@ -72,7 +72,7 @@ class Chooses(tf.keras.Model):
         return x
 
 
-@pytest.mark.parametrize("through", [_onnx, _litert, _saved])
+@pytest.mark.parametrize("through", [_onnx, _litert, _save_and_load])
 def test_python_that_looks_at_tensors(through, tmp_path):
     model = Chooses()
     examples = np.asarray([[[1.0, 2.0]], [[-1.0, -2.0]], [[9.0, 8.0]]], np.float32)

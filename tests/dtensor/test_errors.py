@@ -23,12 +23,12 @@ def other():
     return dtensor.create_mesh([("x", 2)], devices=["CPU:2", "CPU:3"])
 
 
-def ones(mesh, shape=(4,)):
+def make_ones(mesh, shape=(4,)):
     return dtensor.copy_to_mesh(tf.ones(shape), Layout.batch_sharded(mesh, "x", len(shape)))
 
 
 def test_tensors_on_different_meshes(mesh, other):
-    a, b = ones(mesh), ones(other)
+    a, b = make_ones(mesh), make_ones(other)
     v = dtensor.DVariable(a, name="weight")
     for call in (
         lambda: a + b,
@@ -61,7 +61,7 @@ def test_weights_on_different_meshes(mesh, other):
 
 
 def test_layouts_that_do_not_fit(mesh):
-    a = ones(mesh)
+    a = make_ones(mesh)
     with pytest.raises(ValueError, match=r"batch: .* the mesh has the dimensions \['x'\]"):
         Layout.batch_sharded(mesh, "batch", 2)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"Rank mismatch: .* has 1 axes"):

@@ -13,7 +13,7 @@ dtensor = tf.experimental.dtensor
 Mesh = dtensor.Mesh
 
 
-def described(shape, kind="CPU", **kwargs):
+def describe_mesh(shape, kind="CPU", **kwargs):
     """Return a mesh of a shape on devices of a type, which need not exist."""
     count = int(np.prod(shape))
     specs = [
@@ -25,12 +25,12 @@ def described(shape, kind="CPU", **kwargs):
 
 
 def test_devices_are_looked_up_when_a_mesh_is_used():
-    mesh = described([2, 8], "TPU")
+    mesh = describe_mesh([2, 8], "TPU")
     assert mesh.device_type() == "TPU" and mesh.strides == [8, 1]
     assert mesh.local_devices()[3] == "/job:localhost/replica:0/task:0/device:TPU:3"
     assert Mesh.from_string(mesh.to_string()) == mesh
     assert pickle.loads(pickle.dumps(mesh)) == mesh
-    assert mesh.host_mesh() == described([2, 8])
+    assert mesh.host_mesh() == describe_mesh([2, 8])
     with pytest.raises(ValueError, match="Could not find device"):
         dtensor.copy_to_mesh(tf.ones([2]), dtensor.Layout.replicated(mesh, 1))
 
@@ -54,7 +54,7 @@ def test_local_devices_are_in_order_of_their_ids():
 
 
 def test_coordinates_wrap_after_the_last_device():
-    mesh = described([2, 3])
+    mesh = describe_mesh([2, 3])
     twice = [*itertools.product(range(2), range(3))] * 2
     assert [tuple(mesh.coords(i)) for i in range(12)] == twice
 
@@ -71,7 +71,7 @@ def test_a_mesh_of_one_device():
     single = Mesh.from_device("/job:localhost/replica:0/task:0/device:CPU:0")
     layout = dtensor.Layout.from_device("CPU:0")
     assert single.is_single_device() and layout.is_single_device()
-    assert not described([1]).is_single_device()
+    assert not describe_mesh([1]).is_single_device()
     assert Mesh.from_string(single.to_string()).single_device == single.single_device
     assert dtensor.Layout.from_string(layout.to_string()) == layout
     x = dtensor.relayout(tf.ones([2, 3]), layout)
@@ -90,7 +90,7 @@ def test_a_mesh_of_one_device():
             "sequentially increase",
         ),
         (
-            lambda: described([2], use_xla_spmd=True),
+            lambda: describe_mesh([2], use_xla_spmd=True),
             "XLA SPMD is not currently not supported for CPU",
         ),
         (lambda: Mesh(["x"], np.arange(1), [0], ["/job:worker"]), "does not name a device"),

@@ -18,7 +18,7 @@ ALONE = SOURCE / "distribute" / "cluster" / "coordination_service.py"
 BEHIND = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
 
 
-def dotted(node):
+def get_dotted_name(node):
     """Return the dotted name of attributes; an empty string for other expressions."""
     names = []
     while isinstance(node, ast.Attribute):
@@ -35,7 +35,7 @@ def names_behind(tree):
         elif isinstance(node, ast.ImportFrom):
             found = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute):
-            found = [dotted(node)]
+            found = [get_dotted_name(node)]
         else:
             continue
         yield from (n for n in found if any(n == b or n.startswith(f"{b}.") for b in BEHIND))
@@ -65,7 +65,7 @@ def test_every_private_name_is_used_and_documented():
                 and node.module == "meshflow.environment.jax_internals"
             ):
                 used.update(alias.name for alias in node.names)
-            if isinstance(node, ast.Attribute) and dotted(node.value) == "jax_internals":
+            if isinstance(node, ast.Attribute) and get_dotted_name(node.value) == "jax_internals":
                 used.add(node.attr)
     assert used == set(jax_internals.__all__) - {"DIFFERENCES"}
     assert not [n for n in used if f"`{n}`" not in jax_internals.__doc__]

@@ -81,7 +81,7 @@ class Planted:
         return self.call
 
 
-def _planted(target):
+def _make_malicious_pickles(target):
     return {
         "a command": Planted(os.system, f"touch {target}"),
         "evaluated": Planted(eval, f"open({str(target)!r}, 'w')"),
@@ -96,10 +96,10 @@ def _planted(target):
     }
 
 
-@pytest.mark.parametrize("kind", _planted(""))
+@pytest.mark.parametrize("kind", _make_malicious_pickles(""))
 def test_malicious_pickles_run_no_code(tmp_path, kind):
     target = tmp_path / "pwned"
-    value = _planted(target)[kind]
+    value = _make_malicious_pickles(target)[kind]
     sys.modules.pop("antigravity", None)
     data = pickle.dumps([value])
     (tmp_path / "data").write_bytes(data)

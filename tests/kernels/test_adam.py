@@ -24,7 +24,7 @@ def arrays(shape, dtype="float32"):
     return [jnp.asarray(a, dtype) for a in (var, grad, mean, square)]
 
 
-def lowered(operands, scalars=SCALARS):
+def lower_update(operands, scalars=SCALARS):
     return jax.jit(lambda *xs: adam.update_variable(*xs, EPSILON)).lower(*operands, *scalars)
 
 
@@ -39,7 +39,7 @@ def without_the_handler(monkeypatch):
 def test_updates_have_the_bits_of_xlas_code(shape):
     operands = arrays(shape or (1,))
     operands = [a.reshape(shape) for a in operands]
-    program = lowered(operands)
+    program = lower_update(operands)
     assert "meshflow_adam" in program.as_text()
     found = program.compile()(*operands, *SCALARS)
     by_xla = jax.jit(lambda *xs: adam._compute_update(*xs, epsilon=EPSILON))(*operands, *SCALARS)
@@ -66,7 +66,7 @@ def test_rows_are_updated_as_by_a_gradient_with_zeros(shape):
     dense = jnp.zeros(shape, rows.dtype).at[indices].add(rows)
     for own, other in zip(
         found,
-        lowered([var, dense, mean, square]).compile()(var, dense, mean, square, *SCALARS),
+        lower_update([var, dense, mean, square]).compile()(var, dense, mean, square, *SCALARS),
         strict=True,
     ):
         np.testing.assert_allclose(own, other, 1e-6, 1e-7)
@@ -81,7 +81,7 @@ def test_rows_are_updated_as_by_a_gradient_with_zeros(shape):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_other_types_use_xla(dtype):
     scalars = [jnp.asarray(x, dtype) for x in SCALARS]
-    program = lowered(arrays((4, 4), dtype), scalars)
+    program = lower_update(arrays((4, 4), dtype), scalars)
     assert "meshflow" not in program.as_text()
     found = program.compile()(*arrays((4, 4), dtype), *scalars)
     assert [a.dtype.name for a in found] == [dtype] * 3

@@ -30,7 +30,7 @@ INDEX = jnp.asarray([0, 1036, 5, 1023, 1024, 5])
 WEIGHTS = jnp.asarray([1.0, -2.0, 0.5, 0.0, 3.0, 1.0], jnp.float32)
 
 
-def defined(x, index):
+def compute_definition(x, index):
     return -jnp.take_along_axis(jax.nn.log_softmax(x), index[..., None], -1)[..., 0]
 
 
@@ -38,7 +38,7 @@ def total(function, x):
     return (function(x, INDEX) * WEIGHTS.astype(x.dtype)).sum()
 
 
-def squared_slope(function):
+def square_slope(function):
     return jax.grad(lambda x: (jax.grad(function)(x) ** 2).sum())
 
 
@@ -49,7 +49,7 @@ def forward(function):
 TRANSFORMS = {
     "values": lambda f: f,
     "gradient": jax.grad,
-    "gradient of a gradient": squared_slope,
+    "gradient of a gradient": square_slope,
     "forward": forward,
     "forward of a gradient": lambda f: forward(jax.grad(f)),
     "gradient of a tangent": lambda f: jax.grad(forward(f)),
@@ -60,7 +60,7 @@ TRANSFORMS = {
 def test_derivatives_are_those_of_the_definition(transform):
     of = TRANSFORMS[transform]
     got = jax.jit(of(functools.partial(total, _compute_negative_log)))(X)
-    wanted = of(functools.partial(total, defined))(X.astype(jnp.float64))
+    wanted = of(functools.partial(total, compute_definition))(X.astype(jnp.float64))
     np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=1e-5 * np.abs(wanted).max())
 
 
@@ -103,7 +103,10 @@ def test_nan_propagates_and_infinite_logits_have_no_weight(dtype):
 def test_other_types_use_xla(dtype):
     both = jax.jit(jax.value_and_grad(functools.partial(total, _compute_negative_log)))
     assert "meshflow_cross_entropy" not in both.lower(X.astype(dtype)).as_text()
-    got, wanted = both(X.astype(dtype))[1], jax.grad(functools.partial(total, defined))(X)
+    got, wanted = (
+        both(X.astype(dtype))[1],
+        jax.grad(functools.partial(total, compute_definition))(X),
+    )
     assert got.dtype == dtype
     np.testing.assert_allclose(np.asarray(got, np.float64), wanted, atol=1e-2)
 
@@ -113,7 +116,7 @@ def test_without_the_library(monkeypatch):
     both = jax.jit(jax.value_and_grad(lambda x: total(_compute_negative_log, x)))
     assert "meshflow_cross_entropy" not in both.lower(X).as_text()
     np.testing.assert_allclose(
-        both(X)[1], jax.grad(functools.partial(total, defined))(X), atol=2e-6
+        both(X)[1], jax.grad(functools.partial(total, compute_definition))(X), atol=2e-6
     )
 
 
@@ -123,7 +126,7 @@ def test_on_a_mesh():
     split = jax.device_put(X, NamedSharding(mesh, rows))
     slope = lambda x, i: jax.grad(lambda x: _compute_negative_log(x, i).sum())(x)
     mapped = jax.shard_map(slope, mesh=mesh, in_specs=(rows, rows), out_specs=rows)
-    wanted = jax.grad(lambda x: defined(x, INDEX).sum())(X)
+    wanted = jax.grad(lambda x: compute_definition(x, INDEX).sum())(X)
     for function in (slope, mapped):
         np.testing.assert_allclose(jax.jit(function)(split, INDEX), wanted, atol=2e-6)
 
@@ -140,6 +143,6 @@ def test_logits_in_16_bits_are_converted_on_the_way():
     losses, slope = step(x, tf.constant(INDEX))
     assert losses.dtype == tf.float32 and slope.dtype == tf.bfloat16
     exact = jnp.asarray(x.numpy(), jnp.float64)
-    np.testing.assert_allclose(losses.numpy(), defined(exact, INDEX), rtol=1e-6)
-    wanted = jax.grad(lambda x: defined(x, INDEX).sum())(exact)
+    np.testing.assert_allclose(losses.numpy(), compute_definition(exact, INDEX), rtol=1e-6)
+    wanted = jax.grad(lambda x: compute_definition(x, INDEX).sum())(exact)
     np.testing.assert_allclose(slope.numpy().astype(np.float64), wanted, rtol=5e-3, atol=1e-30)

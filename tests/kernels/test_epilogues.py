@@ -68,7 +68,7 @@ def convolve(x, w, stride, groups):
     )
 
 
-def fused(x, w, how, steps, others):
+def run_fused(x, w, how, steps, others):
     (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, *how))(x, w.astype(x.dtype)).jaxpr.eqns
     parameters = {**eqn.params, "epilogue": steps, "flipped": False, "packed": False}
     call = lambda *operands: epilogues.convolution_p.bind(*operands, **parameters)
@@ -97,7 +97,7 @@ def test_convolutions_equal_the_sums_in_float64(dtype, name, steps):
     x, w = draw(0, image, dtype), draw(1, kernel, dtype) * 0.2
     exact = np.asarray(convolve(x.astype("float64"), w.astype("float64"), *how))
     others = reads(STEPS[steps], exact.shape, dtype)
-    got = fused(x, w, how, STEPS[steps], others)
+    got = run_fused(x, w, how, STEPS[steps], others)
     assert got.dtype == dtype
     assert_close(got, exactly(exact, STEPS[steps], others), dtype)
 
@@ -118,8 +118,8 @@ def test_products_equal_the_sums_in_float64(dtype, steps):
 
 def test_a_kernel_in_float32_is_rounded_on_the_way():
     x, w = draw(0, (8, 24, 24, 32), "bfloat16"), draw(1, (1, 1, 32, 32), "float32")
-    got = fused(x, w, (1, 1), ("relu",), [])
-    wanted = fused(x, w.astype("bfloat16"), (1, 1), ("relu",), [])
+    got = run_fused(x, w, (1, 1), ("relu",), [])
+    wanted = run_fused(x, w.astype("bfloat16"), (1, 1), ("relu",), [])
     np.testing.assert_array_equal(np.asarray(got, "f4"), np.asarray(wanted, "f4"))
 
 

@@ -20,7 +20,7 @@ loops = pytest.mark.skipif(
 WAVES = np.sin(np.arange(37 * 53 * 3).reshape(37, 53, 3) / 41) * 120 + 128
 
 
-def encoded(mode="RGB", **options):
+def encode_image(mode="RGB", **options):
     file = io.BytesIO()
     Image.fromarray(WAVES.astype(np.uint8)).convert(mode).save(file, "JPEG", **options)
     return file.getvalue()
@@ -38,7 +38,7 @@ KINDS = [
 @decodes
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_accurate_transform_is_pillows(kind):
-    contents = encoded(**kind)
+    contents = encode_image(**kind)
     wanted = np.asarray(Image.open(io.BytesIO(contents)))
     found = jpeg.decode(contents, 0, 1, fast=False, fancy=True)
     np.testing.assert_array_equal(found, wanted.reshape(*wanted.shape[:2], -1))
@@ -49,7 +49,7 @@ def test_the_accurate_transform_is_pillows(kind):
 @decodes
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_fast_transform_differs_little(kind):
-    contents = encoded(**kind)
+    contents = encode_image(**kind)
     exact = jpeg.decode(contents, 3, 1, fast=False, fancy=True).astype(int)
     found = tf.io.decode_jpeg(contents, channels=3).numpy()
     assert 0 < np.abs(found - exact).max() <= 6
@@ -64,7 +64,7 @@ def test_the_fast_transform_differs_little(kind):
 
 @decodes
 def test_sizes_and_channels():
-    contents = encoded()
+    contents = encode_image()
     for ratio in (1, 2, 4, 8):
         size = [-(-37 // ratio), -(-53 // ratio)]
         assert tf.io.decode_jpeg(contents, ratio=ratio).shape == [*size, 3]
@@ -76,9 +76,9 @@ def test_sizes_and_channels():
 
 
 def test_images_decoded_by_pillow():
-    for other in (b"", b"abc", encoded()[:20], encoded("CMYK")):
+    for other in (b"", b"abc", encode_image()[:20], encode_image("CMYK")):
         assert jpeg.decode(other, 0, 1, True, True) is None
-    assert tf.io.decode_jpeg(encoded("CMYK")).shape == [37, 53, 3]
+    assert tf.io.decode_jpeg(encode_image("CMYK")).shape == [37, 53, 3]
 
 
 @pytest.mark.parametrize("decoder", [True, False])
@@ -86,7 +86,7 @@ def test_bad_images_and_arguments(monkeypatch, decoder):
     if not decoder:
         monkeypatch.setattr(jpeg, "_find_decoder", lambda: None)
     error = tf.errors.InvalidArgumentError
-    contents = encoded()
+    contents = encode_image()
     for decode in (tf.io.decode_jpeg, tf.io.decode_image):
         with pytest.raises(error, match="Invalid JPEG data"):
             decode(contents[: len(contents) * 9 // 10])

@@ -22,7 +22,7 @@ def _every_size():
     pooling.MIN_ELEMENTS, pooling.MIN_CHANNELS = saved
 
 
-def both(x, windows):
+def compute_maximum_and_gradient(x, windows):
     """A maximum and the gradient of its image for numbers that bfloat16 adds exactly."""
     y, pullback = jax.vjp(lambda x: max_windows(x, windows), x)
     g = (jnp.arange(y.size) % 5 - 2).astype(y.dtype).reshape(y.shape)
@@ -43,7 +43,7 @@ def by_xla(function, *arrays):
         library.load = loaded
 
 
-def same(function, *arrays):
+def assert_equals_xla(function, *arrays):
     found = jax.jit(lambda *a: function(*a))(*arrays)
     for got, wanted in zip(found, by_xla(function, *arrays), strict=True):
         assert got.dtype == wanted.dtype
@@ -74,7 +74,7 @@ def test_any_windows(data, dtype):
     windows = spatial(size, strides, pads, each(1, 2))
     shape = (data.draw(st.integers(1, 3)), *each(1, 8), data.draw(st.integers(1, 9)))
     assume(0 not in windows.compute_grid(shape))
-    same(lambda x: both(x, windows), image(shape, dtype))
+    assert_equals_xla(lambda x: compute_maximum_and_gradient(x, windows), image(shape, dtype))
 
 
 WINDOWS = spatial((3, 3), (2, 2), ((1, 1), (0, 1)))
@@ -83,28 +83,47 @@ WINDOWS = spatial((3, 3), (2, 2), ((1, 1), (0, 1)))
 @pytest.mark.parametrize("dtype,count", [("float32", 1), ("bfloat16", 2)])
 def test_kernels_serve_overlapping_windows_and_16_bit_tiles(dtype, count):
     x = image((2, 7, 8, 16), dtype)
-    assert calls(lambda x: both(x, WINDOWS), x) == count
+    assert calls(lambda x: compute_maximum_and_gradient(x, WINDOWS), x) == count
     tiles = 0 if dtype == "float32" else 2
-    assert calls(lambda x: both(x, spatial((2, 2), (2, 2))), image((2, 8, 8, 16), dtype)) == tiles
-    assert calls(lambda x: both(x, WINDOWS), x.astype("float16")) == 0
-    assert calls(lambda x: both(x, WINDOWS), x.astype("float64")) == 0
+    assert (
+        calls(
+            lambda x: compute_maximum_and_gradient(x, spatial((2, 2), (2, 2))),
+            image((2, 8, 8, 16), dtype),
+        )
+        == tiles
+    )
+    assert calls(lambda x: compute_maximum_and_gradient(x, WINDOWS), x.astype("float16")) == 0
+    assert calls(lambda x: compute_maximum_and_gradient(x, WINDOWS), x.astype("float64")) == 0
 
 
 @pytest.mark.nan_expected
 def test_tiles_of_16_bits():
     tiles = spatial((2, 2), (2, 2))
     x = image((2, 6, 8, 16), "bfloat16").at[0, 2, 3, :4].set(jnp.nan).at[1].set(-jnp.inf)
-    same(lambda x: both(x, tiles), x)
-    same(jax.vmap(lambda x: both(x, tiles)), image((3, 2, 6, 8, 9), "bfloat16"))
+    assert_equals_xla(lambda x: compute_maximum_and_gradient(x, tiles), x)
+    assert_equals_xla(
+        jax.vmap(lambda x: compute_maximum_and_gradient(x, tiles)),
+        image((3, 2, 6, 8, 9), "bfloat16"),
+    )
     x = image((2, 6, 8, 16), "bfloat16")
     slopes = jax.grad(lambda x: jnp.sum(max_windows(x, tiles) ** 3))
-    same(lambda x: (jax.grad(lambda x: jnp.sum(slopes(x) ** 2))(x),), x)
+    assert_equals_xla(lambda x: (jax.grad(lambda x: jnp.sum(slopes(x) ** 2))(x),), x)
 
 
 def test_channels_first_and_windows_over_batches():
     x = image((2, 8, 7, 7), "bfloat16")
-    same(lambda x: both(x, Windows((1, 1, 3, 3), (1, 1, 2, 2), ((0, 0),) * 4, (1,) * 4)), x)
-    same(lambda x: both(x, Windows((2, 1, 3, 1), (1, 1, 2, 1), ((0, 0),) * 4, (1,) * 4)), x)
+    assert_equals_xla(
+        lambda x: compute_maximum_and_gradient(
+            x, Windows((1, 1, 3, 3), (1, 1, 2, 2), ((0, 0),) * 4, (1,) * 4)
+        ),
+        x,
+    )
+    assert_equals_xla(
+        lambda x: compute_maximum_and_gradient(
+            x, Windows((2, 1, 3, 1), (1, 1, 2, 1), ((0, 0),) * 4, (1,) * 4)
+        ),
+        x,
+    )
 
 
 @pytest.mark.nan_expected
@@ -114,7 +133,7 @@ def test_nan_propagates_through_pooling(dtype):
     x[0, 2, 3, :4] = np.nan
     x[0, 3:6, 3:6, 5] = -np.inf
     x[0, 5, 5, 6] = np.inf
-    same(lambda x: both(x, WINDOWS), jnp.asarray(x, dtype))
+    assert_equals_xla(lambda x: compute_maximum_and_gradient(x, WINDOWS), jnp.asarray(x, dtype))
     y = jax.jit(lambda x: max_windows(x, WINDOWS))(jnp.asarray(x, dtype))
     assert np.isnan(np.asarray(y, "f4")).any()
 
@@ -122,13 +141,16 @@ def test_nan_propagates_through_pooling(dtype):
 def test_under_vmap_and_in_second_derivatives():
     x = image((3, 2, 7, 6, 8))
     for axis in (0, 2):
-        same(jax.vmap(lambda x: both(x, WINDOWS), axis), jnp.moveaxis(x, 0, axis))
+        assert_equals_xla(
+            jax.vmap(lambda x: compute_maximum_and_gradient(x, WINDOWS), axis),
+            jnp.moveaxis(x, 0, axis),
+        )
 
     def slopes(x):
         return jax.grad(lambda x: jnp.sum(max_windows(x, WINDOWS) ** 3))(x)
 
-    same(lambda x: (jax.grad(lambda x: jnp.sum(slopes(x) ** 2))(x),), x[0])
-    same(lambda g: jax.vmap(lambda g: jax.vjp(lambda x: max_windows(x, WINDOWS), x[0])[1](g))(g),
+    assert_equals_xla(lambda x: (jax.grad(lambda x: jnp.sum(slopes(x) ** 2))(x),), x[0])
+    assert_equals_xla(lambda g: jax.vmap(lambda g: jax.vjp(lambda x: max_windows(x, WINDOWS), x[0])[1](g))(g),
          image((4, *max_windows(x[0], WINDOWS).shape)))  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def by_xla(function, *arrays):
         library.load = loaded
 
 
-def same(function, *arrays):
+def assert_equals_xla(function, *arrays):
     """Both ways of compiling a function agree."""
     found = jax.jit(lambda *a: function(*a))(*arrays)
     wanted = by_xla(function, *arrays)
@@ -115,7 +115,7 @@ def checked(drawn, dtype):
         jax.eval_shape(conv, *(jax.ShapeDtypeStruct(s, dtype) for s in (x_shape, w_shape)))
     except (ValueError, TypeError):
         assume(False)
-    same(with_gradients(conv), numbers(1, x_shape, dtype), numbers(2, w_shape, dtype))
+    assert_equals_xla(with_gradients(conv), numbers(1, x_shape, dtype), numbers(2, w_shape, dtype))
 
 
 @thorough
@@ -145,7 +145,7 @@ def test_any_batched_product(data, dtype):
 
     a = numbers(1, [*batch, *((k, m) if left else (m, k))], dtype)
     b = numbers(2, [*batch, *((n, k) if right else (k, n))], dtype)
-    same(with_gradients(product), a, b)
+    assert_equals_xla(with_gradients(product), a, b)
 
 
 def conv_2d(x, w):
@@ -166,7 +166,7 @@ def test_under_vmap(function, batched):
         if axis is not None:
             shape.insert(axis, 3)
     mapped = jax.vmap(with_gradients(function), batched)
-    same(mapped, numbers(1, x, "float32"), numbers(2, w, "float32"))
+    assert_equals_xla(mapped, numbers(1, x, "float32"), numbers(2, w, "float32"))
 
 
 @pytest.mark.parametrize("function", [conv_2d, product])
@@ -180,7 +180,9 @@ def test_gradients_of_gradients(function):
 
         return jax.grad(slopes, (0, 1))(x, w)
 
-    same(second, numbers(1, (2, 4, 5, 3), "float32"), numbers(2, (3, 2, 3, 4), "float32"))
+    assert_equals_xla(
+        second, numbers(1, (2, 4, 5, 3), "float32"), numbers(2, (3, 2, 3, 4), "float32")
+    )
 
 
 @pytest.mark.parametrize("function", [conv_2d, product])
@@ -235,7 +237,7 @@ def test_any_cross_entropy(data, dtype):
 
     saved, cross_entropy.MIN_ELEMENTS = cross_entropy.MIN_ELEMENTS, 0
     try:
-        same(run, x)
+        assert_equals_xla(run, x)
     finally:
         cross_entropy.MIN_ELEMENTS = saved
     wanted = -jax.nn.log_softmax(x.astype("float32"))[np.arange(rows), index]

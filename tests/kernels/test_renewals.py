@@ -33,7 +33,7 @@ def problem(shape, arrays):
     return made, jnp.asarray(random.normal(size=shape), "float32")
 
 
-def renewed(rule, kept=None):
+def make_update(rule, kept=None):
     def run(arrays, gradient):
         wanted = kept or [n == 0 for n in range(len(arrays))]
         return array_updates.update_arrays(rule, arrays, gradient, wanted)
@@ -53,7 +53,7 @@ def test_optimizers(monkeypatch, name, shape):
     def run(arrays, gradient, scalars):
         values = dict(zip(names, scalars, strict=True)), *optimizer._rule_settings()
         rule = lambda a, g: optimizer.rule(a[0], g, a[1:], *values)
-        return renewed(rule)(arrays, gradient)
+        return make_update(rule)(arrays, gradient)
 
     arrays, gradient = problem(shape, 1 + len(optimizer._get_slot_names(made)))
     before = np.array(arrays)
@@ -70,7 +70,7 @@ def test_slots_are_updated_in_place_beside_a_live_value():
     expected = rule([np.array(var), np.array(before) + 1], gradient)
     slot = before + 1  # NumPy's memory is not donated to a program
     place = slot.unsafe_buffer_pointer()
-    update = renewed(rule)
+    update = make_update(rule)
     # A donated buffer becomes the first result of its size.
     run = jax.jit(lambda v, s, g: update([v, s], g)[::-1], donate_argnums=1)
     with jax.debug_nans(False):  # which disables donation
@@ -92,7 +92,7 @@ def test_every_operation(monkeypatch):
     with jax.debug_nans(False):
         arrays[0] = arrays[0].at[0, 0].set(jnp.nan)
         found, plain = both(
-            monkeypatch, renewed(rule, (True, True)), arrays, gradient, handler=HANDLER
+            monkeypatch, make_update(rule, (True, True)), arrays, gradient, handler=HANDLER
         )
     for one, other in zip(found, plain, strict=True):
         np.testing.assert_allclose(one, other, 1e-6, 1e-6)
@@ -107,7 +107,9 @@ def test_last_operations(monkeypatch, last):
         "sub mul": lambda a, g: [a[0] - g * 0.1],
         "mul sub": lambda a, g: [a[0] * 0.9 - g],
     }
-    found, plain = both(monkeypatch, renewed(rules[last]), *problem((16, 33), 1), handler=HANDLER)
+    found, plain = both(
+        monkeypatch, make_update(rules[last]), *problem((16, 33), 1), handler=HANDLER
+    )
     np.testing.assert_array_equal(found, plain)
 
 
@@ -115,7 +117,7 @@ def test_unsupported_update_programs_use_xla():
     arrays, gradient = problem((8, 8), 2)
 
     def text(rule, arrays=arrays, gradient=gradient):
-        return jax.jit(renewed(rule)).lower(arrays, gradient).as_text()
+        return jax.jit(make_update(rule)).lower(arrays, gradient).as_text()
 
     assert HANDLER in text(lambda a, g: [a[0] - g, a[1]])
     assert HANDLER not in text(lambda a, g: [a[0] - g.sum(), a[1]])
@@ -129,12 +131,12 @@ def test_small_arrays_use_xla(monkeypatch):
     monkeypatch.setattr(array_updates, "MIN_BYTES", 1 << 12)
     rule = lambda a, g: [a[0] - g]
     for rows, is_large in ((31, False), (32, True)):
-        lowered = jax.jit(renewed(rule)).lower(*problem((rows, 32), 1))
+        lowered = jax.jit(make_update(rule)).lower(*problem((rows, 32), 1))
         assert (HANDLER in lowered.as_text()) == is_large
 
 
 def test_derivatives():
     (var,), gradient = problem((4, 16), 1)
-    run = renewed(lambda a, g: [a[0] * 3.0 - g])
+    run = make_update(lambda a, g: [a[0] * 3.0 - g])
     slope = jax.grad(lambda v: run([v], gradient)[0].sum())(var)
     np.testing.assert_array_equal(slope, np.full((4, 16), 3.0))

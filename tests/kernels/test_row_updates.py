@@ -40,7 +40,7 @@ def problem(shape, count, arrays, index="int64"):
     return made, gradient, jnp.asarray(numbers, index)
 
 
-def updated(rule):
+def make_update(rule):
     return lambda arrays, gradient, numbers: row_updates.update_rows(
         rule, arrays, gradient, numbers
     )
@@ -84,14 +84,14 @@ def test_every_operation(monkeypatch, shape, count, index):
     operands = problem(shape, count, 2, index)
     with jax.debug_nans(False):
         operands[0][0] = operands[0][0].at[0].set(jnp.nan)
-        found, plain = both(monkeypatch, updated(rule), *operands, handler=HANDLER)
+        found, plain = both(monkeypatch, make_update(rule), *operands, handler=HANDLER)
     for one, other in zip(found, plain, strict=True):
         np.testing.assert_allclose(one, other, 1e-6, 1e-6)
 
 
 def test_repeated_rows_are_summed():
     arrays, gradient, numbers = problem((6, 40), 30, 1)
-    run = jax.jit(updated(lambda a, g: [a[0] - g]))
+    run = jax.jit(make_update(lambda a, g: [a[0] - g]))
     exact = np.array(arrays[0])
     total = np.zeros_like(exact)
     for number, row in zip(np.asarray(numbers), np.asarray(gradient), strict=True):
@@ -102,7 +102,7 @@ def test_repeated_rows_are_summed():
 
 def test_numbers_below_zero_count_from_the_end():
     table, gradient = jnp.zeros([4, 16], "float32"), jnp.ones([3, 16], "float32")
-    run = jax.jit(updated(lambda a, g: [a[0] + g]))
+    run = jax.jit(make_update(lambda a, g: [a[0] + g]))
     found = run([table], gradient, jnp.array([-1, 3, -9]))[0]
     assert found[:, 0].tolist() == [0, 0, 0, 2]
 
@@ -110,14 +110,14 @@ def test_numbers_below_zero_count_from_the_end():
 def test_large_updates_are_divided_among_threads(monkeypatch):
     operands = problem((3000, 513), 2500, 2)
     rule = lambda a, g: [a[0] - g / jnp.sqrt(a[1]), a[1] + g * g]
-    found, plain = both(monkeypatch, updated(rule), *operands, handler=HANDLER)
+    found, plain = both(monkeypatch, make_update(rule), *operands, handler=HANDLER)
     for one, other in zip(found, plain, strict=True):
         np.testing.assert_allclose(one, other, 1e-6, 1e-6)
 
 
 def test_operands_unchanged_by_a_rule():
     (table, slot), gradient, numbers = problem((5, 32), 4, 2)
-    run = jax.jit(updated(lambda a, g: [a[0] * 0 + 7.0, a[1]]))
+    run = jax.jit(make_update(lambda a, g: [a[0] * 0 + 7.0, a[1]]))
     found, same = run([table, slot], gradient, jnp.clip(numbers, 0, 3))
     np.testing.assert_array_equal(same, slot)
     assert set(np.unique(np.asarray(found)[np.unique(np.clip(numbers, 0, 3))])) == {7.0}
@@ -127,7 +127,7 @@ def test_operands_unchanged_by_a_rule():
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_other_types_use_xla(dtype):
     table, gradient = jnp.zeros([4, 64], dtype), jnp.ones([2, 64], dtype)
-    run = jax.jit(updated(lambda a, g: [a[0] + g]))
+    run = jax.jit(make_update(lambda a, g: [a[0] + g]))
     lowered = run.lower([table], gradient, jnp.array([1, 1]))
     assert "meshflow_update_rows" not in lowered.as_text()
     assert lowered.compile()([table], gradient, jnp.array([1, 1]))[0][1, 0] == 2
@@ -160,6 +160,6 @@ def test_registers_are_used_again():
 
 def test_derivatives():
     table, gradient = jnp.ones([4, 16], "float32"), jnp.ones([3, 16], "float32")
-    run = updated(lambda a, g: [a[0] * 3.0 - g])
+    run = make_update(lambda a, g: [a[0] * 3.0 - g])
     slope = jax.grad(lambda t: run([t], gradient, jnp.array([0, 2, 2]))[0].sum())(table)
     assert slope[:, 0].tolist() == [3, 1, 3, 1]

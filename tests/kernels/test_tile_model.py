@@ -25,7 +25,7 @@ def tile_product(sums, left, right):
     return sums + (parts[0] + parts[1])
 
 
-def packed(kernel):
+def pack_kernel(kernel):
     """A kernel [y, x, in, out] as it is read: for 32 features, 32 channels and a tap two tiles of pairs of channels."""
     height, width, channels, features = kernel.shape
     whole = np.zeros(
@@ -41,7 +41,7 @@ def draw(seed, shape):
     return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16)
 
 
-def compiled_product(sums, left, right):
+def compute_compiled_product(sums, left, right):
     """The same by the compiled code."""
     memory = np.zeros(3 * 1024 + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -57,7 +57,7 @@ def test_a_product_of_tiles():
     left, right = draw(0, (16, 16, 2)), draw(1, (16, 16, 2))
     sums = np.random.default_rng(2).standard_normal((16, 16)).astype(np.float32)
     np.testing.assert_array_equal(
-        compiled_product(sums, left, right), tile_product(sums, left, right)
+        compute_compiled_product(sums, left, right), tile_product(sums, left, right)
     )
 
 
@@ -82,10 +82,10 @@ def test_the_processor_and_its_emulation_have_the_same_bits(exponents, of_sums):
     for _ in range(100):
         left, right = (drawn(exponents, 7, np.uint16, 512) for _ in range(2))
         operands = drawn(of_sums, 23, np.uint32, 256), left, right
-        on_tiles = compiled_product(*operands)
+        on_tiles = compute_compiled_product(*operands)
         emulate(-1, 1)
         try:
-            emulated = compiled_product(*operands)
+            emulated = compute_compiled_product(*operands)
         finally:
             emulate(-1, 0)
         # NaN equals NaN, with any payload.
@@ -119,5 +119,5 @@ def test_kernels_are_packed_as_the_model_does(channels, features, dtype, layout)
         jax.ShapeDtypeStruct((size,), np.uint8),
     )
     got = np.asarray(jax.jit(call)(jnp.asarray(lying)))
-    wanted = packed(kernel.astype(ml_dtypes.bfloat16))
+    wanted = pack_kernel(kernel.astype(ml_dtypes.bfloat16))
     np.testing.assert_array_equal(got.view(np.uint16), wanted.reshape(-1).view(np.uint16))

@@ -20,7 +20,7 @@ def dense(*columns, features=FEATURES):
     return tf.keras.layers.DenseFeatures(list(columns))(features).numpy().tolist()
 
 
-def indicated(column, features=FEATURES):
+def compute_indicators(column, features=FEATURES):
     return dense(fc.indicator_column(column), features=features)
 
 
@@ -46,31 +46,35 @@ def test_each_of_several_numbers_has_separate_buckets():
     pair = fc.bucketized_column(fc.numeric_column("pair", shape=2), [2.5])
     assert dense(pair) == [[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1]]
     assert pair.num_buckets == 4
-    assert indicated(pair) == [[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1]]
+    assert compute_indicators(pair) == [[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1]]
 
 
 def test_a_list_of_words_may_have_a_default_or_hashes_for_others():
     column = fc.categorical_column_with_vocabulary_list
-    assert indicated(column("colour", ["red", "blue"])) == [[1, 0], [0, 0], [0, 0]]
-    assert indicated(column("colour", ["red", "blue"], default_value=1)) == [[1, 0], [0, 1], [0, 0]]
+    assert compute_indicators(column("colour", ["red", "blue"])) == [[1, 0], [0, 0], [0, 0]]
+    assert compute_indicators(column("colour", ["red", "blue"], default_value=1)) == [
+        [1, 0],
+        [0, 1],
+        [0, 0],
+    ]
     hashed = column("colour", ["red", "blue"], num_oov_buckets=3)
-    found = indicated(hashed)
+    found = compute_indicators(hashed)
     assert hashed.num_buckets == 5 and found[0] == [1, 0, 0, 0, 0]
     assert sum(found[1][2:]) == 1 and found[2] == [0] * 5
 
 
 def test_words_of_a_file(vocabulary):
     column = fc.categorical_column_with_vocabulary_file
-    assert indicated(column("tags", vocabulary)) == [[1, 1, 0], [1, 0, 1], [0, 0, 0]]
+    assert compute_indicators(column("tags", vocabulary)) == [[1, 1, 0], [1, 0, 1], [0, 0, 0]]
     short = column("tags", vocabulary, vocabulary_size=2, num_oov_buckets=1)
-    assert indicated(short) == [[1, 1, 0], [1, 0, 1], [0, 0, 2]]
+    assert compute_indicators(short) == [[1, 1, 0], [1, 0, 1], [0, 0, 2]]
 
 
 def test_numbers_as_categories():
     plain = fc.categorical_column_with_identity("number", 3)
-    assert indicated(plain) == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert compute_indicators(plain) == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
     other = fc.categorical_column_with_identity("number", 3, default_value=2)
-    assert indicated(other) == [[0, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert compute_indicators(other) == [[0, 1, 0], [0, 0, 0], [0, 0, 1]]
 
 
 def test_hashes_and_crosses_are_those_of_tensorflow():
@@ -82,14 +86,14 @@ def test_hashes_and_crosses_are_those_of_tensorflow():
     crossed = fc.crossed_column([ranges, "r"], 13)
     keyed = fc.crossed_column(["i", ranges], 17, hash_key=5)
     columns = [words, numbers, crossed, keyed]
-    found = [np.argmax(indicated(column, features), 1).tolist() for column in columns]
+    found = [np.argmax(compute_indicators(column, features), 1).tolist() for column in columns]
     assert found == [[5, 2, 5, 2], [1, 5, 2, 4], [9, 6, 6, 0], [12, 10, 15, 11]]
 
 
 def test_weights_count(vocabulary):
     tags = fc.categorical_column_with_vocabulary_file("tags", vocabulary)
     weighted = fc.weighted_categorical_column(tags, "weight")
-    assert indicated(weighted) == [[1, 2, 0], [-1, 0, 0.5], [0, 0, 0]]
+    assert compute_indicators(weighted) == [[1, 2, 0], [-1, 0, 0.5], [0, 0, 0]]
     table = fc.embedding_column(weighted, 1, initializer=counting)
     # The mean ignores entries with weights that are not positive.
     np.testing.assert_allclose(dense(table), [[2 / 3], [2.0], [0.0]], rtol=1e-6)
@@ -133,7 +137,7 @@ def test_table_is_loaded_from_a_checkpoint(tmp_path):
 def test_sparse_features_may_have_empty_rows(vocabulary):
     tags = fc.categorical_column_with_vocabulary_file("tags", vocabulary)
     sparse = tf.SparseTensor([[0, 0], [0, 2], [2, 1]], ["x", "y", "z"], [3, 3])
-    assert indicated(tags, {"tags": sparse}) == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert compute_indicators(tags, {"tags": sparse}) == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
 
 
 def test_the_specification_of_records():

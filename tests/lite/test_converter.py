@@ -429,7 +429,7 @@ def test_integer_inputs_and_outputs_of_a_float_model(kind):
     np.testing.assert_allclose(found, model(x).numpy(), atol=0.15)
 
 
-def _quantized(model, x, wide=False):
+def _quantize(model, x, wide=False):
     kinds = tf.lite.OpsSet
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     converter.optimizations = DEFAULT
@@ -449,7 +449,7 @@ def test_image_decoder_has_no_float_operators(wide):
         L.Activation("sigmoid"),
     )
     x = np.random.default_rng(0).normal(size=(20, 4, 4, 3)).astype(np.float32) / 8
-    content = _quantized(
+    content = _quantize(
         model, x, wide
     )  # a warning, which is an error here, would name remaining operators
     assert _codes(content).count("QUANTIZE") == _codes(content).count("DEQUANTIZE") == 1
@@ -481,7 +481,7 @@ def test_remaining_float_operators_are_reported():
     model = _sequential((4,), L.Dense(3), L.Lambda(tf.exp))
     x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     with pytest.warns(UserWarning, match="EXP have no operators on 8-bit integers"):
-        content = _quantized(model, x)
+        content = _quantize(model, x)
     run = tf.lite.Interpreter(model_content=content).get_signature_runner()
     expected = model(x).numpy()
     np.testing.assert_allclose(_of(run, x), expected, atol=0.05 * expected.max())

@@ -44,7 +44,7 @@ def model():
     return model
 
 
-def _converted(model, *settings):
+def _convert(model, *settings):
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     for name, value in settings:
         setattr(converter, name, value)
@@ -61,11 +61,11 @@ def test_the_ranges_of_training_are_those_of_integers(model):
     x = np.random.default_rng(1).normal(size=(5, 6, 6, 3)).astype(np.float32)
     expected = model(x).numpy()
 
-    floats = _converted(model).get_signature_runner()
+    floats = _convert(model).get_signature_runner()
     (key,) = floats.get_input_details()
     np.testing.assert_allclose(next(iter(floats(**{key: x}).values())), expected, atol=1e-5)
 
-    interpreter = _converted(model, default, *ends)
+    interpreter = _convert(model, default, *ends)
     expected_codes = ["CONV_2D", "MAX_POOL_2D", "RESHAPE", "FULLY_CONNECTED", "SOFTMAX"]
     assert _codes(interpreter) == expected_codes
     integers = interpreter.get_signature_runner()
@@ -87,4 +87,4 @@ def test_the_ranges_of_training_are_those_of_integers(model):
 def test_samples_are_required_without_fake_quantization():
     model = tf.keras.Sequential([tf.keras.Input((3,)), L.Dense(2)])
     with pytest.raises(ValueError, match=r"must be tf\.float32"):
-        _converted(model, ("optimizations", [tf.lite.Optimize.DEFAULT]), ("inference_input_type", tf.int8))  # fmt: skip
+        _convert(model, ("optimizations", [tf.lite.Optimize.DEFAULT]), ("inference_input_type", tf.int8))  # fmt: skip

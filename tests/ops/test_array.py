@@ -7,18 +7,18 @@ import meshflow as tf
 from helpers import assert_close, check_gradients
 
 
-def same(actual, expected):
+def assert_same(actual, expected):
     np.testing.assert_array_equal(actual.numpy(), expected)
 
 
 def test_shapes():
     x = np.arange(24).reshape(2, 3, 4)
-    same(tf.reshape(x, [4, -1]), x.reshape(4, -1))
-    same(tf.transpose(x, [2, 0, 1]), x.transpose(2, 0, 1))
-    same(tf.transpose(x), x.T)
-    same(tf.expand_dims(x, -1), x[..., None])
-    same(tf.squeeze(x[:1]), x[0])
-    same(tf.shape(x), [2, 3, 4])
+    assert_same(tf.reshape(x, [4, -1]), x.reshape(4, -1))
+    assert_same(tf.transpose(x, [2, 0, 1]), x.transpose(2, 0, 1))
+    assert_same(tf.transpose(x), x.T)
+    assert_same(tf.expand_dims(x, -1), x[..., None])
+    assert_same(tf.squeeze(x[:1]), x[0])
+    assert_same(tf.shape(x), [2, 3, 4])
     assert int(tf.rank(x)) == 3 and int(tf.size(x)) == 24
     with pytest.raises(tf.errors.InvalidArgumentError, match="24 values"):
         tf.reshape(x, [5, 5])
@@ -28,17 +28,17 @@ def test_shapes():
 
 def test_joining_and_splitting():
     x = np.arange(12).reshape(3, 4)
-    same(tf.concat([x, x], 1), np.concatenate([x, x], 1))
-    same(tf.stack([x, x], axis=-1), np.stack([x, x], -1))
+    assert_same(tf.concat([x, x], 1), np.concatenate([x, x], 1))
+    assert_same(tf.stack([x, x], axis=-1), np.stack([x, x], -1))
     parts = tf.split(x, [1, -1], axis=1)
-    same(parts[1], x[:, 1:])
+    assert_same(parts[1], x[:, 1:])
     assert len(tf.split(x, 2, axis=1)) == 2 and len(tf.unstack(x)) == 3
     with pytest.raises(tf.errors.InvalidArgumentError, match="evenly divisible"):
         tf.split(x, 2, axis=0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="int32"):
         tf.concat([tf.constant([1]), tf.constant([1.0])], 0)
-    same(tf.tile([[1, 2]], [2, 2]), np.tile([[1, 2]], [2, 2]))
-    same(tf.repeat([1, 2], [2, 3]), [1, 1, 2, 2, 2])
+    assert_same(tf.tile([[1, 2]], [2, 2]), np.tile([[1, 2]], [2, 2]))
+    assert_same(tf.repeat([1, 2], [2, 3]), [1, 1, 2, 2, 2])
 
 
 @settings(max_examples=20, deadline=None)
@@ -48,24 +48,24 @@ def test_range_is_numpys(start, limit, delta):
         with pytest.raises(tf.errors.InvalidArgumentError, match="Requires start"):
             tf.range(start, limit, delta)
     else:
-        same(tf.range(start, limit, delta), np.arange(start, limit, delta))
+        assert_same(tf.range(start, limit, delta), np.arange(start, limit, delta))
 
 
 def test_making():
-    same(tf.zeros([2], tf.int8), np.zeros(2, np.int8))
-    same(tf.fill([2], 3), [3, 3])
-    same(tf.eye(2, 3), np.eye(2, 3))
+    assert_same(tf.zeros([2], tf.int8), np.zeros(2, np.int8))
+    assert_same(tf.fill([2], 3), [3, 3])
+    assert_same(tf.eye(2, 3), np.eye(2, 3))
     assert tf.range(3.0).dtype == tf.float32
     assert_close(tf.linspace(0.0, 1.0, 5), np.linspace(0, 1, 5))
     for got, expected in zip(
         tf.meshgrid([1, 2], [3, 4, 5]), np.meshgrid([1, 2], [3, 4, 5]), strict=True
     ):
-        same(got, expected)
-    same(
+        assert_same(got, expected)
+    assert_same(
         tf.one_hot([0, 2, 5], 3, on_value=7, off_value=-1, axis=0),
         [[7, -1, -1], [-1, -1, -1], [-1, 7, -1]],
     )
-    same(tf.sequence_mask([1, 3]), [[True, False, False], [True, True, True]])
+    assert_same(tf.sequence_mask([1, 3]), [[True, False, False], [True, True, True]])
     assert tf.zeros_like([1.5], dtype=tf.int32).dtype == tf.int32
 
 
@@ -78,13 +78,13 @@ def test_pad(mode):
 
 def test_gather():
     x = np.arange(12.0).reshape(3, 4)
-    same(tf.gather(x, [2, 0], axis=1), x[:, [2, 0]])
-    same(
+    assert_same(tf.gather(x, [2, 0], axis=1), x[:, [2, 0]])
+    assert_same(
         tf.gather(x, [[0, 1], [2, 3], [0, 0]], axis=1, batch_dims=1),
         np.take_along_axis(x, np.array([[0, 1], [2, 3], [0, 0]]), 1),
     )
-    same(tf.gather_nd(x, [[0, 1], [2, 3]]), [1, 11])
-    same(tf.gather_nd(x, tf.zeros([2, 0], tf.int32)), [x, x])
+    assert_same(tf.gather_nd(x, [[0, 1], [2, 3]]), [1, 11])
+    assert_same(tf.gather_nd(x, tf.zeros([2, 0], tf.int32)), [x, x])
     # No coordinate counts from the end, where it is known only when the program runs.
     pick = tf.function(lambda i: tf.gather_nd(x, i[:, None]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="does not index into param shape"):
@@ -97,13 +97,13 @@ def test_gather():
 
 
 def test_scatter():
-    same(tf.scatter_nd([[1], [3], [1]], [1, 2, 10], [5]), [0, 11, 0, 2, 0])
+    assert_same(tf.scatter_nd([[1], [3], [1]], [1, 2, 10], [5]), [0, 11, 0, 2, 0])
     x = np.zeros((3, 2))
-    same(
+    assert_same(
         tf.tensor_scatter_nd_update(x, [[0], [2]], [[1.0, 1.0], [2.0, 2.0]]),
         [[1, 1], [0, 0], [2, 2]],
     )
-    same(tf.tensor_scatter_nd_max(np.ones(3), [[0]], [5.0]), [5, 1, 1])
+    assert_same(tf.tensor_scatter_nd_max(np.ones(3), [[0]], [5.0]), [5, 1, 1])
     check_gradients(
         lambda a, b: tf.tensor_scatter_nd_add(a, [[0], [0]], b) ** 2,
         np.ones((2, 2)),
@@ -113,9 +113,9 @@ def test_scatter():
 
 def test_where_and_masks():
     x = np.array([1, -2, 3])
-    same(tf.where(x > 0, x, 0), [1, 0, 3])
-    same(tf.where(x > 0), [[0], [2]])
-    same(tf.boolean_mask(x, x > 0), [1, 3])
+    assert_same(tf.where(x > 0, x, 0), [1, 0, 3])
+    assert_same(tf.where(x > 0), [[0], [2]])
+    assert_same(tf.boolean_mask(x, x > 0), [1, 3])
     with pytest.raises(ValueError, match="both"):
         tf.where(x > 0, x)
     with pytest.raises(tf.errors.OperatorNotAllowedInGraphError, match="depends"):
@@ -126,13 +126,13 @@ def test_where_and_masks():
 
 def test_ordering():
     x = np.array([[3, 1, 2], [9, 7, 8]])
-    same(tf.sort(x, direction="DESCENDING"), -np.sort(-x))
-    same(tf.argsort(x), np.argsort(x))
-    same(tf.searchsorted([[1, 3, 5], [2, 4, 6]], [[3], [3]], side="right"), [[2], [1]])
+    assert_same(tf.sort(x, direction="DESCENDING"), -np.sort(-x))
+    assert_same(tf.argsort(x), np.argsort(x))
+    assert_same(tf.searchsorted([[1, 3, 5], [2, 4, 6]], [[3], [3]], side="right"), [[2], [1]])
     y, idx, count = tf.unique_with_counts([4, 1, 4])
-    same(y, [4, 1])
-    same(idx, [0, 1, 0])
-    same(count, [2, 1])
+    assert_same(y, [4, 1])
+    assert_same(idx, [0, 1, 0])
+    assert_same(count, [2, 1])
 
 
 def test_blocks_of_space():
@@ -148,11 +148,11 @@ def test_blocks_of_space():
 
 def test_reverse_sequence_and_slices():
     x = np.arange(8).reshape(2, 4)
-    same(tf.reverse_sequence(x, [2, 3], seq_axis=1), [[1, 0, 2, 3], [6, 5, 4, 7]])
-    same(tf.slice(x, [0, 1], [2, 2]), x[:, 1:3])
-    same(tf.function(lambda b: tf.slice(x, b, [1, 2]))(tf.constant([1, 1])), x[1:, 1:3])
-    same(tf.strided_slice(x, [0, 0], [2, 4], [1, 2]), x[:, ::2])
-    same(tf.roll(x, 1, 1), np.roll(x, 1, 1))
+    assert_same(tf.reverse_sequence(x, [2, 3], seq_axis=1), [[1, 0, 2, 3], [6, 5, 4, 7]])
+    assert_same(tf.slice(x, [0, 1], [2, 2]), x[:, 1:3])
+    assert_same(tf.function(lambda b: tf.slice(x, b, [1, 2]))(tf.constant([1, 1])), x[1:, 1:3])
+    assert_same(tf.strided_slice(x, [0, 0], [2, 4], [1, 2]), x[:, ::2])
+    assert_same(tf.roll(x, 1, 1), np.roll(x, 1, 1))
 
 
 def test_image_ops():

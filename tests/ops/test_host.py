@@ -19,7 +19,7 @@ def on_host():
         yield
 
 
-def both(function, *arrays):
+def run_both(function, *arrays):
     """Results of compiled programs, and of NumPy, as host arrays."""
     compiled = function(*map(tf.constant, arrays))
     with host.host_scope():
@@ -57,7 +57,7 @@ def numbers(kind, shape=(5, 4, 3)):
     ],
 )
 def test_same_numbers(kind, function):
-    compiled, by_numpy = both(function, numbers(kind), numbers(kind)[::-1].copy())
+    compiled, by_numpy = run_both(function, numbers(kind), numbers(kind)[::-1].copy())
     np.testing.assert_array_equal(compiled, by_numpy)
 
 
@@ -69,14 +69,14 @@ def test_quotients_are_rounded_once(on_host):
 def test_not_a_number():
     x, y = np.array([np.nan, 1, np.inf], np.float32), np.array([0, np.nan, np.inf], np.float32)
     for function in (tf.maximum, tf.minimum, tf.subtract, tf.truediv):
-        np.testing.assert_array_equal(*both(function, x, y))
+        np.testing.assert_array_equal(*run_both(function, x, y))
 
 
 def test_same_random_numbers():
     for key in np.random.default_rng(0).integers(-(1 << 63), 1 << 63, size=(20, 3)):
         for shape in ([], [3]):
             draw = lambda k, shape=shape: random_ops.draw_uniform(k, shape, 0.0, 2.5, "float32")
-            np.testing.assert_array_equal(*both(draw, key))
+            np.testing.assert_array_equal(*run_both(draw, key))
 
 
 def test_operands_not_handled_on_the_host(on_host):

@@ -30,7 +30,7 @@ def png(height, width, content=b"\0\0\0\0"):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + end
 
 
-def encoded(kind, mode="RGB", **options):
+def encode_image(kind, mode="RGB", **options):
     file = io.BytesIO()
     Image.new(mode, (13, 9)).save(file, kind, **options)
     return bytearray(file.getvalue())
@@ -40,18 +40,18 @@ def read(path):
     return tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
 
 
-def resized(path):
+def resize_file(path):
     return tf.image.resize(read(path), [4, 4])
 
 
 def in_batches(path):
-    return D.from_tensor_slices([path] * 3).map(resized).batch(3)
+    return D.from_tensor_slices([path] * 3).map(resize_file).batch(3)
 
 
 WAYS = {
     "alone": read,
     "in a map": lambda path: list(D.from_tensor_slices([path]).map(read)),
-    "in a map that loads images": lambda path: list(D.from_tensor_slices([path]).map(resized)),
+    "in a map that loads images": lambda path: list(D.from_tensor_slices([path]).map(resize_file)),
     "in batches": lambda path: list(in_batches(path)),
 }
 
@@ -88,26 +88,26 @@ def test_oversized_images_allocate_no_memory(tmp_path):
 
 
 def jpeg(progressive=False):
-    data = encoded("JPEG", progressive=progressive)
+    data = encode_image("JPEG", progressive=progressive)
     place = data.index(b"\xff\xc2" if progressive else b"\xff\xc0")
     data[place + 5 : place + 9] = struct.pack(">HH", 65_500, 65_500)
     return data
 
 
 def gif():
-    data = encoded("GIF", "P")
+    data = encode_image("GIF", "P")
     data[6:10] = struct.pack("<HH", 65_535, 65_535)
     return data
 
 
 def bmp():
-    data = encoded("BMP")
+    data = encode_image("BMP")
     data[18:26] = struct.pack("<ii", 12_000, 11_000)
     return data
 
 
 def webp():
-    data = encoded("WEBP", lossless=True)
+    data = encode_image("WEBP", lossless=True)
     (bits,) = struct.unpack_from("<I", data, 21)
     data[21:25] = struct.pack("<I", bits | 0xFFFFFFF)
     return data
@@ -141,7 +141,7 @@ def test_all_frames_count(monkeypatch):
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_limit_is_enforced_in_maps_and_configurable(tmp_path, monkeypatch, kind):
     path = tmp_path / "image"
-    path.write_bytes(encoded(kind))
+    path.write_bytes(encode_image(kind))
     for way in WAYS.values():
         monkeypatch.setenv("MESHFLOW_MAX_IMAGE_BYTES", "200")
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"image: .*13 pixels"):
@@ -155,7 +155,12 @@ def test_a_compiled_loop_refuses_by_itself():
         pytest.skip("the loops are not built here")
     how = images.ImageLoadingOptions(False, 3, 1, True, True, 4, 4)
     out = [np.zeros((4, 4, 3), np.float32) for _ in range(4)]
-    texts = [png(1_000_000, 1_000_000), bytes(encoded("PNG")), png(4_000, 4_000), bytes(jpeg())]
+    texts = [
+        png(1_000_000, 1_000_000),
+        bytes(encode_image("PNG")),
+        png(4_000, 4_000),
+        bytes(jpeg()),
+    ]
     failed = images.load_images(
         texts, how, np.tile([0, 0, 4, 4], (4, 1)), [()] * 4, np.zeros(4), out
     )

@@ -9,15 +9,15 @@ L = tf.linalg
 rng = np.random.default_rng(0)
 
 
-def well_conditioned(*shape):
+def make_well_conditioned_matrix(*shape):
     """A random matrix plus a multiple of the identity."""
     return (rng.normal(size=shape) + 3 * np.eye(*shape[-2:])).astype("float32")
 
 
-A, B = well_conditioned(3, 3), well_conditioned(2, 2)
-BATCH = well_conditioned(4, 3, 3)
+A, B = make_well_conditioned_matrix(3, 3), make_well_conditioned_matrix(2, 2)
+BATCH = make_well_conditioned_matrix(4, 3, 3)
 SYMMETRIC = A @ A.T
-COMPLEX = (A + 1j * well_conditioned(3, 3).T).astype("complex64")
+COMPLEX = (A + 1j * make_well_conditioned_matrix(3, 3).T).astype("complex64")
 D = np.array([1.5, -2.0, 0.5], "float32")
 V = np.array([1.0, 2.0, -1.0], "float32")
 U, W = rng.normal(size=(3, 2)).astype("float32"), rng.normal(size=(3, 2)).astype("float32")

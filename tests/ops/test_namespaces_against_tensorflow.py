@@ -32,7 +32,7 @@ def close(actual, expected, tolerance):
 
 
 @functools.cache
-def stored_of(name):
+def load_results(name):
     """Return the stored result of each expression of a module: its parts and gradients by name."""
     stored = dict(np.load(FOLDER / f"{name}.npz"))
     found = {expression: {} for expression in stored["expressions"].tolist()}
@@ -48,10 +48,10 @@ CASES = [(n, e) for n, m in MODULES.items() for e in m.expressions()]
 NAMES = values(tf, np)
 
 
-def wanted_of(case):
+def get_stored_gradients(case):
     """The stored gradients of an expression by operand."""
     mark = "gradient_"
-    found = stored_of(case[0])[case[1]]
+    found = load_results(case[0])[case[1]]
     return {k.removeprefix(mark): v for k, v in found.items() if k.startswith(mark)}
 
 
@@ -59,12 +59,12 @@ def compute(case, arrays):
     """The value of an expression, and its gradients where some are stored."""
     names = {**NAMES, **arrays}
     value = eval(case[1], dict(names))
-    return value, differentiate(case[1], tf, names) if wanted_of(case) else {}
+    return value, differentiate(case[1], tf, names) if get_stored_gradients(case) else {}
 
 
 RESULT = together(
     compute,
-    [case for case in CASES if "error" not in stored_of(case[0])[case[1]]],
+    [case for case in CASES if "error" not in load_results(case[0])[case[1]]],
     {n: v for n, v in NAMES.items() if isinstance(v, tf.Tensor) and v.dtype != tf.string},
 )
 
@@ -72,7 +72,7 @@ RESULT = together(
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_value_and_gradient(case):
     name, expression = case
-    stored = stored_of(name)[expression]
+    stored = load_results(name)[expression]
     if "error" in stored:
         actual = evaluate(expression, tf, np)
         assert isinstance(actual, Exception)
@@ -84,7 +84,7 @@ def test_value_and_gradient(case):
     assert len(actual) == len(expected)
     for one, other in zip(actual, expected, strict=True):
         close(one, other, 1e-4)
-    wanted = wanted_of(case)
+    wanted = get_stored_gradients(case)
     assert gradients.keys() == wanted.keys()
     for name, value in wanted.items():
         close(gradients[name].numpy(), value, 2e-3)

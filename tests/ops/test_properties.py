@@ -31,7 +31,7 @@ def windows(x, combine):
     return combine(x.reshape(x.shape[0], x.shape[1] // 2, 2, -1, 2), axis=(2, 4))
 
 
-def convolved(x, w):
+def convolve(x, w):
     rows, columns = x.shape[0] - w.shape[0] + 1, x.shape[1] - w.shape[1] + 1
     shifts = [(i, j) for i in range(w.shape[0]) for j in range(w.shape[1])]
     return sum(x[i : i + rows, j : j + columns] * w[i, j] for i, j in shifts)
@@ -166,7 +166,7 @@ OF_TWO = {
         lambda x, y: nn.conv2d(x[None, :, :, None], y[:2, None, None, None], 1, "VALID")[
             0, :, :, 0
         ],
-        lambda x, y: convolved(x, y[:2, None]),
+        lambda x, y: convolve(x, y[:2, None]),
         REAL,
     ),
 }

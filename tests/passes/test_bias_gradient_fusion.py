@@ -41,7 +41,7 @@ def count(fn, *args):
     return str(rewritten(fn, *args)).count(kernel_and_bias_p.name)
 
 
-def near(got, wanted, tolerance=1e-2):
+def assert_near(got, wanted, tolerance=1e-2):
     got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
     np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())
 
@@ -74,7 +74,7 @@ def test_sums_at_the_start_and_in_loops_are_matched():
         assert count(fn, X, G) == 1
         got = jax.jit(jaxpr_as_fun(rewritten(fn, X, G)))(X, G)
         for a, b in zip(got, jax.jit(fn)(X, G), strict=True):
-            near(a, b)
+            assert_near(a, b)
 
 
 def test_sums_of_other_computations_are_unchanged():
@@ -95,7 +95,7 @@ def test_derivatives_and_vmap():
     program = jaxpr_as_fun(rewritten(gradients, X, G))
     total = lambda f, x, g: sum(jnp.sum(y.astype(jnp.float32) ** 2) for y in f(x, g))
     for at in (0, 1):
-        near(
+        assert_near(
             *(jax.grad(functools.partial(total, f), argnums=at)(X, G) for f in (program, gradients))
         )
     many = jnp.stack([G, 2 * G])
@@ -104,8 +104,8 @@ def test_derivatives_and_vmap():
         jax.vmap(gradients, in_axes=(None, 0))(X, many),
         strict=True,
     ):
-        near(got, wanted)
-    near(program(X, G)[1], gradients(X, G)[1])
+        assert_near(got, wanted)
+    assert_near(program(X, G)[1], gradients(X, G)[1])
 
 
 @pytest.mark.nan_expected
@@ -133,4 +133,4 @@ def test_on_a_mesh_each_device_sums_its_part():
         assert count(fn, x, g) == 1
         program = jaxpr_as_fun(rewritten(fn, x, g))
         for got, wanted in zip(jax.jit(program)(*split), gradients(x, g), strict=True):
-            near(got, wanted)
+            assert_near(got, wanted)

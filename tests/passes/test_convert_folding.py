@@ -11,7 +11,7 @@ X = jnp.asarray(np.random.default_rng(0).standard_normal((4, 9)), jnp.bfloat16)
 INDEX = jnp.asarray([0, 8, 3, 3], jnp.int32)
 
 
-def found(function, *args):
+def find_folded_equations(function, *args):
     return [e for e in fold_converts(jax.make_jaxpr(function)(*args)).jaxpr.eqns]
 
 
@@ -25,7 +25,7 @@ def loss(x):
 
 
 def test_logits_and_their_gradient_remain_in_16_bits():
-    eqns = found(jax.value_and_grad(loss), X)
+    eqns = find_folded_equations(jax.value_and_grad(loss), X)
     assert types(eqns, "cross_entropy") == (jnp.bfloat16, jnp.float32)
     assert types(eqns, "cross_entropy_gradient") == (jnp.bfloat16, jnp.bfloat16)
 
@@ -35,7 +35,10 @@ def test_gradient_read_in_float32_is_unchanged():
         slope = jax.grad(lambda x: _compute_negative_log(x, INDEX).sum())(x.astype(jnp.float32))
         return slope, slope.astype(jnp.bfloat16)
 
-    assert types(found(both, X), "cross_entropy_gradient") == (jnp.bfloat16, jnp.float32)
+    assert types(find_folded_equations(both, X), "cross_entropy_gradient") == (
+        jnp.bfloat16,
+        jnp.float32,
+    )
 
 
 def test_float32_programs_and_other_conversions_are_unchanged():

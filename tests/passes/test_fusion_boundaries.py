@@ -39,7 +39,7 @@ def boundaries(function, *args):
     return str(insert_fusion_boundaries(jax.make_jaxpr(function)(*args))).count("fusion_boundary")
 
 
-def compiled(function, *args, insert=insert_fusion_boundaries):
+def compile_with_boundaries(function, *args, insert=insert_fusion_boundaries):
     return jax.jit(jaxpr_as_fun(insert(jax.make_jaxpr(function)(*args)))).lower(*args).compile()
 
 
@@ -53,7 +53,7 @@ def test_compiled_programs_grow_linearly_with_depth(function, derive, width):
         sizes = []
         for depth in (6, 12):
             step = derive(functools.partial(loss, depth, function=function))
-            program = compiled(step, X[:, :width], W, insert=insert)
+            program = compile_with_boundaries(step, X[:, :width], W, insert=insert)
             sizes.append(program.as_text().count(" = "))
         return sizes[1] / sizes[0]
 
@@ -64,13 +64,13 @@ def test_compiled_programs_grow_linearly_with_depth(function, derive, width):
 
 def test_boundaries_copy_nothing_and_preserve_values():
     step = jax.value_and_grad(functools.partial(loss, 6))
-    program = compiled(step, X, W)
+    program = compile_with_boundaries(step, X, W)
     assert " copy(" not in program.as_text()
     for got, wanted in zip(program(X, W), jax.tree.leaves(jax.jit(step)(X, W)), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3 * float(np.abs(wanted).max()))
 
 
-def normalized(x, w):
+def normalize_layer(x, w):
     h = x @ w
     return jax.nn.relu((h - h.mean(0)) * jax.lax.rsqrt(h.var(0) + 1e-3)) @ w
 
@@ -88,8 +88,8 @@ def dropped(x, w):
         (functools.partial(chain, 1), W, 0),
         (functools.partial(chain, 4), W, 3),
         (functools.partial(chain, 4), jax.ShapeDtypeStruct((128, 128), "bfloat16"), 0),
-        (normalized, W, 0),
-        (jax.grad(lambda x, w: normalized(x, w).sum()), W, 0),
+        (normalize_layer, W, 0),
+        (jax.grad(lambda x, w: normalize_layer(x, w).sum()), W, 0),
         (lambda x, w: jax.nn.silu(x) @ w, W, 0),
         (lambda x, w: jnp.tanh(x + w[0]) @ w, W, 0),
         (dropped, jax.ShapeDtypeStruct((64, 128), "int32"), 1),
@@ -122,7 +122,9 @@ def test_programs_inside_equations(wrap):
     function = wrap(functools.partial(chain, 4))
     assert boundaries(function, X, W) == 3
     wanted = jax.jit(function)(X, W)
-    np.testing.assert_allclose(compiled(function, X, W)(X, W)[0], wanted, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        compile_with_boundaries(function, X, W)(X, W)[0], wanted, rtol=1e-3, atol=1e-3
+    )
 
 
 def test_chains_continue_through_calls():

@@ -19,7 +19,7 @@ def draw(shape, seed=0, dtype=jnp.float32):
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape) * 0.2, dtype)
 
 
-def parted(fn, *args, stays=(1,)):
+def split_program(fn, *args, stays=(1,)):
     return hoist_constants(fuse_epilogues(jax.make_jaxpr(fn)(*args)), stays)
 
 
@@ -29,7 +29,7 @@ def names(closed):
 
 def assert_same(fn, *args, stays=(1,)):
     """Assert that both parts in sequence have the bits of the complete program."""
-    parts = parted(fn, *args, stays=stays)
+    parts = split_program(fn, *args, stays=stays)
     early = jax.jit(jaxpr_as_fun(parts.hoisted))(*[args[i] for i in parts.operand_indices])
     got = jax.jit(jaxpr_as_fun(parts.remainder))(*args, *early)
     wanted = jax.jit(jaxpr_as_fun(fuse_epilogues(jax.make_jaxpr(fn)(*args))))(*args)
@@ -63,12 +63,12 @@ def test_a_cast_of_weights_is_made_apart():
     ids=["no work", "not fixed", "arithmetic", "small", "larger than before"],
 )
 def test_programs_without_preparations(fn):
-    assert parted(fn, X, W, stays=() if fn(X, W).shape[-1] == 64 else (1,)) is None
+    assert split_program(fn, X, W, stays=() if fn(X, W).shape[-1] == 64 else (1,)) is None
 
 
 def test_changing_values_are_not_packed():
     low = lambda x, w: x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)
-    assert parted(low, X, W, stays=()) is None
+    assert split_program(low, X, W, stays=()) is None
 
 
 def test_results_of_unchanged_operands_are_hoisted():
@@ -79,7 +79,7 @@ def test_results_of_unchanged_operands_are_hoisted():
 def test_one_of_two_readers_is_sufficient():
     both = lambda x, w, v: x @ jnp.concatenate([w, v]).astype(jnp.bfloat16)
     x, v = draw((4, 512)), draw((256, 128), 2)
-    assert parted(both, x, W, v, stays=(1,)) is None
+    assert split_program(both, x, W, v, stays=(1,)) is None
     assert assert_same(both, x, W, v, stays=(1, 2)).operand_indices == [1, 2]
 
 
@@ -119,7 +119,7 @@ def test_packed_kernels_are_ignored_without_our_kernels():
     """Under vmap, and when a derivative is taken, the kernel itself is read."""
     x = draw((2, 9, 9, 64), 6)
     fn = lambda x, w: convolve(x, w)
-    parts = parted(fn, x, KERNEL)
+    parts = split_program(fn, x, KERNEL)
     early = jaxpr_as_fun(parts.hoisted)(KERNEL)
     rest = lambda x: jaxpr_as_fun(parts.remainder)(x, KERNEL, *early)[0]
     several = jnp.stack([x, 2 * x])
@@ -133,7 +133,7 @@ def test_packed_kernels_are_ignored_without_our_kernels():
 def test_packed_weights_respect_the_memory_limit(monkeypatch):
     both = lambda x, w, v: x @ (w.astype(jnp.bfloat16) @ v.astype(jnp.bfloat16))
     v = draw((128, 512), 2)
-    assert len(parted(both, X, W, v, stays=(1, 2)).hoisted.jaxpr.outvars) == 2
+    assert len(split_program(both, X, W, v, stays=(1, 2)).hoisted.jaxpr.outvars) == 2
     monkeypatch.setattr(constant_hoisting, "_MAX_TOTAL_BYTES", 2 * W.size)
     parts = assert_same(both, X, W, v, stays=(1, 2))
     assert parts.operand_indices == [1]

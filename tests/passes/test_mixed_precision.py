@@ -97,13 +97,13 @@ def bent(x):
 bent.defjvp(lambda p, t: (bent(*p), jnp.cos(p[0] @ W) * (t[0] @ W)))
 
 
-def looped(x):
+def run_scan(x):
     step = lambda c, _: (jnp.tanh(c @ W), c)
     last, all_ = lax.scan(step, x, length=3)
     return last + all_.mean(0)
 
 
-def repeated(x):
+def run_while_loop(x):
     return lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, jnp.tanh(c[1] @ W)), (0, x))[1]
 
 
@@ -114,8 +114,8 @@ UNARY = [
     jax.nn.gelu,
     scaled,
     bent,
-    looped,
-    repeated,
+    run_scan,
+    run_while_loop,
     lambda x: x @ W,
     lambda x: W.T @ x * 0.5,
     lambda x: x.T,
@@ -167,7 +167,7 @@ def test_gradients_of_random_programs(steps):
         return (x * X).sum()
 
     def is_loop(op):
-        return op is repeated
+        return op is run_while_loop
 
     if any(is_loop(op) for op, _, _ in steps):
         return  # while_loop has no reverse mode
@@ -301,7 +301,7 @@ def test_updates_inside_a_training_loop_are_exact():
 
 
 def test_while_branches_and_checkpoint():
-    assert_near(repeated, X)
+    assert_near(run_while_loop, X)
     for x in (X, -X):
         eqns = assert_near(
             lambda x: lax.cond(x[0, 0] > 0, lambda y: jnp.tanh(y @ W), lambda y: y @ W, x) @ W, x

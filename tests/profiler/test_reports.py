@@ -256,7 +256,7 @@ def test_instructions_are_attributed_to_layers():
     }
 
 
-def described(**own):
+def describe_profile(**own):
     return {"format": 1, "version": "0", "worker": "", "programs": {}, "memory": [], **own}
 
 
@@ -267,7 +267,7 @@ def test_folders_of_profiles(tmp_path):
     place = xspaces.write(
         tmp_path,
         xspaces.training(2),
-        worker1=described(worker="worker 1", programs=programs),
+        worker1=describe_profile(worker="worker 1", programs=programs),
     )
     for given in (tmp_path, str(place)):
         found = folders.load_report(given)
@@ -284,7 +284,7 @@ def test_collectives_are_identified_by_their_programs(tmp_path):
     said = {"kind": "reduce-scatter", "bytes": 800, "sent": 400, "axes": ["data"], "group": 2}
     table = {"ffi_call.1": {"op": "reduce-scatter", "collective": said}}
     programs = {"jit_train_step": table}
-    xspaces.write(tmp_path, xspaces.training(1), worker0=described(programs=programs))
+    xspaces.write(tmp_path, xspaces.training(1), worker0=describe_profile(programs=programs))
     (worker,) = folders.load_report(tmp_path).workers
     assert {t.kind: t.sent for t in worker.traffic} == {"reduce-scatter": 8 * 400, "all-reduce": 0}
     assert (worker.breakdown.parts["comm:reduce-scatter"] >= 5 * xspaces.MS).all()
@@ -305,10 +305,10 @@ def test_some_traces_are_broken(tmp_path):
 def test_errors_of_folders(tmp_path):
     with pytest.raises(tf.errors.NotFoundError, match="There is no profile in"):
         folders.load_report(tmp_path)
-    place = xspaces.write(tmp_path, {"a": b"no trace at all"}, a=described())
+    place = xspaces.write(tmp_path, {"a": b"no trace at all"}, a=describe_profile())
     with pytest.raises(tf.errors.DataLossError, match=r"a\.xplane\.pb cannot be read"):
         folders.load_report(tmp_path)
-    (place / "a.meshflow.json").write_text(json.dumps(described(format=99, version="9.9")))
+    (place / "a.meshflow.json").write_text(json.dumps(describe_profile(format=99, version="9.9")))
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"Meshflow 9\.9 in format 99"):
         folders.load_report(tmp_path)
     (place / "a.meshflow.json").write_text("{")

@@ -166,7 +166,7 @@ def data(kind):
     return [rng.normal(size=(3, *shape)).astype("float32") for shape in shapes[kind]]
 
 
-def made(tf, kind):
+def make_model(tf, kind):
     """A model of a kind with its own numbers, compiled, and trained for a step."""
     maker = dense if kind == "mlp" else globals()[kind]
     model = maker(tf.keras.layers, tf.keras)
@@ -185,7 +185,7 @@ def made(tf, kind):
     return model
 
 
-def given(tf, kind, rows=None):
+def make_inputs(tf, kind, rows=None):
     """Return the inputs in the structure that a model accepts."""
     found = [tf.constant(x[:rows]) for x in data(kind)]
     return found[0] if len(found) == 1 else found
@@ -193,7 +193,7 @@ def given(tf, kind, rows=None):
 
 def outputs(tf, model, kind):
     """Return the outputs of a model as arrays of float32."""
-    found = model(given(tf, kind), training=False)
+    found = model(make_inputs(tf, kind), training=False)
     if isinstance(found, dict):  # of a signature
         found = sorted(found.values(), key=lambda y: -y.shape[-1])
     found = found if isinstance(found, (list, tuple)) else [found]
@@ -208,4 +208,4 @@ def targets(kind):
 
 def step(tf, model, kind):
     """A step of training."""
-    model.train_on_batch(given(tf, kind), targets(kind))
+    model.train_on_batch(make_inputs(tf, kind), targets(kind))

@@ -120,7 +120,7 @@ def read_saved_model(tf, path, kind):
     return found
 
 
-def expected(tf, model, kind):
+def compute_expected(tf, model, kind):
     """Return the reference values of a reader: outputs now, and after one more step, which is
     executed."""
     found = {f"y{i}": y for i, y in enumerate(cases.outputs(tf, model, kind))}
@@ -154,7 +154,7 @@ def write_all(tf, folder, kinds=cases.KINDS):
                 write(tf, model, folder, kind, form)
             except Exception as error:  # as the table says
                 errors[kind, form] = f"{type(error).__name__}: {error}"
-        np.savez(done.with_suffix(".part.npz"), **expected(tf, model, kind))
+        np.savez(done.with_suffix(".part.npz"), **compute_expected(tf, model, kind))
         done.with_suffix(".part.npz").replace(done)
         print(f"{kind} written", flush=True)
     return errors

@@ -16,7 +16,7 @@ NAMES = (
 )
 
 
-def described(model):
+def describe_model(model):
     layers = [[layer.name, type(layer).__name__] for layer in model.layers[1:]]
     shapes = [[int(size) for size in weight.shape] for weight in model.weights]
     digests = [hashlib.sha256(json.dumps(v).encode()).hexdigest() for v in (layers, shapes)]
@@ -28,7 +28,7 @@ def main():
     for name in NAMES:
         tf.keras.backend.clear_session()
         make = getattr(tf.keras.applications, name)
-        found[name] = described(make(weights=None, input_shape=(96, 96, 3), classes=7))
+        found[name] = describe_model(make(weights=None, input_shape=(96, 96, 3), classes=7))
     path = Path(__file__).with_name("applications.json")
     path.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -12,12 +12,12 @@ import tensorflow as tf
 from data_expressions import EXPRESSIONS
 
 
-def plain(value):
+def convert_to_json(value):
     """An element as JSON."""
     if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
+        return {k: convert_to_json(v) for k, v in value.items()}
     if isinstance(value, tuple):
-        return [plain(v) for v in value]
+        return [convert_to_json(v) for v in value]
     if isinstance(value, bytes):
         return value.decode()
     array = np.asarray(value)
@@ -36,7 +36,7 @@ def main():
             for s in tf.nest.flatten(dataset.element_spec)
         ]
         found[text] = {
-            "elements": [plain(e) for e in dataset.as_numpy_iterator()],
+            "elements": [convert_to_json(e) for e in dataset.as_numpy_iterator()],
             "spec": specs,
             "cardinality": int(dataset.cardinality()),
         }

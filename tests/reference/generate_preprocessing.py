@@ -11,14 +11,14 @@ import tensorflow as tf
 from preprocessing_cases import CASES, run
 
 
-def rounded(value):
+def round_numbers(value):
     if isinstance(value, list):
-        return [rounded(v) for v in value]
+        return [round_numbers(v) for v in value]
     return round(value, 4) if isinstance(value, float) else value
 
 
 def main():
-    results = {expression: rounded(run(tf, np, expression)) for expression in CASES}
+    results = {expression: round_numbers(run(tf, np, expression)) for expression in CASES}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in results.items()]
     text = "{\n" + ",\n".join([*lines, f'"version": "{tf.__version__}"']) + "\n}\n"
     Path(__file__).with_name("preprocessing.json").write_text(text)

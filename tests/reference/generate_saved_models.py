@@ -91,7 +91,7 @@ class Subclassed(keras.Model):
         return self.last(hidden)
 
 
-def subclassed():
+def build_subclassed():
     model, inputs = Subclassed(), normal(4, 5)
     model(inputs)
     return model, inputs
@@ -138,7 +138,7 @@ def randomize(model):
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        for make in (mlp, cnn, lstm, gru, transformer, text, subclassed):
+        for make in (mlp, cnn, lstm, gru, transformer, text, build_subclassed):
             name = make.__name__
             model, inputs = make()
             randomize(model)

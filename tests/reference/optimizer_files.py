@@ -86,7 +86,7 @@ def model():
     return made
 
 
-def trained(made):
+def train_model(made):
     """The weights after three steps."""
     random = np.random.RandomState(1)
     x, y = random.normal(size=(8, 6)), random.normal(size=(8, 2))
@@ -102,14 +102,14 @@ def write():
         if optimizer is None:
             continue
         made.compile(optimizer, "mse")
-        trained(made)
+        train_model(made)
         path = f"{folder}/{name}"
         made.save(f"{path}.keras")
         if program == "meshflow":
             made.save(f"{path}.of_3.keras", keras_version=3)
         if program != "keras3":
             made.save(f"{path}.h5")
-        np.savez(f"{path}.npz", *trained(made))
+        np.savez(f"{path}.npz", *train_model(made))
 
 
 def read(forms):
@@ -122,7 +122,7 @@ def read(forms):
             if form == ".h5" and stored.stem in NOT_IN_H5:
                 continue
             made = keras.models.load_model(stored.with_suffix(form))
-            pairs = zip(trained(made), wanted, strict=True)
+            pairs = zip(train_model(made), wanted, strict=True)
             found[stored.stem + form] = max(float(np.abs(a - b).max()) for a, b in pairs)
     return found
 

@@ -3,7 +3,7 @@
 import json
 
 
-def _shared(keras):
+def _build_shared(keras):
     a, b, dense = keras.Input((4,)), keras.Input((4,)), keras.layers.Dense(3)
     joined = keras.layers.Concatenate()([dense(a), dense(b)])
     outputs = [keras.layers.Dense(1, name="one")(joined), keras.layers.Dense(2, name="two")(joined)]
@@ -15,7 +15,7 @@ def _chain(keras):
     return keras.Sequential([first, keras.layers.Dropout(0.5), keras.layers.Dense(1)])
 
 
-def _nested(keras):
+def _build_nested(keras):
     inner, a, b = _chain(keras), keras.Input((4,)), keras.Input((4,))
     return keras.Model([a, b], keras.layers.Add()([inner(a), inner(b)]))
 
@@ -37,8 +37,8 @@ def _attention(keras):
     return keras.Model([x, query], keras.layers.Attention()([query, x]))
 
 
-def _compiled(keras):
-    model = _shared(keras)
+def _build_compiled(keras):
+    model = _build_shared(keras)
     losses = {"one": "mse", "two": keras.losses.Huber(0.5)}
     metrics = {"one": [keras.metrics.MeanAbsoluteError(name="error"), "mse"]}
     rate = keras.optimizers.schedules.CosineDecay(0.5, 10)
@@ -46,7 +46,7 @@ def _compiled(keras):
     return model
 
 
-def _built(keras):
+def _build_model(keras):
     layer = keras.layers.Dense(3, kernel_regularizer="l2")
     layer.build((None, 4))
     return layer
@@ -54,13 +54,13 @@ def _built(keras):
 
 CASES = {
     "chain": _chain,
-    "shared": _shared,
-    "nested": _nested,
+    "shared": _build_shared,
+    "nested": _build_nested,
     "by_name": _by_name,
     "arguments": _arguments,
     "attention": _attention,
-    "compiled": _compiled,
-    "built": _built,
+    "compiled": _build_compiled,
+    "built": _build_model,
     "unbuilt": lambda keras: keras.Sequential([keras.layers.Dense(3)]),
     "both_ways": lambda keras: keras.layers.Bidirectional(keras.layers.LSTM(3)),
     "cells": lambda keras: keras.layers.RNN([keras.layers.LSTMCell(3), keras.layers.GRUCell(2)]),

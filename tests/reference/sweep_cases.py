@@ -131,7 +131,7 @@ def _image(keras):
     return keras.Model(x, layers.Dense(2, "softmax")(y), name="image")
 
 
-def _wrapped(keras):
+def _build_wrapped(keras):
     layers = keras.layers
     inside = [
         layers.TimeDistributed(layers.Dense(2)),
@@ -142,7 +142,7 @@ def _wrapped(keras):
     )
 
 
-def _compiled(keras):
+def _build_compiled(keras):
     model = keras.Sequential([keras.layers.Dense(2, input_shape=(4,))])
     optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam(0.5))
     model.compile(optimizer, keras.losses.Huber(0.5), ["mae", keras.metrics.AUC(num_thresholds=3)])
@@ -158,7 +158,7 @@ MODELS = {
         "stacks": _stacks,
         "states": _states,
     },
-    **{"calls": _calls, "image": _image, "wrapped": _wrapped, "compiled": _compiled},
+    **{"calls": _calls, "image": _image, "wrapped": _build_wrapped, "compiled": _build_compiled},
 }
 
 
@@ -175,11 +175,11 @@ def made(keras, name):
 
 def text_of(value):
     """Return JSON of the keys of both, in order."""
-    text = json.dumps(_common(json.loads(json.dumps(value, default=_plain))))
+    text = json.dumps(_common(json.loads(json.dumps(value, default=_convert_to_list))))
     return text.replace("tf_keras.src", "keras.src")
 
 
-def _plain(value):
+def _convert_to_list(value):
     return value.tolist() if hasattr(value, "tolist") else value.as_list()
 
 

@@ -22,25 +22,25 @@ class Scale(tf.Module):
         return x * self.factor
 
 
-def saved(module, folder, **options):
+def save_and_read_fingerprint(module, folder, **options):
     tf.saved_model.save(module, folder, **options)
     return read_fingerprint(folder)
 
 
 def test_fingerprints_distinguish_models(tmp_path):
-    first = saved(Scale(), tmp_path / "first")
-    assert saved(Scale(), tmp_path / "again") == first
-    trained = saved(Scale(3.0), tmp_path / "trained")
+    first = save_and_read_fingerprint(Scale(), tmp_path / "first")
+    assert save_and_read_fingerprint(Scale(), tmp_path / "again") == first
+    trained = save_and_read_fingerprint(Scale(3.0), tmp_path / "trained")
     assert trained != first and trained.checkpoint_hash != first.checkpoint_hash
     assert trained.signature_def_hash == first.signature_def_hash
-    quiet = saved(Scale(), tmp_path / "quiet", signatures={})
+    quiet = save_and_read_fingerprint(Scale(), tmp_path / "quiet", signatures={})
     assert quiet.signature_def_hash != first.signature_def_hash
     assert first.singleprint() == "/".join(
         str(getattr(first, f"{name}_hash"))
         for name in ("graph_def_program", "signature_def", "saved_object_graph", "checkpoint")
     )
     # A replaced model gets a new fingerprint.
-    assert saved(Scale(3.0), tmp_path / "first") == trained
+    assert save_and_read_fingerprint(Scale(3.0), tmp_path / "first") == trained
 
 
 def test_hashes_are_those_of_tensorflow(stored):

@@ -161,7 +161,7 @@ CASES = {
 }
 
 
-def called(loaded, calls):
+def call_functions(loaded, calls):
     results = []
     for name, arguments in calls:
         given = [tf.constant(a) for a in arguments]
@@ -198,7 +198,7 @@ def saved(tmp_path_factory):
         (folder / f"{name}.calls").write_bytes(pickle.dumps(calls))
         # A signature's function has its own name.
         own = [(n.replace(":serving_default", "f"), arguments) for n, arguments in calls]
-        wanted[name] = called(module, own)
+        wanted[name] = call_functions(module, own)
     return folder, wanted
 
 
@@ -206,12 +206,12 @@ def saved(tmp_path_factory):
 def test_functions_are_saved_for_any_size(saved, name, tmp_path):
     folder, wanted = saved
     calls = CASES[name][1]
-    assert_same(called(tf.saved_model.load(folder / name), calls), wanted[name])
+    assert_same(call_functions(tf.saved_model.load(folder / name), calls), wanted[name])
     if name in ("algebra", "trained"):
         # Programs of the graph contain calls that this XLA expands more slowly, and no gradients.
         return
     shutil.copytree(folder / name, tmp_path / name, ignore=shutil.ignore_patterns("manifest.json"))
-    assert_same(called(tf.saved_model.load(tmp_path / name), calls), wanted[name])
+    assert_same(call_functions(tf.saved_model.load(tmp_path / name), calls), wanted[name])
 
 
 @needs_tensorflow

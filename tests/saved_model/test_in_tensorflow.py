@@ -139,7 +139,7 @@ def test_programs_are_read_from_the_graph(module, graph):
         tape.gradient(loss, loaded.weight)
 
 
-def changed(graph, place, change):
+def change_graph(graph, place, change):
     """The folder with a change to the op in the function that `flat` is."""
     path = graph.parent / place
     shutil.copytree(graph, path)
@@ -187,7 +187,7 @@ def test_unreadable_programs_are_named(graph):
         ("noise", noise, errors.DataLossError, "is not StableHLO"),
         ("foreign", foreign, errors.OpError, "not StableHLO|native code"),
     ):
-        loaded = tf.saved_model.load(changed(graph, place, change))
+        loaded = tf.saved_model.load(change_graph(graph, place, change))
         with pytest.raises(kind, match=message) as told:
             loaded.flat(np.ones([1, 3], np.float32))
         assert "node program" in str(told.value) or "native" in str(told.value)

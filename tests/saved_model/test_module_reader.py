@@ -29,11 +29,11 @@ def read_again(function, *arrays):
     return closed, jex_core.jaxpr_as_fun(closed)(*arrays)
 
 
-def looped(x):
+def run_loop(x):
     return lax.fori_loop(0, 3, lambda i, y: lax.dynamic_update_slice(y, x[:1] * i, (i, 0)), x)
 
 
-def scanned(x):
+def run_scan(x):
     return lax.scan(lambda c, row: (c * 0.5 + row, c), x[0], x)[1]
 
 
@@ -64,9 +64,9 @@ FUNCTIONS = {
     "picking": lambda x: (x[ROWS], jnp.take_along_axis(x, jnp.abs(x).astype(jnp.int32), 1)),
     "scattering": lambda x: (x.at[:, ROWS].add(1.0), x.at[:, 1].set(0.0), x.at[:, ROWS].max(0.1)),
     "branches": lambda x: lax.cond(x.sum() > 0, lambda: x + 1, lambda: x - 1),
-    "loops": looped,
+    "loops": run_loop,
     "loops until": lambda x: lax.while_loop(lambda y: y.sum() < 50, lambda y: y + 1, x),
-    "scans": scanned,
+    "scans": run_scan,
     "functions of functions": lambda x: jax.nn.gelu(jax.nn.softmax(x), approximate=False),
 }
 

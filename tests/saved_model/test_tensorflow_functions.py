@@ -36,7 +36,7 @@ def stored(tmp_path_factory):
         return tf.saved_model.load(folder / "functions"), dict(file)
 
 
-def same(found, wanted, name):
+def assert_same(found, wanted, name):
     assert found.dtype == wanted.dtype, name
     assert found.shape == wanted.shape, name
     if wanted.dtype.kind in "fc":
@@ -54,7 +54,7 @@ def test_functions_reproduce_tensorflow_results(name, stored):
     del wanted["input"]
     assert set(found) == set(wanted)
     for key, value in wanted.items():
-        same(np.asarray(found[key].numpy()), value, f"{name}/{key}")
+        assert_same(np.asarray(found[key].numpy()), value, f"{name}/{key}")
 
 
 def test_value_dependent_sizes(stored):

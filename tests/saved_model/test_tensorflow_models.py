@@ -225,7 +225,7 @@ def test_truncated_and_missing_files_are_named(stored, tmp_path):
     assert tf.saved_model.contains_saved_model(stored / "mlp_save")
 
 
-def saved_again(signature, folder):
+def save_again(signature, folder):
     """Test loading a module with only a signature and its variables."""
     module = tf.Module()
     module.weights_of = signature.captured_inputs
@@ -240,7 +240,7 @@ def test_signatures_are_saved_and_converted_for_any_batch(stored, tmp_path):
     found = trace_concrete_function(signature)
     assert found.specs[0].shape.as_list()[0] is None
 
-    again = saved_again(signature, tmp_path / "ours").signatures["serving_default"]
+    again = save_again(signature, tmp_path / "ours").signatures["serving_default"]
     (name,) = again.structured_input_signature[1]
     for count in (1, len(inputs)):
         given = {name: tf.constant(inputs[:count])}
@@ -254,7 +254,7 @@ def test_recurrent_models_are_saved_again_for_any_length(folder, stored, tmp_pat
     model = tf.saved_model.load(stored / folder)
     if folder == "gru_save":
         # Of its sixty functions one.
-        model = saved_again(model.signatures["serving_default"], tmp_path / "one")
+        model = save_again(model.signatures["serving_default"], tmp_path / "one")
     else:
         tf.saved_model.save(model, tmp_path / "all")
         model = tf.saved_model.load(tmp_path / "all")

@@ -25,11 +25,11 @@ tnp.polyval([1, 2, 3], a)|tnp.around(i, -1)
 """
 
 
-def listed(text):
+def list_expressions(text):
     return [e for line in text.strip().split("\n") for e in line.split("|")]
 
 
-def same(actual, expected, expression):
+def assert_same(actual, expected, expression):
     assert len(actual) == len(expected)
     for (own_name, own_shape, own), (name, shape, elements) in zip(actual, expected, strict=True):
         assert (own_name, own_shape) == (name, shape)
@@ -43,16 +43,20 @@ def same(actual, expected, expression):
 
 @pytest.mark.usefixtures("numpy_behavior")
 @pytest.mark.parametrize(
-    "expression", [e for e in expressions() if e in STORED and e not in listed(AS_NUMPY)]
+    "expression", [e for e in expressions() if e in STORED and e not in list_expressions(AS_NUMPY)]
 )
 def test_tensorflow(expression):
-    same(evaluate(expression, tf, np), STORED[expression], expression)
+    assert_same(evaluate(expression, tf, np), STORED[expression], expression)
 
 
 @pytest.mark.usefixtures("numpy_behavior")
-@pytest.mark.parametrize("expression", [*listed(AS_NUMPY), *numpy_beyond_expressions.expressions()])
+@pytest.mark.parametrize(
+    "expression", [*list_expressions(AS_NUMPY), *numpy_beyond_expressions.expressions()]
+)
 def test_numpy(expression):
     arrays = {name: tensor.numpy() for name, tensor in values(tf, np).items()}
     expected = eval(expression, {"tnp": np, **arrays})
     leaves = expected if isinstance(expected, (tuple, list)) else [expected]
-    same(evaluate(expression, tf, np), [described(leaf, tf, np) for leaf in leaves], expression)
+    assert_same(
+        evaluate(expression, tf, np), [described(leaf, tf, np) for leaf in leaves], expression
+    )

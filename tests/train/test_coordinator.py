@@ -7,7 +7,7 @@ import pytest
 import meshflow as tf
 
 
-def started(target):
+def start_thread(target):
     thread = threading.Thread(target=target, daemon=True, name="worker")
     thread.start()
     return thread
@@ -20,8 +20,8 @@ def test_stop_request_ends_threads():
         coordinator.wait_for_stop()
         ended.append(coordinator.should_stop())
 
-    coordinator.register_thread(started(waits))
-    coordinator.join([started(waits), started(coordinator.request_stop)])
+    coordinator.register_thread(start_thread(waits))
+    coordinator.join([start_thread(waits), start_thread(coordinator.request_stop)])
     assert ended == [True, True] and coordinator.joined
     coordinator.request_stop()  # no effect after the end
     coordinator.clear_stop()
@@ -31,7 +31,7 @@ def test_stop_request_ends_threads():
 
 def test_join_ends_when_all_threads_have_ended():
     coordinator = tf.train.Coordinator()
-    coordinator.join([started(lambda: None)])
+    coordinator.join([start_thread(lambda: None)])
     assert coordinator.joined and coordinator.should_stop()
 
 
@@ -42,7 +42,7 @@ def test_the_first_error_is_raised():
         with coordinator.stop_on_exception():
             raise ValueError("the first")
 
-    thread = started(fails)
+    thread = start_thread(fails)
     coordinator.wait_for_stop()
     coordinator.request_stop(KeyError("the second"))
     with pytest.raises(ValueError, match="the first"):
@@ -66,7 +66,7 @@ def test_the_end_of_data_is_no_error():
 
 def test_running_threads_are_named():
     coordinator, end = tf.train.Coordinator(), threading.Event()
-    thread = started(end.wait)
+    thread = start_thread(end.wait)
     coordinator.request_stop()
     with pytest.raises(RuntimeError, match="threads still running: worker"):
         coordinator.join([thread], stop_grace_period_secs=0.001)

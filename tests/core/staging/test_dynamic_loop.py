@@ -11,7 +11,7 @@ import meshflow as tf
 from meshflow.core.staging import dynamic_loop
 
 
-def looped(x, a, n, limit=None):
+def run_loop(x, a, n, limit=None):
     return dynamic_loop.while_loop(
         lambda carry, consts: carry[0] < consts[1],
         lambda carry, consts: [carry[0] + 1, jnp.sin(carry[1] * consts[0]) + 0.5 * carry[1]],
@@ -21,7 +21,7 @@ def looped(x, a, n, limit=None):
     )[1]
 
 
-def unrolled(x, a, n):
+def run_unrolled(x, a, n):
     for _ in range(n):
         x = jnp.sin(x * a) + 0.5 * x
     return x
@@ -32,21 +32,21 @@ def unrolled(x, a, n):
 def test_gradients_for_any_number_of_iterations(monkeypatch, checkpoints, n):
     monkeypatch.setattr(dynamic_loop, "NUM_CHECKPOINTS", checkpoints)
     x, a = jnp.float64(0.7), jnp.float64(0.9)
-    value, gradient = jax.jit(jax.value_and_grad(looped, (0, 1)))(x, a, jnp.int32(n))
-    expected_value, expected = jax.value_and_grad(unrolled, (0, 1))(x, a, n)
+    value, gradient = jax.jit(jax.value_and_grad(run_loop, (0, 1)))(x, a, jnp.int32(n))
+    expected_value, expected = jax.value_and_grad(run_unrolled, (0, 1))(x, a, n)
     np.testing.assert_allclose(value, expected_value, rtol=1e-14)
     np.testing.assert_allclose(gradient, expected, rtol=1e-13)
 
 
 def test_second_and_third_order():
     x, a = jnp.float64(0.4), jnp.float64(1.1)
-    second = jax.jit(jax.grad(jax.grad(looped)))(x, a, jnp.int32(5))
+    second = jax.jit(jax.grad(jax.grad(run_loop)))(x, a, jnp.int32(5))
     np.testing.assert_allclose(
-        second, jax.grad(jax.grad(lambda x: unrolled(x, a, 5)))(x), rtol=1e-12
+        second, jax.grad(jax.grad(lambda x: run_unrolled(x, a, 5)))(x), rtol=1e-12
     )
-    expected = jax.grad(jax.grad(jax.grad(lambda x: unrolled(x, a, 3))))(x)
+    expected = jax.grad(jax.grad(jax.grad(lambda x: run_unrolled(x, a, 3))))(x)
     for limit in (None, 4):
-        third = jax.jit(jax.grad(jax.grad(jax.grad(lambda x: looped(x, a, jnp.int32(3), limit)))))
+        third = jax.jit(jax.grad(jax.grad(jax.grad(lambda x: run_loop(x, a, jnp.int32(3), limit)))))
         np.testing.assert_allclose(third(x), expected, rtol=1e-12)
 
 
@@ -74,16 +74,16 @@ def test_no_state_is_recomputed_while_all_fit(monkeypatch):
 
 def test_limit_ends_the_loop():
     x, a = jnp.float64(0.4), jnp.float64(1.1)
-    np.testing.assert_allclose(looped(x, a, jnp.int32(100), 3), unrolled(x, a, 3))
-    gradient = jax.grad(lambda x: looped(x, a, jnp.int32(100), 3))(x)
-    np.testing.assert_allclose(gradient, jax.grad(lambda x: unrolled(x, a, 3))(x), rtol=1e-13)
+    np.testing.assert_allclose(run_loop(x, a, jnp.int32(100), 3), run_unrolled(x, a, 3))
+    gradient = jax.grad(lambda x: run_loop(x, a, jnp.int32(100), 3))(x)
+    np.testing.assert_allclose(gradient, jax.grad(lambda x: run_unrolled(x, a, 3))(x), rtol=1e-13)
 
 
 def test_vmap_of_gradients():
     xs = jnp.linspace(0.1, 0.9, 4)
     ns = jnp.arange(4, dtype=jnp.int32)
-    got = jax.vmap(lambda x, n: jax.grad(looped)(x, jnp.float64(0.9), n))(xs, ns)
-    expected = [jax.grad(unrolled)(x, 0.9, n) for n, x in enumerate(xs)]
+    got = jax.vmap(lambda x, n: jax.grad(run_loop)(x, jnp.float64(0.9), n))(xs, ns)
+    expected = [jax.grad(run_unrolled)(x, 0.9, n) for n, x in enumerate(xs)]
     np.testing.assert_allclose(got, expected, rtol=1e-13)
 
 

@@ -22,12 +22,12 @@ def old_line(connection, message):
     connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def signed(connection, message, secret="wrong"):
+def send_signed_greeting(connection, message, secret="wrong"):
     """A greeting signed by another secret, and all that is answered."""
     SignedChannel(connection, secret, False, 5).send(message)
 
 
-def replayed(connection, message):
+def replay_greeting(connection, message):
     """Return a greeting with an invalid signature."""
     connection.sendall(json.dumps({"meshflow": "0" * 64}).encode() + b"\n")
     text = json.dumps(message).encode()
@@ -37,11 +37,11 @@ def replayed(connection, message):
 ATTACKS = {
     "another's name": lambda c: old_line(c, hello(0)),
     "a wrong number": lambda c: old_line(c, hello("x")),
-    "a number too large": lambda c: signed(c, hello(7)),
-    "a wrong size": lambda c: signed(c, hello(1, 9)),
-    "a wrong key": lambda c: signed(c, hello(1)),
-    "no key": lambda c: signed(c, hello(0), ""),
-    "an old greeting": lambda c: replayed(c, hello(1)),
+    "a number too large": lambda c: send_signed_greeting(c, hello(7)),
+    "a wrong size": lambda c: send_signed_greeting(c, hello(1, 9)),
+    "a wrong key": lambda c: send_signed_greeting(c, hello(1)),
+    "no key": lambda c: send_signed_greeting(c, hello(0), ""),
+    "an old greeting": lambda c: replay_greeting(c, hello(1)),
     "another key": lambda c: old_line(c, {"wurker": 1}),
     "garbage": lambda c: c.sendall(bytes(range(256)) * 40 + b"\n"),
     "deep JSON": lambda c: c.sendall(b"[" * 200_000 + b"\n"),
@@ -128,7 +128,7 @@ def commands():
     return found
 
 
-def beside(job, folder, host, listening):
+def attack_job(job, folder, host, listening):
     """Attack a launched job of two workers that run `waiting.py` in a folder; it must end normally.
 
     Args:

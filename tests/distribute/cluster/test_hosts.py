@@ -184,7 +184,7 @@ def test_a_job_over_hosts_listens_on_its_network_only(hosts, tmp_path):
 
     arguments = ("--workers", 2, "--hosts", ",".join(hosts.addresses))
     job = hosts.start(*arguments, WORKERS / "waiting.py", tmp_path)
-    found, text = strangers.beside(job, tmp_path, LAUNCHER, elsewhere)
+    found, text = strangers.attack_job(job, tmp_path, LAUNCHER, elsewhere)
     assert {address for address, _ in found} <= {
         _words(LAUNCHER),
         "0" * 16 + "FFFF0000" + _words(LAUNCHER),

@@ -59,7 +59,7 @@ def one_device():
         "fit_transformer": training.transformer_results(contextlib.nullcontext),
         "fit_many_steps": training.small_results(contextlib.nullcontext, steps=2),
         "fit_dataset": training.small_results(contextlib.nullcontext, as_dataset=True),
-        "loop": training.custom_loop(strategy, training.whole_dataset(strategy)),
+        "loop": training.custom_loop(strategy, training.make_dataset(strategy)),
         "loop_from_function": training.custom_loop(strategy, training.from_function(strategy)),
     }
 

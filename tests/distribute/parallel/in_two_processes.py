@@ -30,7 +30,7 @@ rng = np.random.default_rng(3)
 x, y = rng.normal(size=(32, 16)).astype("float32"), rng.normal(size=(32, 8)).astype("float32")
 
 
-def made(**more):
+def make_model(**more):
     """A strategy, and a model of it."""
     options = {"zero": 3, "zero_over": "data", "micro_batches": 2, "recompute": "layer", **more}
     strategy = tf.distribute.MeshStrategy(mesh, "batch:node+data", **options)
@@ -48,7 +48,7 @@ def curve(model, epochs):
     return history["loss"]
 
 
-_, model = made()
+_, model = make_model()
 losses = curve(model, 2)
 tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(f"{folder}/checkpoint")
 losses += curve(model, 1)
@@ -56,7 +56,7 @@ losses += curve(model, 1)
 own = f"{folder}/{number}"
 os.mkdir(own)
 offload = ("optimizer", "parameters", "activations")
-strategy, filed = made(offload=offload, offload_to=own)
+strategy, filed = make_model(offload=offload, offload_to=own)
 curve(filed, 1)
 # Checkpoints from devices continue in files, and vice versa.
 tf.train.Checkpoint(model=filed, optimizer=filed.optimizer).read(f"{folder}/checkpoint")

@@ -41,7 +41,7 @@ CHOICES = {
 }
 
 
-def made(name):
+def make_checkpoint(name):
     """Return a checkpoint of a model and its Adam, with arrays in resident memory."""
     sizes, rules, options = CHOICES[name]
     mesh = dtensor.create_mesh(sizes, devices=[f"CPU:{i}" for i in range(4)])
@@ -86,10 +86,10 @@ def main(names):
     # Written by a device that has all, and by devices that have parts.
     with tf.device("CPU:0"):
         _checkpoint().write(str(FOLDER / "whole"))
-    made("zero=3").write(str(FOLDER / "parts"))
+    make_checkpoint("zero=3").write(str(FOLDER / "parts"))
     gc.collect()
     for name in names:
-        checkpoint = made(name)
+        checkpoint = make_checkpoint(name)
         report("written", name, lambda c=checkpoint: c.write(str(FOLDER / "own")))
         remove("own")
         model = checkpoint.model

@@ -113,7 +113,7 @@ def in_micro_batches(name):
     return CHOICES.get(name, (0, 0, {}))[2].get("micro_batches", 1) > 1
 
 
-def made(make, name, **compiled):
+def make_compiled_model(make, name, **compiled):
     """Return a compiled model under an option; functions in `compiled` are called in its scope."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
@@ -239,7 +239,9 @@ def of_tokens(name):
         return tf.keras.mixed_precision.LossScaleOptimizer(inner)
 
     compiled = {"optimizer": optimizer, "loss": entropy, "metrics": lambda: ["accuracy"]}
-    model = made(lambda: language_model(mask_zero=True), name, **compiled, steps_per_execution=2)
+    model = make_compiled_model(
+        lambda: language_model(mask_zero=True), name, **compiled, steps_per_execution=2
+    )
     rows = 20
     x, y = text(rows)
     x = np.where(np.arange(TOKENS) < TOKENS - np.arange(rows)[:, None] % 3, x, 0)
@@ -256,7 +258,7 @@ def of_callbacks(name):
     batches."""
     compiled = {"optimizer": lambda: tf.keras.optimizers.SGD(0.1, 0.9), "loss": entropy}
     metrics = lambda: ["accuracy", Largest()]
-    model = made(classifier, name, **compiled, metrics=metrics)
+    model = make_compiled_model(classifier, name, **compiled, metrics=metrics)
     (x, y), (u, v) = points(), points(20)
     path = f"{FOLDER}/saved.weights.h5"
     callbacks = [
@@ -280,19 +282,23 @@ def of_callbacks(name):
 
 def of_own_steps(name):
     """Use a `train_step` that wraps the model's, and a custom loss."""
-    model = made(lambda: classifier(kind=Doubled), name, optimizer="sgd", loss=entropy)
+    model = make_compiled_model(
+        lambda: classifier(kind=Doubled), name, optimizer="sgd", loss=entropy
+    )
     return model.fit(*points(), ROWS, 3, **FIT).history
 
 
 def of_tapes(name):
     """A `train_step` that computes gradients itself."""
-    model = made(lambda: classifier(kind=Taped), name, optimizer="sgd", loss=entropy)
+    model = make_compiled_model(lambda: classifier(kind=Taped), name, optimizer="sgd", loss=entropy)
     return model.fit(*points(), ROWS, 3, **FIT).history
 
 
 def of_norms(name):
     """Use batch normalization with statistics of all rows that are computed together."""
-    model = made(lambda: classifier(normed=True), name, optimizer="sgd", loss=entropy)
+    model = make_compiled_model(
+        lambda: classifier(normed=True), name, optimizer="sgd", loss=entropy
+    )
     found = model.fit(*points(), ROWS, 3, **FIT).history
     return {**found, "evaluated": model.evaluate(*points(), batch_size=ROWS, verbose=0)}
 
@@ -303,7 +309,7 @@ def of_sixteen_bits(name):
     try:
         scaled = tf.keras.mixed_precision.LossScaleOptimizer
         optimizer = lambda: scaled(tf.keras.optimizers.SGD(0.1), initial_scale=2.0**22)
-        model = made(classifier, name, optimizer=optimizer, loss=entropy)
+        model = make_compiled_model(classifier, name, optimizer=optimizer, loss=entropy)
         found = model.fit(*points(), ROWS, 4, **FIT).history
         return {**found, "scale": float(model.optimizer.loss_scale)}
     finally:
@@ -342,7 +348,7 @@ def of_several_inputs(name):
         "metrics": lambda: {"kind": ["accuracy"], "value": ["mse"]},
         "weighted_metrics": lambda: {"kind": [], "value": ["mae"]},
     }
-    model = made(two_inputs, name, **compiled)
+    model = make_compiled_model(two_inputs, name, **compiled)
     rows, rng = 40, np.random.default_rng(2)
     # No repeated word: on one device, the norm of a table's gradient counts repetitions separately.
     words = rng.permutation(256)[: 6 * rows].reshape(rows, 6).astype("int32")
@@ -365,7 +371,7 @@ FEATURES = {
 }
 
 
-def apart(found, wanted):
+def find_difference(found, wanted):
     """Return the largest difference, relative to the largest compared value."""
     assert found.keys() == wanted.keys(), (found.keys(), wanted.keys())
     differences = [
@@ -376,7 +382,7 @@ def apart(found, wanted):
     return float(max(differences))
 
 
-def named(arguments):
+def parse_options(arguments):
     """The options that arguments name."""
     if not arguments:
         return NAMES
@@ -387,11 +393,11 @@ def named(arguments):
 def features(feature, *names):
     run = FEATURES[feature]
     wanted = run("one device")
-    for name in named(names):
+    for name in parse_options(names):
         if name == "one device" or (feature == "norms" and in_micro_batches(name)):
             continue
         try:
-            report = apart(run(name), wanted)
+            report = find_difference(run(name), wanted)
         except Exception as error:  # other pairs may run
             report = f"{type(error).__name__}: {error}"[:2000]
         print(json.dumps([feature, name, report]), flush=True)
@@ -403,12 +409,12 @@ STEPS = {"batch_size": ROWS, "shuffle": False, "verbose": 0}
 UPDATES = 2
 
 
-def started(name):
+def make_trained_model(name):
     adam = lambda: tf.keras.optimizers.Adam(3e-3)
-    return made(lambda: language_model(blocks=1), name, optimizer=adam, loss=entropy)
+    return make_compiled_model(lambda: language_model(blocks=1), name, optimizer=adam, loss=entropy)
 
 
-def updated(model, updates, **fit):
+def run_updates(model, updates, **fit):
     """The losses of the next updates."""
     history = model.fit(*text(ROWS), epochs=updates, **fit, **STEPS).history
     return np.array(history["loss"])
@@ -434,10 +440,10 @@ class Stop(tf.keras.callbacks.Callback):
 
 def write(name, folder):
     """All kinds of files, and the state, of a model that stopped after two updates."""
-    model = started(name)
+    model = make_trained_model(name)
     backup = tf.keras.callbacks.BackupAndRestore(f"{folder}/backup")
     with contextlib.suppress(KeyboardInterrupt):
-        updated(model, 5, callbacks=[backup, Stop()])
+        run_updates(model, 5, callbacks=[backup, Stop()])
     model.save_weights(f"{folder}/weights.weights.h5")
     model.save(f"{folder}/model.keras")
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
@@ -453,7 +459,7 @@ def read(model, folder, wanted):
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     checkpoint.read(f"{folder}/checkpoint")
     assert_same_bits(state(model), wanted)
-    return updated(model, UPDATES)
+    return run_updates(model, UPDATES)
 
 
 def read_by_callbacks(model, folder, wanted):
@@ -462,9 +468,9 @@ def read_by_callbacks(model, folder, wanted):
     manager = tf.train.CheckpointManager(checkpoint, f"{folder}/managed", 2)
     checkpoint.restore(manager.latest_checkpoint)
     assert_same_bits(state(model), wanted)
-    losses = updated(model, UPDATES)
+    losses = run_updates(model, UPDATES)
     backup = tf.keras.callbacks.BackupAndRestore(f"{folder}/backup")
-    return [losses, updated(model, 2 + UPDATES, callbacks=[backup])]
+    return [losses, run_updates(model, 2 + UPDATES, callbacks=[backup])]
 
 
 def read_whole(name, folder, wanted):
@@ -475,22 +481,22 @@ def read_whole(name, folder, wanted):
             f"{folder}/model.keras", custom_objects={"Block": Block, "entropy": entropy}
         )
     assert_same_bits(state(model), wanted)
-    return updated(model, UPDATES)
+    return run_updates(model, UPDATES)
 
 
 def written(folder, *names):
     """Write the files of each option to a separate folder, and the losses of an uninterrupted run
     on one device."""
-    for name in named(names):
+    for name in parse_options(names):
         own = f"{folder}/{NAMES.index(name)}"
         os.mkdir(own)
         write(name, own)
         if name == "one device":
-            losses = updated(started(name), 2 + UPDATES)[2:]
+            losses = run_updates(make_trained_model(name), 2 + UPDATES)[2:]
             np.save(f"{folder}/unbroken.npy", losses)
 
 
-def taken_up(folder, *names):
+def restore_checkpoints(folder, *names):
     """Load the files of each option under each option; files of a manager or a callback, and
     complete models, only under the next option.
 
@@ -498,9 +504,9 @@ def taken_up(folder, *names):
     device. The first loss tests weights, the second the state of the optimizer.
     """
     wanted = np.load(f"{folder}/unbroken.npy")
-    for name in named(names):
-        model = started(name)
-        updated(model, 1)
+    for name in parse_options(names):
+        model = make_trained_model(name)
+        run_updates(model, 1)
         for number, writer in enumerate(NAMES):
             own = f"{folder}/{number}"
             with np.load(f"{own}/state.npz") as stored:
@@ -519,6 +525,8 @@ def taken_up(folder, *names):
 if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
     try:
-        {"features": features, "written": written, "taken up": taken_up}[what](*arguments)
+        {"features": features, "written": written, "taken up": restore_checkpoints}[what](
+            *arguments
+        )
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)

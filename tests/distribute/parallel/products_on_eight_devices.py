@@ -91,7 +91,7 @@ def attention(x):
     return lambda x: layer(x, x), layer.weights
 
 
-def attended(x, *weights):
+def compute_attention(x, *weights):
     q, k, v, o = weights
     heads = lambda w: jax.numpy.einsum("btd,dnh->btnh", x, w)
     scores = jax.numpy.einsum("btnh,bsnh->bnts", heads(q) * 0.5, heads(k))
@@ -123,11 +123,11 @@ def main():
         ),
         compare(
             *("heads", {"model": 8}, "heads:model", attention, (2, T, I)),
-            *([U] * 3, [U] * 3, attended),
+            *([U] * 3, [U] * 3, compute_attention),
         ),
         compare(
             *("split heads", {"model": 8}, "sequence:model, heads:model", attention, (2, T, I)),
-            *([U, "model", U], [U, "model", U], attended),
+            *([U, "model", U], [U, "model", U], compute_attention),
             sequence="split",
         ),
     ]

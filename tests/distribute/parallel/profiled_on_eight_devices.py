@@ -64,7 +64,7 @@ def products(dims):
     return tf.keras.Model(numbers, LAYERS.Dense(TOKENS, dims=dims)(x))
 
 
-def compiled(name):
+def make_compiled_model(name):
     """The model of a choice."""
     if name.endswith("d"):
         model = products("in:in_2, out:out_2" if name == "3d" else None)
@@ -91,12 +91,12 @@ def wait(model):
     jax.block_until_ready([get_storage(v)._value for v in model.trainable_variables])
 
 
-def profiled(name, folder):
+def profile_steps(name, folder):
     """The profile of three steps."""
     sizes, rules, options = CHOICES[name]
     mesh = dtensor.create_mesh(sizes, devices=[f"CPU:{i}" for i in range(8)])
     with tf.distribute.MeshStrategy(mesh, rules, **options).scope():
-        model = compiled(name)
+        model = make_compiled_model(name)
     tokens = np.random.default_rng(0).integers(0, WORDS, (3 * ROWS, TOKENS)).astype("int32")
     model.fit(tokens, tokens, batch_size=ROWS, verbose=0)
     wait(model)
@@ -108,7 +108,7 @@ def profiled(name, folder):
 
 def main(root, names):
     for name in names or CHOICES:
-        report = profiled(name, Path(root, name))
+        report = profile_steps(name, Path(root, name))
         rows = [[row.purpose, row.expected, row.counted] for row in report.compare_theory()]
         print(json.dumps([name, rows, report.workers[0].no_theory]), flush=True)
 

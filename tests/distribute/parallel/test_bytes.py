@@ -21,7 +21,7 @@ def wide():
     return tf.keras.Sequential([tf.keras.Input([WIDTH]), *blocks])
 
 
-def explained(make, sizes, rules, rows=64, **options):
+def explain_step(make, sizes, rules, rows=64, **options):
     """Return the bytes sent by each device in a step by kind, without the mean of the loss, and the
     explanation of the step."""
     rng = np.random.default_rng(0)
@@ -75,7 +75,7 @@ def part(sent_bytes, devices=4):
     ids=str,
 )
 def test_states_gradients_and_weights_in_parts(options, gathered, scattered):
-    found, step = explained(deep, {"data": 4}, "batch:data", **options)
+    found, step = explain_step(deep, {"data": 4}, "batch:data", **options)
     assert found == {"all-gather": part(gathered), "reduce-scatter": part(scattered)}
     # The batch, the step number and other numbers, weights and two slots.
     weights = ALL // 4 if options["zero"] == 3 else ALL
@@ -84,14 +84,14 @@ def test_states_gradients_and_weights_in_parts(options, gathered, scattered):
 
 
 def test_all_copies_alike():
-    found, step = explained(deep, {"data": 4}, "batch:data", micro_batches=4)
+    found, step = explain_step(deep, {"data": 4}, "batch:data", micro_batches=4)
     assert found == {"all-reduce": 2 * part(ALL)}
     assert 0 <= step.memory["arguments"] - (3 * ALL + 2 * 4 * 64 * WIDTH // 4) < 64
 
 
 def test_parts_within_a_node_and_sums_across():
     options = {"zero": 3, "zero_over": "data", **KEEP}
-    found, _ = explained(deep, {"node": 2, "data": 2}, "batch:node+data", **options)
+    found, _ = explain_step(deep, {"node": 2, "data": 2}, "batch:node+data", **options)
     assert found == {
         "all-gather": part(ALL, 2),
         "reduce-scatter": part(ALL, 2),
@@ -104,7 +104,7 @@ def test_parts_of_weights_that_a_rule_splits(options):
     """Assert that complete weights are not sent over the dimension of the rule; activations are
     sent as without `zero`."""
     sizes, rules = {"data": 2, "model": 2}, "batch:data, hidden:model"
-    found, _ = explained(wide, sizes, rules, **options)
+    found, _ = explain_step(wide, sizes, rules, **options)
     # A device's halves of the kernels, and the biases that no rule splits; the first kernel is not needed again.
     halves = 4 * KERNEL + 2 * BIAS
     again = 3 * KERNEL if options == {"zero": 3} else 0
@@ -119,7 +119,7 @@ def test_parts_of_weights_that_a_rule_splits(options):
 def test_memory_of_recomputed_activations():
     def temporaries(blocks, how, **options):
         options = {"zero": 3, "recompute": how, **options}
-        _, step = explained(lambda: deep(blocks), {"data": 4}, "batch:data", rows=16, **options)
+        _, step = explain_step(lambda: deep(blocks), {"data": 4}, "batch:data", rows=16, **options)
         return step.memory["temporaries"]
 
     # Either all gathered weights exist at the same time, or those of two layers; only activations
@@ -136,7 +136,7 @@ def test_equal_layers_in_one_loop():
     """Assert that a loop sends the same bytes, and that the program does not grow with the layers."""
     options = {"zero": 3, "recompute": "layer", "stack": True}
     blocks = 3 * BLOCKS
-    found, step = explained(lambda: deep(blocks), {"data": 4}, "batch:data", **options)
+    found, step = explain_step(lambda: deep(blocks), {"data": 4}, "batch:data", **options)
     whole = blocks * (KERNEL + BIAS)
     # The biases stay.
     assert found == {

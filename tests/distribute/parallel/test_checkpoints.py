@@ -30,7 +30,7 @@ OPTIONS = {
 }
 
 
-def made(name):
+def make_model(name):
     if OPTIONS[name] is None:
         return None
     sizes, rules, options = OPTIONS[name]
@@ -49,7 +49,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     curves = {}
     for name in OPTIONS:
-        model, _ = trained(mlp, made(name), steps=2)
+        model, _ = trained(mlp, make_model(name), steps=2)
         path = folder / name.replace(" ", "_")
         tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(path / "checkpoint"))
         model.save(path / "model.keras")
@@ -60,7 +60,7 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize("reader", OPTIONS)
 def test_checkpoints_of_every_option_are_restored_under_every_other(files, reader):
     folder, curves = files
-    model, _ = trained(mlp, made(reader), steps=2)
+    model, _ = trained(mlp, make_model(reader), steps=2)
     for writer in OPTIONS:
         path = folder / writer.replace(" ", "_")
         status = tf.train.Checkpoint(model=model, optimizer=model.optimizer).read(
@@ -72,7 +72,7 @@ def test_checkpoints_of_every_option_are_restored_under_every_other(files, reade
 
 def test_saved_models_load_under_other_options(files):
     folder, curves = files
-    strategy = made("zero 3")
+    strategy = make_model("zero 3")
     for writer in ("one device", "zero 3 in a node"):
         for scope in (strategy.scope(), contextlib.nullcontext()):
             with scope:
@@ -96,7 +96,7 @@ def test_training_is_taken_up_again(tmp_path):
 
     backup = tf.keras.callbacks.BackupAndRestore(tmp_path)
     with pytest.raises(Stopped):
-        trained(mlp, made("zero 3"), steps=8, fit={"callbacks": [backup, Stop()]})
+        trained(mlp, make_model("zero 3"), steps=8, fit={"callbacks": [backup, Stop()]})
     backup = tf.keras.callbacks.BackupAndRestore(tmp_path)
-    _, rest = trained(mlp, made("zero 1, tensors"), steps=8, fit={"callbacks": [backup]})
+    _, rest = trained(mlp, make_model("zero 1, tensors"), steps=8, fit={"callbacks": [backup]})
     np.testing.assert_allclose(rest["loss"], trained(mlp, steps=8)[1]["loss"][2:], rtol=1e-5)

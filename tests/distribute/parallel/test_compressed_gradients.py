@@ -31,7 +31,7 @@ def test_compression_codes_and_their_errors(kind, bound, rng):
     ).any()
 
 
-def trained(scope, x, y, optimizer="adam", epochs=5):
+def train_model(scope, x, y, optimizer="adam", epochs=5):
     tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(3)
     with scope:
@@ -41,7 +41,7 @@ def trained(scope, x, y, optimizer="adam", epochs=5):
     return model, model.fit(x, y, batch_size=32, epochs=epochs, verbose=0, shuffle=False)
 
 
-def coded(kind, values):
+def count_code_bytes(kind, values):
     """Return the bytes of codes and numbers of a number of values."""
     return (
         values if kind == "int8" else values // 8
@@ -59,17 +59,17 @@ def coded(kind, values):
 def test_fit_sends_codes_and_learns_as_well(kind, options, rng, tmp_path):
     x = rng.normal(size=(112, 64)).astype("float32")
     y = np.tanh(x @ rng.normal(size=(64, 64)).astype("float32") / 8)
-    _, expected = trained(contextlib.nullcontext(), x, y)
+    _, expected = train_model(contextlib.nullcontext(), x, y)
     mesh = dtensor.create_mesh({"data": 4})
     strategy = tf.distribute.MeshStrategy(mesh, "batch:data", compress=kind, **options)
-    model, found = trained(strategy.scope(), x, y)
+    model, found = train_model(strategy.scope(), x, y)
     limit = 0.02 if kind == "int8" else 0.25
     np.testing.assert_allclose(found.history["loss"], expected.history["loss"], rtol=limit)
     explained = dtensor.explain(model, x[:32], y[:32])
     # Two kernels of 8,192 values, and biases, which are sent uncompressed.
-    assert explained.sent("all-to-all") == 2 * coded(kind, 8192) * 3 // 4
+    assert explained.sent("all-to-all") == 2 * count_code_bytes(kind, 8192) * 3 // 4
     if not options:
-        assert explained.sent("all-gather") == 2 * coded(kind, 8192) * 3 // 4
+        assert explained.sent("all-gather") == 2 * count_code_bytes(kind, 8192) * 3 // 4
     large = [c for c in explained.select("reduce-scatter") + explained.select("all-reduce")]
     assert sum(c.bytes for c in large) < 2048
     # Compression residuals are part of the optimizer's state.
@@ -91,12 +91,12 @@ def problem(rng):
 )
 def test_first_gradients_are_uncompressed(options, rng):
     x, y = problem(rng)
-    _, expected = trained(contextlib.nullcontext(), x, y)
+    _, expected = train_model(contextlib.nullcontext(), x, y)
     mesh = dtensor.create_mesh({"data": 4})
     strategy = tf.distribute.MeshStrategy(
         mesh, "batch:data", compress="1bit", compress_after=8, **options
     )
-    model, found = trained(strategy.scope(), x, y, epochs=2)
+    model, found = train_model(strategy.scope(), x, y, epochs=2)
     losses = found.history["loss"]
     np.testing.assert_allclose(losses, expected.history["loss"][:2], rtol=1e-5)
     kernel = model.layers[0].kernel
@@ -118,7 +118,7 @@ def test_checkpoints_load_on_other_meshes_without_residuals(rng, tmp_path):
         rounds = {"compress": "int8"} if devices > 1 else {}
         strategy = tf.distribute.MeshStrategy(mesh, "batch:data", **rounds)
         if read is None:
-            return trained(strategy.scope(), x, y, epochs=1)[0]
+            return train_model(strategy.scope(), x, y, epochs=1)[0]
         with strategy.scope():
             return tf.keras.models.load_model(read)
 
@@ -167,7 +167,7 @@ def in_one_bit(values):
     return (signs * np.abs(blocks).mean(-1, keepdims=True)).reshape(values.shape)
 
 
-def one_bit_adam(w, x, y, steps, freeze):
+def run_one_bit_adam(w, x, y, steps, freeze):
     """The algorithm on four devices by NumPy, 8,192 weights of one product and mean squares."""
     m, v = np.zeros_like(w), np.zeros_like(w)
     sent, back = np.zeros((4, 4, 2048)), np.zeros((4, 2048))
@@ -203,11 +203,11 @@ def test_one_bit_adam_sends_momentum(rng):
         model.compile(tf.keras.optimizers.OneBitAdam(1e-3, freeze_step=3), "mse")
     start = layer.kernel.numpy().astype("float64")
     model.fit(x, y, batch_size=32, epochs=3, verbose=0, shuffle=False)
-    np.testing.assert_allclose(layer.kernel, one_bit_adam(start, x, y, 3, 3), atol=1e-6)
+    np.testing.assert_allclose(layer.kernel, run_one_bit_adam(start, x, y, 3, 3), atol=1e-6)
     variance = model.optimizer.get_slot(layer.kernel, "v").numpy()
     model.fit(x, y, batch_size=32, epochs=4, verbose=0, shuffle=False)
     np.testing.assert_array_equal(model.optimizer.get_slot(layer.kernel, "v"), variance)
-    expected = one_bit_adam(start, x, y, 7, 3)
+    expected = run_one_bit_adam(start, x, y, 7, 3)
     # A share of the momentum that is all but zero may have either sign.
     off = np.abs(layer.kernel.numpy() - expected) > 1e-6
     assert off.mean() < 0.01 and np.abs(expected - start).mean() > 1e-3

@@ -84,7 +84,7 @@ class Watched(LAYERS.Layer):
         return x
 
 
-def penalized():
+def build_penalized_model():
     inputs = tf.keras.Input([16])
     x = Watched()(LAYERS.Dense(32, "relu", kernel_regularizer="l2")(inputs))
     outputs = [
@@ -136,7 +136,7 @@ CASES = {
     ),
     "ignored classes": (transformer, {"batch": _tokens(), "loss": _entropy(ignore_class=3)}),
     "sums, added losses": (
-        penalized,
+        build_penalized_model,
         {
             "batch": _two(),
             "loss": lambda: {"a": "mse", "b": tf.keras.losses.MeanAbsoluteError(reduction="sum")},

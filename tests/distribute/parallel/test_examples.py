@@ -20,7 +20,7 @@ EXAMPLES = sorted(re.findall(r"`examples/(\w+)\.py`", TABLE))
 LOSSES = re.compile(r"(?<![\d.])\d\.\d{5}(?: \d\.\d{5})+")
 
 
-def printed(name, *arguments):
+def run_example(name, *arguments):
     """The lines that an example prints, compiled as plain code."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {tiers.PLAIN_FLAGS}"
     done = subprocess.run(
@@ -51,7 +51,7 @@ def test_all_are_listed():
 
 def test_flags_of_mesh_tensorflow_on_the_command_line():
     flags = ["rows:4;cols:2", "batch:rows;d_ff:cols"]
-    first, losses, parts, *sent = printed("layouts_from_mesh_tensorflow", *flags)
+    first, losses, parts, *sent = run_example("layouts_from_mesh_tensorflow", *flags)
     assert first == '--mesh_shape="rows:4;cols:2" --layout="batch:rows;d_ff:cols"'
     # Equal for any layout: the weights and the tokens depend only on seeds.
     np.testing.assert_allclose(curves([losses]), [[3.83337, 2.52991]], atol=3e-5)
@@ -63,7 +63,7 @@ def test_flags_of_mesh_tensorflow_on_the_command_line():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_losses_agree(name):
-    found = curves(printed(name))
+    found = curves(run_example(name))
     assert len(found) >= 2
     np.testing.assert_allclose(found, np.broadcast_to(found[0], found.shape), atol=3e-5)
     assert (found[:, -1] < found[:, 0]).all()

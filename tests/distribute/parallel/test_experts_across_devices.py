@@ -107,7 +107,7 @@ def test_values_and_gradients_equal_one_device(name, choices, count, rng):
     assert not [c for c in sent if c.kind == "all-gather" and f"{D},{H}" in c.shape]
 
 
-def emulated(operand, output, first, send, start, receive, *, axis_name):
+def emulate_ragged_all_to_all(operand, output, first, send, start, receive, *, axis_name):
     """Imitate `lax.ragged_all_to_all` by gathers, for devices that lack it."""
     me = lax.axis_index(axis_name)
     operands, firsts, sends, starts = (
@@ -123,11 +123,11 @@ def emulated(operand, output, first, send, start, receive, *, axis_name):
 
 @pytest.mark.parametrize("name, ragged", [("together", False), ("apart", True), ("together", True)])
 def test_without_limit(name, ragged, rng, monkeypatch):
-    monkeypatch.setattr(lax, "ragged_all_to_all", emulated)
+    monkeypatch.setattr(lax, "ragged_all_to_all", emulate_ragged_all_to_all)
     check(Router(E, 2, None), 4, exchange_on(name, ragged), data(rng, 50))
 
 
-def trained(scope, x, **kwargs):
+def train_model(scope, x, **kwargs):
     """A model of experts after `fit`, and its history; the last batch does not divide."""
     tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(3)
@@ -156,10 +156,10 @@ def by_rules(mesh):
 def test_fit_with_experts_and_batch_over_one_dimension(rng):
     x = rng.normal(size=(54, 4, 8)).astype("float32")
     mesh = dtensor.create_mesh({"data": 4})
-    _, expected = trained(contextlib.nullcontext(), x)
+    _, expected = train_model(contextlib.nullcontext(), x)
     assert list(expected) == ["loss", "moe_dropped", "moe_load"]
     for way in (by_rules, by_layouts)[: rounds(1, 2)]:
-        model, found = trained(way(mesh), x)
+        model, found = train_model(way(mesh), x)
         for name in ("loss", "moe_dropped"):
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, err_msg=str(way))
         layer = model.get_layer("moe")
@@ -178,7 +178,9 @@ def test_experts_over_a_dimension_that_tokens_are_not(rng):
     mesh = dtensor.create_mesh({"data": 2, "expert": 2})
     rules = "batch:data, experts:expert"
     with pytest.raises(ValueError, match=r"rules='batch:data\+expert, experts:expert'"):
-        trained(tf.distribute.MeshStrategy(mesh, rules, zero=1).scope(), np.zeros((8, 4, 8), "f4"))
+        train_model(
+            tf.distribute.MeshStrategy(mesh, rules, zero=1).scope(), np.zeros((8, 4, 8), "f4")
+        )
 
 
 def test_groups_that_devices_cannot_share():
@@ -198,7 +200,7 @@ def of_unequal_texts():
     return np.where(np.arange(6) < rng.integers(0, 7, (32, 1)), tokens, 0), tokens
 
 
-def embedded():
+def build_model():
     """Define experts whose losses have the same weight as the model's."""
     tokens = tf.keras.Input([6], dtype="int32")
     x = tf.keras.layers.Embedding(16, 8, mask_zero=True)(tokens)
@@ -232,9 +234,9 @@ def test_balance_and_drops_of_unequal_masks_equal_one_device(sizes, rules, optio
     batch = of_unequal_texts()
     loss = lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     compiled = {"batch": batch, "optimizer": lambda: tf.keras.optimizers.SGD(0.5), "loss": loss}
-    expected, curves = training.trained(embedded, **compiled)
+    expected, curves = training.trained(build_model, **compiled)
     strategy = tf.distribute.MeshStrategy(training.mesh(**sizes), rules, **options)
-    model, found = training.trained(embedded, strategy, **compiled)
+    model, found = training.trained(build_model, strategy, **compiled)
     np.testing.assert_allclose(found["loss"], curves["loss"], rtol=1e-6)
     assert min(curves["moe_dropped"]) > 0.01
     np.testing.assert_allclose(found["moe_dropped"], curves["moe_dropped"], rtol=1e-5)

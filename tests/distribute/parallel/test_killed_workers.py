@@ -28,10 +28,10 @@ def in_one_process(kind, strategy=None):
     """The curve and the weights on one device, or under a strategy."""
     tf.keras.utils.set_random_seed(1)
     if strategy is None:
-        model = in_parts.compiled(kind)
+        model = in_parts.make_compiled_model(kind)
     else:
         with strategy.scope():
-            model = in_parts.compiled(kind)
+            model = in_parts.make_compiled_model(kind)
     x, y = in_parts.data()
     history = model.fit(x, y, batch_size=16, epochs=in_parts.EPOCHS, verbose=0).history
     return history["loss"], model.get_weights()

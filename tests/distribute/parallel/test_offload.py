@@ -26,7 +26,7 @@ from meshflow.experimental.dtensor import Layout
 from meshflow.placement.file_store import FileArray
 
 
-def trained(scope, x, steps=1):
+def train_model(scope, x, steps=1):
     tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(3)
     with scope:
@@ -55,11 +55,11 @@ def in_host(text):
 )
 def test_offloaded_losses_equal_device_memory(sizes, options, steps, rng, tmp_path):
     x = rng.normal(size=(32, 8)).astype("float32")
-    expected_model, expected = trained(contextlib.nullcontext(), x)
+    expected_model, expected = train_model(contextlib.nullcontext(), x)
     devices = [f"CPU:{i}" for i in range(sizes["data"])]
     mesh = dtensor.create_mesh([*sizes.items()], devices=devices)
     strategy = tf.distribute.MeshStrategy(mesh, "batch:data", **options)
-    model, found = trained(strategy.scope(), x, steps)
+    model, found = train_model(strategy.scope(), x, steps)
     np.testing.assert_allclose(
         found.history["loss"], expected.history["loss"], rtol=1e-6 if steps == 1 else 1e-5
     )

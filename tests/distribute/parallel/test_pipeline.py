@@ -259,7 +259,7 @@ def test_curves_with_stored_residuals(one_device, schedule, stage, data, options
         pipelined(keep="residuals", offload="activations")
 
 
-def normed():
+def build_normalized_model():
     blocks = [layers.BatchNormalization(), layers.Dense(8, "relu"), layers.BatchNormalization()]
     return tf.keras.Sequential([tf.keras.Input([4, 4, 3]), *blocks, layers.Dense(1)])
 
@@ -277,7 +277,7 @@ def test_moving_averages_of_full_batches(options):
     batch = {"batch": 16, "epochs": 2}
 
     def averages(strategy):
-        model = compiled(normed, strategy, loss="mse", optimizer="sgd")
+        model = compiled(build_normalized_model, strategy, loss="mse", optimizer="sgd")
         curve(model, x, x[..., :1], **batch)
         return [v.numpy() for v in (model.layers[0].moving_mean, model.layers[0].moving_variance)]
 

@@ -51,7 +51,7 @@ def test_every_division_sends_the_bytes_of_its_formula():
         assert found[name]["step"] == both
 
 
-def trained(scope, x):
+def train_model(scope, x):
     tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(3)
     layers = tf.keras.layers
@@ -71,11 +71,11 @@ def trained(scope, x):
 @pytest.mark.soak
 def test_fit_with_sequences_split_between_blocks_and_states_split(rng):
     x = rng.integers(0, 20, (20, 8))
-    expected = trained(contextlib.nullcontext(), x).history["loss"]
+    expected = train_model(contextlib.nullcontext(), x).history["loss"]
     mesh = dtensor.create_mesh({"data": 2, "model": 2})
     rules = "batch:data, vocab:model, heads:model, hidden:model, sequence:model"
     strategy = tf.distribute.MeshStrategy(mesh, rules, sequence="split", zero=1)
-    found = trained(strategy.scope(), x).history["loss"]
+    found = train_model(strategy.scope(), x).history["loss"]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 

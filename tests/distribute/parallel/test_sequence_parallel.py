@@ -175,7 +175,7 @@ def test_long_sequences_run_in_blocks(rng, monkeypatch):
         assert_close(a, b, 1e-4, 1e-5)
 
 
-def trained(scope, x):
+def train_model(scope, x):
     tf.keras.backend.reset_uids()
     tf.keras.utils.set_random_seed(3)
     layers = tf.keras.layers
@@ -193,7 +193,7 @@ def trained(scope, x):
 def test_fit_with_split_sequences_equals_one_device(rng):
     x = rng.integers(1, 20, (20, 16))
     x[::2, 12:] = 0
-    expected = trained(contextlib.nullcontext(), x).history["loss"]
+    expected = train_model(contextlib.nullcontext(), x).history["loss"]
     split = ({"data": 2, "seq": 2}, "batch:data, sequence:seq")
     ways = [
         (*split, {"sequence": "ring", "zero": 1}),
@@ -203,7 +203,7 @@ def test_fit_with_split_sequences_equals_one_device(rng):
     ]
     for mesh, rules, options in ways[: rounds(2, 3)]:
         strategy = tf.distribute.MeshStrategy(dtensor.create_mesh(mesh), rules, **options)
-        found = trained(strategy.scope(), x).history["loss"]
+        found = train_model(strategy.scope(), x).history["loss"]
         np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=str(options))
 
 

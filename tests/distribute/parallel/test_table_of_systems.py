@@ -70,7 +70,9 @@ def test_documented_settings_are_accepted_and_tested(said, cells, files, tmp_pat
         mesh = tf.experimental.dtensor.Mesh(names, np.zeros([1] * len(names), int), [0], device)
         tf.distribute.MeshStrategy(mesh, **choices)
     # A test, or the program or helper beside it, that has each option with its value.
-    text = "\n".join(p.read_text() for t in tests for p in t.parent.glob("*.py") if near(p, t))
+    text = "\n".join(
+        p.read_text() for t in tests for p in t.parent.glob("*.py") if belongs_to_test(p, t)
+    )
     for name, value in choices.items():
         assert name == "rules" or re.search(rf"\b{name}\b", text), name
         if name not in ("rules", "offload_to", "micro_batches", "compress_after", "plan"):
@@ -81,7 +83,7 @@ def test_documented_settings_are_accepted_and_tested(said, cells, files, tmp_pat
         assert name.rpartition(".")[2] in text, name
 
 
-def near(path, test):
+def belongs_to_test(path, test):
     """Whether a file is a test's or a program that it runs."""
     return path == test or (not path.name.startswith("test_") and path.stem in test.read_text())
 

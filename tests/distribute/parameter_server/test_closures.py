@@ -13,12 +13,12 @@ def strategy_of(workers=2, servers=2):
     return tf.distribute.ParameterServerStrategy(engine="threads", workers=workers, servers=servers)
 
 
-def coordinated(strategy):
+def make_coordinator(strategy):
     return tf.distribute.coordinator.ClusterCoordinator(strategy)
 
 
 def test_results_come_from_workers():
-    coordinator = coordinated(strategy_of())
+    coordinator = make_coordinator(strategy_of())
     results = [
         coordinator.schedule(tf.function(lambda x: x * x), args=(tf.constant(i),)) for i in range(5)
     ]
@@ -30,9 +30,9 @@ def test_results_come_from_workers():
 
 def test_strategy_has_one_coordinator():
     strategy = strategy_of()
-    assert coordinated(strategy) is coordinated(strategy)
+    assert make_coordinator(strategy) is make_coordinator(strategy)
     with pytest.raises(ValueError, match=r"Only `tf.distribute.ParameterServerStrategy`"):
-        coordinated(tf.distribute.OneDeviceStrategy("CPU:0"))
+        make_coordinator(tf.distribute.OneDeviceStrategy("CPU:0"))
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -41,7 +41,7 @@ def test_additions_of_all_closures_add_up(compiled):
     with strategy.scope():
         counter = tf.Variable(0, dtype=tf.int64)
         total = tf.Variable([0.0, 0.0])
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
 
     def step(x):
         counter.assign_add(1)
@@ -60,7 +60,7 @@ def test_closure_reads_its_own_and_earlier_writes():
     strategy = strategy_of(workers=2)
     with strategy.scope():
         v = tf.Variable(1.0)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
 
     @tf.function
     def step():
@@ -77,7 +77,7 @@ def test_assignments_set_and_later_additions_count():
     strategy = strategy_of(workers=1)
     with strategy.scope():
         v = tf.Variable([1.0, 2.0])
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
 
     @tf.function
     def step():
@@ -94,7 +94,7 @@ def test_writes_in_branches_loops_and_inner_functions():
     strategy = strategy_of(workers=1)
     with strategy.scope():
         v, w = tf.Variable(0.0), tf.Variable(7.0)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
 
     @tf.function
     def inner():
@@ -121,7 +121,7 @@ def test_rows_are_scattered():
     strategy = strategy_of(workers=1)
     with strategy.scope():
         table = tf.Variable(np.zeros((4, 2), np.float32))
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
 
     @tf.function
     def step():
@@ -135,7 +135,7 @@ def test_rows_are_scattered():
 
 
 def test_per_worker_values():
-    coordinator = coordinated(strategy_of(workers=2))
+    coordinator = make_coordinator(strategy_of(workers=2))
     values = tf.distribute.coordinator.PerWorkerValues([10, 20])
     index = tf.distribute.coordinator.experimental_get_current_worker_index
 
@@ -149,7 +149,7 @@ def test_per_worker_values():
 
 def test_datasets_are_made_by_workers():
     strategy = strategy_of(workers=2)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
     made = []
 
     @tf.function
@@ -183,7 +183,7 @@ def fails(message="oh no"):
 
 
 def test_error_reaches_join_and_fetch_and_cancels_pending_closures():
-    coordinator = coordinated(strategy_of(workers=1))
+    coordinator = make_coordinator(strategy_of(workers=1))
     hold = threading.Event()
     coordinator.schedule(hold.wait)
     failed = coordinator.schedule(fails)
@@ -204,7 +204,7 @@ def test_error_reaches_join_and_fetch_and_cancels_pending_closures():
 
 @pytest.mark.parametrize("ask", ["schedule", "done"])
 def test_error_is_raised_by_the_next_call(ask):
-    coordinator = coordinated(strategy_of(workers=1))
+    coordinator = make_coordinator(strategy_of(workers=1))
     failed = coordinator.schedule(fails)
     with pytest.raises(ZeroDivisionError):
         failed.fetch()
@@ -221,7 +221,7 @@ def test_failed_closure_writes_nothing():
         v.assign_add(1.0)
         fails()
 
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
     coordinator.schedule(step)
     with pytest.raises(ZeroDivisionError):
         coordinator.join()
@@ -229,7 +229,7 @@ def test_failed_closure_writes_nothing():
 
 
 def test_pending_results_are_reported():
-    coordinator = coordinated(strategy_of(workers=1))
+    coordinator = make_coordinator(strategy_of(workers=1))
     hold = threading.Event()
     coordinator.schedule(hold.wait)
     value = coordinator.schedule(lambda: 1)
@@ -263,7 +263,7 @@ def test_pending_results_are_reported():
 
 
 def test_composite_arguments_and_results():
-    coordinator = coordinated(strategy_of())
+    coordinator = make_coordinator(strategy_of())
     rows = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([0, 4]), tf.constant([5, 3]))
 
     @tf.function
@@ -281,7 +281,7 @@ def test_composite_arguments_and_results():
 
 
 def test_error_names_variables_local_to_the_coordinator():
-    coordinator = coordinated(strategy_of())
+    coordinator = make_coordinator(strategy_of())
     v = tf.Variable(1.0, name="stranger")
     with pytest.raises(tf.errors.FailedPreconditionError, match="stranger:0, which was not made"):
         coordinator.schedule(tf.function(lambda: v + 1.0)).fetch()
@@ -322,7 +322,7 @@ def test_a_closure_is_done_once_whenever_its_worker_dies(seed=0):
         counter, other = tf.Variable(0), tf.Variable(0.0)
         w = tf.Variable([0.0])
         optimizer = tf.keras.optimizers.SGD(1.0)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
     random = np.random.default_rng(seed)
     Dying(strategy.cluster, random.choice(["before", "after", ""], 60, p=[0.25, 0.35, 0.4]))
 
@@ -347,7 +347,7 @@ def test_servers_forget_closures_that_are_over():
     strategy = strategy_of(workers=2, servers=1)
     with strategy.scope():
         counter = tf.Variable(0)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
 
     @tf.function
     def step():
@@ -372,7 +372,7 @@ def test_closures_that_touch_no_variables_are_no_matter_of_servers(monkeypatch):
     strategy = strategy_of(workers=1, servers=1)
     with strategy.scope():
         total = tf.Variable(1.0)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
     server, asked = strategy.cluster.servers[0], []
     exchange = server.exchange
     monkeypatch.setattr(server, "exchange", lambda *a: asked.append(a[0]) or exchange(*a))
@@ -407,7 +407,7 @@ def test_first_closure_builds_the_model():
     strategy = strategy_of(workers=2)
     with strategy.scope():
         model, optimizer = Model(), tf.keras.optimizers.SGD(0.1)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
 
     @tf.function
     def step(x):

@@ -50,14 +50,14 @@ def segments(pid):
         return sum("memfd:meshflow" in line for line in maps)
 
 
-def ended(pids):
+def have_exited(pids):
     deadline = time.monotonic() + 60
     while any(os.path.exists(f"/proc/{p}") for p in pids) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not any(os.path.exists(f"/proc/{p}") for p in pids)
 
 
-def trained_for(seconds, coordinator, step, disturb, every):
+def train_for(seconds, coordinator, step, disturb, every):
     """Return the number of scheduled closures while an event happens at a fixed interval in
     seconds."""
     x, total, until = tf.ones([100_000]), 0, time.monotonic() + seconds
@@ -82,7 +82,7 @@ def strategy():
     yield made
     pids += [made.cluster.get_pid("worker", n) for n in range(3)]
     made.cluster.stop()
-    assert ended(pids)
+    assert have_exited(pids)
 
 
 def alive(strategy):
@@ -103,7 +103,7 @@ def test_a_random_worker_is_killed_every_two_seconds(strategy):
             os.kill(int(random.choice(pids)), signal.SIGKILL)
 
     names = set(os.listdir("/dev/shm"))
-    total = trained_for(60, coordinator, step, disturb, 2.0)
+    total = train_for(60, coordinator, step, disturb, 2.0)
     check(total)
     told = coordinator.statistics()
     print(f"{total} closures, {told}")
@@ -121,7 +121,7 @@ def test_all_workers_are_killed_at_once(strategy):
         for pid in alive(strategy):
             os.kill(pid, signal.SIGKILL)
 
-    total = trained_for(40, coordinator, step, disturb, 15.0)
+    total = train_for(40, coordinator, step, disturb, 15.0)
     check(total)
     print(f"{total} closures, {coordinator.statistics()}")
     assert coordinator.statistics()["preemptions"] >= 3
@@ -207,7 +207,7 @@ def test_a_node_of_ray_is_removed():
                 raylets = {n.all_processes["raylet"][0].process.pid: n for n in nodes}
                 cluster.remove_node(raylets[parent(removed[0])], allow_graceful=False)
 
-        total = trained_for(40, coordinator, step, disturb, 15.0)
+        total = train_for(40, coordinator, step, disturb, 15.0)
         check(total)
         told = coordinator.statistics()
         print(f"{total} closures, {told}")
@@ -218,4 +218,4 @@ def test_a_node_of_ray_is_removed():
         strategy.cluster.stop()
         ray.shutdown()
         cluster.shutdown()
-    assert ended([*removed, *pids])
+    assert have_exited([*removed, *pids])

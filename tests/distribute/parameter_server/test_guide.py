@@ -24,7 +24,7 @@ def test_in_one_process(tmp_path):
     assert os.listdir(tmp_path / "evaluation")
 
 
-def started(folder, cluster=None, kind=None, index=0):
+def start_program(folder, cluster=None, kind=None, index=0):
     """Run the program in one process, or as a task of a cluster."""
     extra = {}
     if cluster is not None:
@@ -48,9 +48,11 @@ def test_as_processes_that_tf_config_describes(tmp_path, servers):
         job: [f"localhost:{next(ports)}" for _ in range(count)] for job, count in jobs.items()
     }
     serving = [
-        started(tmp_path, cluster, job, i) for job in ("worker", "ps") for i in range(jobs[job])
+        start_program(tmp_path, cluster, job, i)
+        for job in ("worker", "ps")
+        for i in range(jobs[job])
     ]
-    evaluator, chief = (started(tmp_path, cluster, job) for job in ("evaluator", "chief"))
+    evaluator, chief = (start_program(tmp_path, cluster, job) for job in ("evaluator", "chief"))
     try:
         output = chief.communicate(timeout=400)[0]
         assert chief.returncode == 0 and "done\n" in output, output
@@ -67,7 +69,7 @@ def test_as_processes_that_tf_config_describes(tmp_path, servers):
 @pytest.mark.soak
 def test_on_ray(tmp_path):
     pytest.importorskip("ray")
-    output = started(tmp_path).communicate(timeout=400)[0]
+    output = start_program(tmp_path).communicate(timeout=400)[0]
     assert "done\n" in output, output
     # Ray's processes ended on request.
     assert "died or was killed" not in output

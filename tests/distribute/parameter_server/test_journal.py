@@ -28,12 +28,12 @@ from meshflow.distribute.parameter_server.transport.messages import PullRequest,
 from meshflow.files.storage import LOCAL_STORAGE
 
 
-def recovered(folder):
+def recover_records(folder):
     first, *records = Journal(folder).recover()
     return first, records
 
 
-def opened(folder, storage=LOCAL_STORAGE):
+def open_journal(folder, storage=LOCAL_STORAGE):
     journal = Journal(folder, storage)
     list(journal.recover())
     return journal
@@ -48,7 +48,7 @@ def test_records_are_read_in_order(tmp_path):
     assert list(journal.recover()) == [None]
     for i in range(3):
         journal.append(("n", i, np.full(1000, i)))
-    first, records = recovered(tmp_path)
+    first, records = recover_records(tmp_path)
     assert first is None
     assert [(n, i, a.tolist()) for n, i, a in records] == [("n", i, [i] * 1000) for i in range(3)]
 
@@ -66,11 +66,11 @@ def test_unfinished_record_is_ignored(tmp_path, caplog):
     for end in ends:
         # A file system may have extended the file without its new contents.
         log.write_bytes(data[:end] if end % 2 else data[:before] + bytes(end - before))
-        assert recovered(tmp_path)[1] == ["whole"]
+        assert recover_records(tmp_path)[1] == ["whole"]
         assert (f"offset {before}" in caplog.text) == (end > before)
         caplog.clear()
-    opened(tmp_path).append("after")
-    assert recovered(tmp_path)[1] == ["whole", "after"]
+    open_journal(tmp_path).append("after")
+    assert recover_records(tmp_path)[1] == ["whole", "after"]
 
 
 def test_snapshot_replaces_records(tmp_path):
@@ -80,7 +80,7 @@ def test_snapshot_replaces_records(tmp_path):
     journal.write_snapshot({"state": np.ones(3)})
     assert journal.size == 0
     journal.append("after")
-    first, records = recovered(tmp_path)
+    first, records = recover_records(tmp_path)
     assert first["state"].tolist() == [1, 1, 1]
     assert records == ["after"]
     assert names(tmp_path) == ["log.2", "log.3", "snapshot.2"]
@@ -101,10 +101,10 @@ def test_full_disk_loses_nothing(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     journal.append("after")
-    assert recovered(tmp_path) == (None, ["before", "between", "after"])
-    opened(tmp_path).write_snapshot({"state": 1})
+    assert recover_records(tmp_path) == (None, ["before", "between", "after"])
+    open_journal(tmp_path).write_snapshot({"state": 1})
     assert names(tmp_path) == ["log.4", "snapshot.4"]
-    assert recovered(tmp_path) == ({"state": 1}, [])
+    assert recover_records(tmp_path) == ({"state": 1}, [])
 
 
 def test_leftovers_of_a_snapshot_are_removed(tmp_path):
@@ -114,23 +114,23 @@ def test_leftovers_of_a_snapshot_are_removed(tmp_path):
     # Killed before it removed the old files, and once more in the next snapshot.
     for name in ("snapshot.1", "log.1", "partial.3", "log.3"):
         (tmp_path / name).write_bytes(b"")
-    assert recovered(tmp_path) == ("whole", [])
+    assert recover_records(tmp_path) == ("whole", [])
     assert names(tmp_path) == ["log.2", "log.3", "log.4", "snapshot.2"]
 
 
-def filled(folder):
+def write_journal(folder):
     """A journal with a snapshot, two records and, by a later process, a third."""
-    journal = opened(folder)
+    journal = open_journal(folder)
     journal.append("gone")
     journal.write_snapshot({"state": np.arange(4.0)})
     journal.append(("add", np.full(3, 4.0)))
     journal.append(("set", np.zeros((0, 3))))
-    opened(folder).append("last")
+    open_journal(folder).append("last")
     return {path: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def test_no_flipped_bit_is_recovered(tmp_path):
-    files, before = filled(tmp_path), pickle.dumps(recovered(tmp_path))
+    files, before = write_journal(tmp_path), pickle.dumps(recover_records(tmp_path))
     assert sorted(p.name for p in files) == ["log.2", "log.3", "snapshot.2"]
     generator = random.Random(0)
     for path, data in files.items():
@@ -139,15 +139,15 @@ def test_no_flipped_bit_is_recovered(tmp_path):
             damaged[offset] ^= 1 << generator.randrange(8)
             path.write_bytes(damaged)
             with pytest.raises(DamagedFileError, match=f"^{path} is damaged") as found:
-                recovered(tmp_path)
+                recover_records(tmp_path)
             assert found.value.offset <= offset
             (tmp_path / f"log.{JournalFiles(tmp_path).latest}").unlink()
         path.write_bytes(data)
-    assert pickle.dumps(recovered(tmp_path)) == before
+    assert pickle.dumps(recover_records(tmp_path)) == before
 
 
 def test_missing_or_repeated_records_are_damage(tmp_path):
-    journal, ends = opened(tmp_path), [0]
+    journal, ends = open_journal(tmp_path), [0]
     for record in ("a", "b", "c"):
         journal.append(record)
         ends.append(journal.size)
@@ -157,26 +157,26 @@ def test_missing_or_repeated_records_are_damage(tmp_path):
     for kept in (first + third, first + second + second, first + third + second, second + third):
         log.write_bytes(kept)
         with pytest.raises(DataLossError, match=str(log)):
-            recovered(tmp_path)
+            recover_records(tmp_path)
     # A log that ends where no process has stopped to read it.
     log.write_bytes(data)
-    opened(tmp_path).append("d")
+    open_journal(tmp_path).append("d")
     log.write_bytes(first)
     with pytest.raises(
         DataLossError, match=rf"{log} is damaged at offset {len(first)}: .* at least"
     ):
-        recovered(tmp_path)
+        recover_records(tmp_path)
     # One under the name of another.
     log.rename(tmp_path / "log.0")
     with pytest.raises(DataLossError, match="contrary to its name"):
-        recovered(tmp_path)
+        recover_records(tmp_path)
 
 
 def test_journals_of_older_versions_are_refused(tmp_path):
     body = pickle.dumps("a record without a checksum")
     (tmp_path / "log.0").write_bytes(struct.pack("!QQ", len(body), 0) + body)
     with pytest.raises(DataLossError, match=r"log\.0 is damaged at offset 0: .* older version"):
-        recovered(tmp_path)
+        recover_records(tmp_path)
 
 
 class Interrupted:
@@ -203,12 +203,12 @@ def test_resumed_process_changes_nothing(tmp_path, turn):
 
     def take_over():
         # A snapshot by the first process may replace its records.
-        later.append(opened(tmp_path))
+        later.append(open_journal(tmp_path))
         later[0].append("second")
         later[0].check_ownership()
 
     storage = Interrupted(turn, take_over)
-    journal = opened(tmp_path, storage)
+    journal = open_journal(tmp_path, storage)
     journal.append("first")
     with contextlib.suppress(FencedError):
         journal.write_snapshot(["first"])
@@ -226,7 +226,7 @@ def test_resumed_process_changes_nothing(tmp_path, turn):
     later[0].check_ownership()
     if turn % 2:
         later[0].write_snapshot(["first", "second", "third"])
-    found, records = recovered(tmp_path)
+    found, records = recover_records(tmp_path)
     assert (found or []) + records == ["first", "second", "third"]
     for fenced in (journal, later[0]):
         with pytest.raises(FencedError):

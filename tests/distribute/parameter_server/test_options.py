@@ -29,7 +29,7 @@ def strategy_of(workers=2, servers=1, **options):
     )
 
 
-def coordinated(strategy):
+def make_coordinator(strategy):
     return tf.distribute.coordinator.ClusterCoordinator(strategy)
 
 
@@ -80,7 +80,7 @@ def test_idle_worker_does_not_block_others():
 def test_staleness_is_bounded_and_reported(most):
     strategy = strategy_of(workers=3, max_staleness=most)
     w, step = pushing(strategy)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
     for i in range(30):
         coordinator.schedule(step, args=([1.0] * 4, 0.002 * (i % 3)))
     coordinator.join()
@@ -99,7 +99,7 @@ def test_staleness_is_bounded_and_reported(most):
 def test_workers_join_and_leave():
     strategy = strategy_of(workers=1)
     w, step = pushing(strategy)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
     index = tf.distribute.coordinator.experimental_get_current_worker_index
 
     def seen():
@@ -119,7 +119,7 @@ def test_workers_join_and_leave():
 def test_a_straggler_is_run_by_another_worker_and_counts_once():
     strategy = strategy_of(workers=2, backup_closures=True)
     w, step = pushing(strategy)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
     for _ in range(10):
         coordinator.schedule(step, args=([1.0] * 4, 0.01))
     coordinator.join()
@@ -147,7 +147,7 @@ def test_a_straggler_is_run_by_another_worker_and_counts_once():
 def test_half_of_the_bytes_do():
     strategy = strategy_of(compression="bfloat16")
     w, step = pushing(strategy)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
     coordinator.schedule(step, args=([1.0, 0.1, -3.0, 1e-3],))
     coordinator.join()
     np.testing.assert_allclose(w.numpy(), [-1.0, -0.1, 3.0, -1e-3], rtol=4e-3)
@@ -181,7 +181,7 @@ def test_unknown_compressions_are_refused(wrong):
 
 def test_schedule_waits_for_room():
     strategy = strategy_of(workers=1, queue_size=2)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
     hold = threading.Event()
     for _ in range(3):
         coordinator.schedule(hold.wait)
@@ -197,7 +197,7 @@ def test_schedule_waits_for_room():
 
 def test_progress_line(capfd):
     strategy = strategy_of(report_every=0.05)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
     coordinator.schedule(lambda: time.sleep(0.3))
     coordinator.join()
     strategy.cluster.stop()
@@ -212,7 +212,7 @@ def test_progress_line(capfd):
 def test_curves_and_profiles_agree(tmp_path):
     strategy = strategy_of(log_dir=tmp_path)
     _, step = pushing(strategy)
-    coordinator = coordinated(strategy)
+    coordinator = make_coordinator(strategy)
     for total in (3, 8):
         for _ in range(total - coordinator.statistics()["closures"]):
             coordinator.schedule(step, args=([1.0] * 4,))

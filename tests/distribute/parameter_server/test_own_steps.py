@@ -23,7 +23,7 @@ def strategy_of(workers=1, servers=2, engine="threads"):
     return tf.distribute.ParameterServerStrategy(engine=engine, workers=workers, servers=servers)
 
 
-def done(strategy, step, times=1):
+def run_closure(strategy, step, times=1):
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     for _ in range(times):
         result = coordinator.schedule(step)
@@ -31,7 +31,7 @@ def done(strategy, step, times=1):
     return result.fetch()
 
 
-def trained(optimizer):
+def make_step(optimizer):
     """Variables, a dense and one of rows, and a step that trains them."""
     w, table = tf.Variable([1.0, 2.0]), tf.Variable(np.ones((4, 3), np.float32))
 
@@ -70,10 +70,10 @@ def by_a_function(step):
 def check(strategy, make, several):
     with strategy.scope():
         optimizer = make()
-        w, table, step = trained(optimizer)
-    loss = done(strategy, tf.function(several(step)), 2)
+        w, table, step = make_step(optimizer)
+    loss = run_closure(strategy, tf.function(several(step)), 2)
     own = make()
-    v, rows, step = trained(own)
+    v, rows, step = make_step(own)
     expected = [step(tf.constant(i % 3)) for i in range(6)][-1]
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
     np.testing.assert_allclose(w.numpy(), v.numpy(), rtol=1e-4)
@@ -162,7 +162,7 @@ def test_closure_with_more_steps_than_one_message():
         for _ in range(70):
             optimizer.apply_gradients([(tf.constant([1.0]), w)])
 
-    done(strategy, step)
+    run_closure(strategy, step)
     assert (float(w[0]), int(optimizer.iterations)) == (-70.0, 70)
 
 
@@ -184,9 +184,9 @@ def test_closure_reads_its_trained_values():
         w.assign(tf.clip_by_value(w, -1.0, 1.0))
         return w.read_value()
 
-    assert done(strategy, step) == (0, 1, 6.0)
+    assert run_closure(strategy, step) == (0, 1, 6.0)
     np.testing.assert_array_equal(w.numpy(), [0.5, 1.5])
-    np.testing.assert_array_equal(done(strategy, clipped), [0.0, 1.0])
+    np.testing.assert_array_equal(run_closure(strategy, clipped), [0.0, 1.0])
     np.testing.assert_array_equal(w.numpy(), [0.0, 1.0])
     assert int(optimizer.iterations) == 2
 
@@ -233,7 +233,7 @@ def test_models_that_train_in_turn():
     def losses(strategy):
         if strategy is not None:
             with strategy.scope():
-                return losses_of(lambda step: done(strategy, tf.function(step), 3))
+                return losses_of(lambda step: run_closure(strategy, tf.function(step), 3))
         return losses_of(lambda step: [step() for _ in range(3)][-1])
 
     def losses_of(run):

@@ -14,7 +14,7 @@ from helpers import rounds
 from meshflow.distribute.parameter_server.variables.hosted_variable import place_on_servers
 
 
-def started(workers=2, servers=2, silence=3.0):
+def start_cluster(workers=2, servers=2, silence=3.0):
     strategy = tf.distribute.ParameterServerStrategy(
         engine="processes", workers=workers, servers=servers
     )
@@ -24,7 +24,7 @@ def started(workers=2, servers=2, silence=3.0):
 
 @pytest.fixture(scope="module")
 def strategy():
-    made = started()
+    made = start_cluster()
     yield made
     processes = made.cluster._launcher.processes.values()
     made.cluster.stop()
@@ -352,7 +352,7 @@ def test_errors_before_a_closure_is_sent_are_those_of_the_closure(
 
 
 def test_a_damaged_journal_ends_the_job():
-    made = started(workers=1, servers=1)
+    made = start_cluster(workers=1, servers=1)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(made)
     _counter, w, _optimizer, step = counting(made)
     for _ in range(5):

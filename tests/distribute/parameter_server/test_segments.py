@@ -103,14 +103,14 @@ def kernels():
     return found
 
 
-def placed_array(wire, value):
+def place_array(wire, value):
     with wire.offer_output_memory([LARGE.nbytes]):
         return transfers.transfer(LARGE + np.float32(value))
 
 
 def test_device_results_are_sent_without_a_copy(wires, kernels):
     a, b = wires
-    made = placed_array(a, 1)
+    made = place_array(a, 1)
     assert a.can_share(made)
     seen = []
     for _ in range(2):
@@ -127,17 +127,17 @@ def test_device_results_are_sent_without_a_copy(wires, kernels):
 
 def test_memory_used_by_either_side_is_not_overwritten(wires, kernels):
     a, b = wires
-    made = placed_array(a, 1)
+    made = place_array(a, 1)
     a.send(made)
     seen = b.receive()
     (segment,) = segments_of(a)
     del made
     assert not kernels.holds_memory(segment.address) and not segment.is_free
-    others = [placed_array(a, value) for value in (2, 3)]
+    others = [place_array(a, value) for value in (2, 3)]
     np.testing.assert_array_equal(seen, LARGE + 1)
     del seen
     assert segment.is_free
-    again = placed_array(a, 4)
+    again = place_array(a, 4)
     assert again.unsafe_buffer_pointer() == segment.address and len(segments_of(a)) == 3
     for value, array in zip((2, 3, 4), (*others, again), strict=True):
         np.testing.assert_array_equal(array, LARGE + np.float32(value))
@@ -225,7 +225,7 @@ def test_other_sizes_and_other_threads_get_other_memory(wires, kernels):
 
 def test_arrays_outlive_their_connection(kernels):
     a, b = pair()
-    made = placed_array(a, 1)
+    made = place_array(a, 1)
     address = made.unsafe_buffer_pointer()
     for wire in (a, b):
         wire.close()
@@ -234,7 +234,7 @@ def test_arrays_outlive_their_connection(kernels):
     np.testing.assert_array_equal(made, LARGE + 1)
     assert address in output_buffers._retained
     del made
-    placed_array(pair()[0], 1)
+    place_array(pair()[0], 1)
     gc.collect()
     assert address not in output_buffers._retained
 

@@ -10,7 +10,7 @@ ROWS = np.random.default_rng(0).normal(size=(19, 3)).astype("float32")
 GOALS = (ROWS.sum(axis=1, keepdims=True) > 0).astype("float32")
 
 
-def mirrored(count):
+def make_strategy(count):
     return tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(count)])
 
 
@@ -60,7 +60,7 @@ def one_device():
 def test_custom_loop_with_uneven_batches_equals_one_device(compiled, one_device):
     weights, losses, mean = one_device
     for count in (2, 4):
-        others, losses_of_many, mean_of_many = train(mirrored(count), compiled)
+        others, losses_of_many, mean_of_many = train(make_strategy(count), compiled)
         assert_close(losses_of_many, losses, rtol=1e-5)
         assert_close(mean_of_many, mean, rtol=1e-5)
         for one, other in zip(weights, others, strict=True):
@@ -68,7 +68,7 @@ def test_custom_loop_with_uneven_batches_equals_one_device(compiled, one_device)
 
 
 def test_replica_without_rows():
-    strategy = mirrored(4)
+    strategy = make_strategy(4)
     dataset = strategy.experimental_distribute_dataset(
         tf.data.Dataset.from_tensor_slices(tf.range(5.0)).batch(5)
     )
@@ -81,7 +81,7 @@ def test_replica_without_rows():
 
 
 def test_replicas_execute_the_same_collectives():
-    strategy = mirrored(2)
+    strategy = make_strategy(2)
     uneven = strategy.experimental_distribute_values_from_function(
         lambda c: tf.constant([[1.0, 2.0], [3.0]][c.replica_id_in_sync_group])
     )
@@ -100,7 +100,7 @@ def test_replicas_execute_the_same_collectives():
 
 
 def test_gradients_flow_through_uneven_replicas():
-    strategy = mirrored(2)
+    strategy = make_strategy(2)
     with strategy.scope():
         w = tf.Variable(2.0)
     uneven = strategy.experimental_distribute_values_from_function(
@@ -113,7 +113,7 @@ def test_gradients_flow_through_uneven_replicas():
 
 
 def test_divergent_collectives_are_refused():
-    strategy = mirrored(2)
+    strategy = make_strategy(2)
     uneven = strategy.experimental_distribute_values_from_function(
         lambda c: tf.constant([[1.0, 2.0], [3.0]][c.replica_id_in_sync_group])
     )

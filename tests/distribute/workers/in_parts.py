@@ -73,7 +73,7 @@ class Kill(tf.keras.callbacks.Callback):
             threading.Timer(self.seconds, end).start() if self.seconds else end()
 
 
-def compiled(kind):
+def make_compiled_model(kind):
     """The model of a kind, with its optimizer."""
     wide = 64 if kind in IN_FEW_BITS else 16
     layers = [LAYERS.Dense(wide, "tanh"), LAYERS.Dense(wide, "relu"), LAYERS.Dense(16)]
@@ -97,7 +97,7 @@ def main(folder, kind, kills):
     if "offload" in options:
         options = {**options, "offload_to": folder}
     with tf.distribute.MeshStrategy(mesh, rules, **options).scope():
-        model = compiled(kind)
+        model = make_compiled_model(kind)
     callbacks = [tf.keras.callbacks.BackupAndRestore(folder / "backup", save_freq=1)]
     start = int(os.environ.get("MESHFLOW_RESTARTS", 0))
     if start < len(kills):

@@ -124,7 +124,7 @@ def custom_loop(strategy, distribute):
     return {"losses": losses, "mean": float(seen.result()), "kernel": model.get_weights()[0]}
 
 
-def whole_dataset(strategy):
+def make_dataset(strategy):
     def distribute(x, y):
         dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
         return strategy.experimental_distribute_dataset(dataset)
@@ -231,7 +231,7 @@ def main(folder):
         "fit_transformer": transformer_results(strategy.scope),
         "fit_many_steps": small_results(strategy.scope, steps=2),
         "fit_dataset": small_results(strategy.scope, as_dataset=True),
-        "loop": custom_loop(strategy, whole_dataset(strategy)),
+        "loop": custom_loop(strategy, make_dataset(strategy)),
         "loop_from_function": custom_loop(strategy, from_function(strategy)),
         "values": values(strategy),
         "off": off(strategy),

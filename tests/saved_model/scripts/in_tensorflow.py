@@ -69,11 +69,11 @@ def check(folder, name):
     made.compile("sgd", "mse")
     found["keras_losses"] = made.fit(given, outputs, epochs=2, verbose=0).history["loss"]
     if os.environ.get("CONVERT"):
-        found["lite"] = _converted(path, inputs)
+        found["lite"] = _run_converted(path, inputs)
     np.savez(f"{path}.tf.npz", **{k: np.asarray(v) for k, v in found.items()})
 
 
-def _converted(path, inputs):
+def _run_converted(path, inputs):
     data = tf.lite.TFLiteConverter.from_saved_model(path).convert()
     interpreter = tf.lite.Interpreter(model_content=data)
     place = interpreter.get_input_details()[0]["index"]

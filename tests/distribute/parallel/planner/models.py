@@ -45,7 +45,7 @@ def tokens(batch, length):
     return tf.TensorSpec([batch, length], "int32"), tf.TensorSpec([batch, length], "int32")
 
 
-def _compiled(inputs, outputs, loss):
+def _make_compiled_model(inputs, outputs, loss):
     model = tf.keras.Model(inputs, outputs)
     model.compile("adam", loss)
     return model
@@ -60,7 +60,7 @@ def _vectors(units, width=256):
     for n in units:
         x = LAYERS.Dense(n, "relu")(x)
     rows = tf.TensorSpec([64, width])
-    return _compiled(inputs, LAYERS.Dense(width)(x), "mse"), (rows, rows)
+    return _make_compiled_model(inputs, LAYERS.Dense(width)(x), "mse"), (rows, rows)
 
 
 def _images(residual):
@@ -72,7 +72,7 @@ def _images(residual):
         x = LAYERS.MaxPool2D()(x + y if residual else y)
     x = LAYERS.Dense(256, "relu")(LAYERS.Flatten()(x))
     batch = tf.TensorSpec([64, 16, 16, 8]), tf.TensorSpec([64], "int32")
-    return _compiled(inputs, LAYERS.Dense(100)(x), _entropy()), batch
+    return _make_compiled_model(inputs, LAYERS.Dense(100)(x), _entropy()), batch
 
 
 def _masks():
@@ -83,14 +83,14 @@ def _masks():
     x = LAYERS.Conv2DTranspose(32, 2, 2, activation="relu")(x)
     x = LAYERS.Conv2D(32, 3, padding="same", activation="relu")(LAYERS.Concatenate()([x, fine]))
     batch = tf.TensorSpec([64, 16, 16, 8]), tf.TensorSpec([64, 16, 16, 1])
-    return _compiled(inputs, LAYERS.Conv2D(1, 1)(x), "mse"), batch
+    return _make_compiled_model(inputs, LAYERS.Conv2D(1, 1)(x), "mse"), batch
 
 
 def _recurrent(layer):
     inputs = tf.keras.Input([16], dtype="int32")
     x = layer(LAYERS.Embedding(512, 128)(inputs))
     batch = tf.TensorSpec([64, 16], "int32"), tf.TensorSpec([64], "int32")
-    return _compiled(inputs, LAYERS.Dense(64)(x), _entropy()), batch
+    return _make_compiled_model(inputs, LAYERS.Dense(64)(x), _entropy()), batch
 
 
 def _llama():
@@ -102,7 +102,9 @@ def _llama():
         y = LAYERS.LayerNormalization(center=False)(x)
         gate = LAYERS.Dense(384, "silu", use_bias=False)(y)
         x = x + LAYERS.Dense(128, use_bias=False)(gate * LAYERS.Dense(384, use_bias=False)(y))
-    return _compiled(inputs, LAYERS.Dense(256, dims="out:vocab")(x), _entropy()), tokens(64, 32)
+    return _make_compiled_model(inputs, LAYERS.Dense(256, dims="out:vocab")(x), _entropy()), tokens(
+        64, 32
+    )
 
 
 def _classifier():
@@ -115,7 +117,7 @@ def _classifier():
         x = LAYERS.LayerNormalization()(x + y)
     x = LAYERS.GlobalAveragePooling1D()(x)
     batch = tf.TensorSpec([64, 32], "int32"), tf.TensorSpec([64], "int32")
-    return _compiled(inputs, LAYERS.Dense(8)(x), _entropy()), batch
+    return _make_compiled_model(inputs, LAYERS.Dense(8)(x), _entropy()), batch
 
 
 def _recommender():
@@ -126,7 +128,7 @@ def _recommender():
     x = LAYERS.Dense(256, "relu")(LAYERS.Concatenate()([user, things]))
     x = LAYERS.Dense(128, "relu")(x)
     ids = [tf.TensorSpec([512, 1], "int32"), tf.TensorSpec([512, 8], "int32")]
-    return _compiled(inputs, LAYERS.Dense(1)(x), "mse"), (ids, tf.TensorSpec([512, 1]))
+    return _make_compiled_model(inputs, LAYERS.Dense(1)(x), "mse"), (ids, tf.TensorSpec([512, 1]))
 
 
 # Functions that return a compiled model and the specs of a batch.
