@@ -106,7 +106,7 @@ for line in sys.stdin:
 
 
 def begun(python, module):
-    """A process that does what it is told on its input."""
+    """A process that executes commands from its input."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
     if module == "tensorflow":
         environment.pop("PYTHONPATH", None)
@@ -123,7 +123,7 @@ def begun(python, module):
 
 
 def asked(process, task, name, path, rows):
-    """What a process answers."""
+    """Return the answer of a process."""
     process.stdin.write(f"{task}\t{name}\t{path}\t{rows}\n")
     process.stdin.flush()
     return json.loads(process.stdout.readline())
@@ -219,7 +219,7 @@ def measured(peer_python, rounds):
             for name in ROWS:
                 for task, rows, title, beside in TASKS:
                     own = lambda p, t, n=name, r=rows: asked(p, t, n, f"{folder}/{n}", r)
-                    # What TensorFlow does instead of the other runtimes is its own call.
+                    # TensorFlow runs its own call instead of the other runtimes.
                     theirs = "call" if task in ("litert", "onnx") else task
                     pairs = [(own(ours, task), own(peer, theirs)) for _ in range(rounds)]
                     a, b = (1e3 * statistics.median(side) for side in zip(*pairs, strict=True))

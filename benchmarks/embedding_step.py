@@ -22,7 +22,7 @@ OPTIMIZERS = ("SGD", "Adagrad", "Adam")
 
 
 def step(library, name):
-    """Prints the median time between two batches of `fit` in this process."""
+    """Print the median time between two batches of `fit` in this process."""
     os.environ.update(TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
     import numpy as np
 

@@ -21,7 +21,7 @@ STEPS, BATCH = 8, 32
 
 
 class Waits:
-    """Adds up how long somebody waits for the elements that a thread makes ahead."""
+    """Add up the time spent waiting for elements that a thread prefetches."""
 
     def __init__(self):
         self.seconds = 0.0

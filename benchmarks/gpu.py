@@ -41,7 +41,7 @@ PEAKS = {
 }
 PARTS = ("doctor", "ceilings", "tests", "gpt2", "cnn", "resnet50", "dlrm", "lstm")
 ALTERNATING = ("gpt2", "resnet50", "dlrm", "lstm")
-# Seconds that a part may take, of which those of the last ones are cut when the minutes run out.
+# Time limits of the parts in seconds; those of the last parts shrink when the minutes run out.
 LIMITS = {"doctor": 45, "ceilings": 45, "tests": 150, "cnn": 170}
 TF32 = "float32 with TF32"
 ITEMS = (TF32, "mixed_float16", "float32", "mixed_bfloat16", "graph rewrite")
@@ -122,7 +122,8 @@ class Failed(Exception):
 
 
 class Worker:
-    """A process that prints results as lines that begin with `@@`; all others are logged, and the last ones kept."""
+    """A process that prints results as lines that begin with `@@`; all others are logged, and the
+    last ones kept."""
 
     def __init__(self, command, environment, log):
         environment = {**environment, "GPU_STARTED": str(time.time()), "PYTHONUNBUFFERED": "1"}
@@ -445,7 +446,7 @@ def alternate(run, name, result):
                     told = f"first step after {ready['first_step_s']:.1f} s"
                     run.tell(f"{name}, {side}: {told}, {ready['compile_s']}")
                     rounds.begin("meshflow", worker, "")
-                    # Kept even if PyTorch takes all of the time.
+                    # Stored even if PyTorch takes all of the time.
                     result["profile"] = worker.order("profile", until - time.time())["profile"]
                     run.write()
             except Failed as failed:
@@ -470,7 +471,7 @@ def prepare(run, name, result, variants, worker, rounds, until):
     result.update(first_step_s={}, errors={})
     for variant in variants:
         try:
-            # The last seconds are for measurements of what is ready.
+            # The last seconds are reserved for measurements of compiled variants.
             answer = worker.order(f"prepare {variant}", until - time.time() - 4)
         except Failed as failed:
             result["errors"][variant] = failed.about
@@ -488,7 +489,7 @@ def prepare(run, name, result, variants, worker, rounds, until):
 
 
 class Rounds:
-    """Rounds in which every way has its turn, of which each one's median counts."""
+    """Measure all variants in alternating rounds; the result is each one's median."""
 
     def __init__(self, run, name, result, until):
         self.run, self.name, self.result, self.until = run, name, result, until
@@ -519,13 +520,13 @@ class Rounds:
             del self.ways[way]
 
     def one(self):
-        """Give every way a turn unless the time is over and all have results."""
+        """Measure every variant once more unless the time is over and all have results."""
         for way in list(self.ways):
             if time.time() < self.until or not self.times[way]:
                 self.turn(way)
 
     def report(self):
-        """Put what was measured into the result."""
+        """Add the measurements to the result."""
         settings = self.run.settings[self.name]
         examples = settings["batch"]
         if self.name in ("gpt2", "lstm"):
@@ -552,7 +553,8 @@ class Rounds:
 
 
 def flops_of(name, s):
-    """Return the floating-point operations of a training step for each token or image; None where memory decides."""
+    """Return the floating-point operations of a training step for each token or image; None if
+    memory is the limit."""
     if name == "gpt2":
         weights = 12 * s["depth"] * s["width"] ** 2 + s["vocabulary"] * s["width"]
         return 6 * weights + 12 * s["depth"] * s["width"] * s["length"]

@@ -15,7 +15,7 @@ import traceback
 
 STARTED = float(os.environ.get("GPU_STARTED", time.time()))
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-# A kept program would hide how long the first step takes.
+# A cached program would hide the time of the first step.
 os.environ.setdefault("MESHFLOW_CACHE_DIR", "")
 
 import models  # noqa: E402
@@ -37,7 +37,8 @@ def failure(error):
 
 
 def memory(kind="peak_bytes_in_use"):
-    """The peak of the device's memory so far in MB, or what is in use; None where the device does not report it."""
+    """Return the peak of the device's memory so far in MB, or its current use; None if the device
+    does not report it."""
     import jax
 
     stats = jax.local_devices()[0].memory_stats() or {}
@@ -46,7 +47,8 @@ def memory(kind="peak_bytes_in_use"):
 
 
 class CompileSeconds:
-    """The seconds that JAX spends on tracing, lowering and compiling, which includes XLA's trials of kernels."""
+    """Return the seconds that JAX spends on tracing, lowering and compiling, including XLA's trials
+    of kernels."""
 
     def __init__(self):
         from jax import monitoring
@@ -156,7 +158,8 @@ def ceilings(settings):
 
 
 def cifar(count, tests):
-    """CIFAR-10 where Keras has kept it, else images of its shape: a pattern for each class under noise."""
+    """Load CIFAR-10 from Keras' folder, or else generate images of its shape: a pattern for each
+    class under noise."""
     kept = pathlib.Path.home() / ".keras" / "datasets" / "cifar-10-batches-py"
     if kept.exists():
         (x, y), (x_test, y_test) = keras.datasets.cifar10.load_data()
@@ -201,7 +204,8 @@ class Epochs(keras.callbacks.Callback):
 
 
 def state(model):
-    """Return what shows whether training overflowed: finite weights, activations before normalization, the loss scale."""
+    """Return values that show whether training overflowed: finite weights, activations before
+    normalization, the loss scale."""
     (normalization,) = (n for n in model.layers if isinstance(n, layers.BatchNormalization))
     scale = getattr(model.optimizer, "dynamic_scale", None)
     scale = getattr(model.optimizer, "loss_scale", None) if scale is None else scale

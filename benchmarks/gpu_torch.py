@@ -208,7 +208,8 @@ class Training:
 
 
 def main(part, settings):
-    """Answer orders: `prepare eager` compiles and warms up, `eager 20` runs as many steps, and the same for `compile`."""
+    """Answer commands: `prepare eager` compiles and warms up, `eager 20` runs 20 steps, and the
+    same for `compile`."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     parts = {"gpt2": gpt2, "resnet50": resnet50, "lstm": lstm, "dlrm": dlrm}[part](settings)

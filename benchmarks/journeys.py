@@ -24,7 +24,7 @@ def cpu_seconds():
 
 
 class Programs(logging.Handler):
-    """Collects the names of the programs that JAX compiles."""
+    """Collect the names of the programs that JAX compiles."""
 
     def __init__(self):
         super().__init__(logging.DEBUG)
@@ -41,7 +41,7 @@ class Programs(logging.Handler):
 
 
 class Calls:
-    """Counts calls of Python functions of a package, by file."""
+    """Count calls of Python functions of a package, by file."""
 
     def __init__(self, folder):
         self._folder = folder

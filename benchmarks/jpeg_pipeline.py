@@ -23,7 +23,7 @@ COUNT, ROUNDS, SIDE, BATCH = 2_000, 3, 128, 32
 
 
 def write_files(folder):
-    """Smooth images with some noise, which compress about as photographs do."""
+    """Generate smooth images with some noise, which compress about as well as photographs."""
     from PIL import Image
 
     rng = np.random.default_rng(0)

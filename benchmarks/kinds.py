@@ -242,7 +242,7 @@ def format_steady(results, columns):
 
 
 def find_median(runs, key):
-    """Return the median of a value over rounds; None where it is absent or a run failed."""
+    """Return the median of a value over rounds; None if it is absent or a run failed."""
     if not runs or any(run.get(key) is None for run in runs):
         return None
     return statistics.median(run[key] for run in runs)

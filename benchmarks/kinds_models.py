@@ -35,7 +35,7 @@ class Task(NamedTuple):
 
 STEPS = 4
 KINDS, CHAINS = {}, {}
-# Kinds that call ops of TensorFlow or have a training step of their own, which Keras 3 on JAX cannot run.
+# Kinds that call ops of TensorFlow or have a custom training step, which Keras 3 on JAX cannot run.
 TENSORFLOW_KINDS = ("dlrm", "vae", "dcgan", "wgan_gp", "graph", "siamese", "experts", "diffusion")
 
 
@@ -158,7 +158,7 @@ def _convolve(tf, x, filters, size, strides=1, activation="relu"):
 
 @kind
 def densenet(tf, tiny):
-    """Dense blocks, in which each layer reads all earlier ones."""
+    """Build dense blocks, in which each layer reads all earlier ones."""
     layers, growth = tf.keras.layers, 4 if tiny else 12
     inputs = tf.keras.Input((32, 32, 3))
     x = layers.Conv2D(2 * growth, 3, padding="same", use_bias=False)(inputs)
@@ -538,7 +538,8 @@ def vae(tf, tiny):
 
 
 def make_gan(tf, generator, critic, latent, penalty=None):
-    """A pair of networks with a training step of their own: with Wasserstein's loss if a penalty's weight is passed."""
+    """Build a pair of networks with a custom training step: with Wasserstein's loss if a penalty's
+    weight is passed."""
 
     class AdversarialPair(tf.keras.Model):
         def __init__(self):
@@ -704,7 +705,7 @@ def siamese(tf, tiny):
 
 @kind
 def experts(tf, tiny):
-    """A mixture of experts, of which each example uses the best two."""
+    """Build a mixture of experts that uses the best two for each example."""
     layers, width, count = tf.keras.layers, 8 if tiny else 64, 4
 
     class Mixture(layers.Layer):
@@ -731,7 +732,8 @@ def experts(tf, tiny):
 
 
 def make_diffusion(tf, network):
-    """A model that learns to tell the noise in images: `network` reads noisy images and the noise's share."""
+    """Build a model that predicts the noise in images: `network` reads noisy images and the noise's
+    share."""
 
     class NoiseModel(tf.keras.Model):
         def __init__(self):

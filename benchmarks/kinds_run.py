@@ -1,4 +1,4 @@
-"""Runs one case of kinds.py in this process: `kinds_run.py LIBRARY CASE SETTINGS`. Prints one JSON object.
+"""Run one case of kinds.py in this process: `kinds_run.py LIBRARY CASE SETTINGS`. Prints one JSON object.
 
 CPU seconds begin after the import of the library and the creation of the data.
 """
@@ -86,7 +86,7 @@ def run_decoding(tf, name, tiny, options, meter):
 
 
 def run_notebook(tf, name, tiny, options, meter):
-    """Run all cells of the notebook, which are small in any case."""
+    """Run all cells of the notebook, which are always small."""
     import kinds_notebook
 
     found, first = {}, meter()
@@ -137,7 +137,7 @@ def run_fit(tf, name, tiny, options, meter):
 
 
 class EpochTimes:
-    """Seconds of epochs, until there are enough that took long enough in sum."""
+    """Return the seconds of epochs, until enough epochs have run for long enough."""
 
     def __init__(self, min_epochs, min_seconds):
         self._min_epochs, self._min_seconds = min_epochs, min_seconds

@@ -1,4 +1,4 @@
-"""Runs one case of kinds.py with PyTorch: `kinds_torch.py "torch"|"torch compile" CASE SETTINGS`. Prints one JSON object.
+"""Run one case of kinds.py with PyTorch: `kinds_torch.py "torch"|"torch compile" CASE SETTINGS`. Prints one JSON object.
 
 The models are those of kinds_models.py with the same sizes, for some of the cases. This module runs in an environment that has
 neither Meshflow nor TensorFlow.

@@ -62,7 +62,8 @@ CASES = [
 
 
 def make_model(blocks, width, heads, hidden, experts, length=LENGTH):
-    """A compiled model like Llama, whose weights are shapes; each head has keys and values of its own."""
+    """Return a compiled model like Llama with weight shapes only; each head has separate keys and
+    values."""
     import meshflow as tf
 
     layers = tf.keras.layers
@@ -175,7 +176,7 @@ def print_compiled(name, devices, fields):
 
 
 def run(*arguments):
-    """Lines of JSON that this program prints in a process of its own."""
+    """Yield the lines of JSON that this program prints in a separate process."""
     done = subprocess.run(
         [sys.executable, __file__, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -192,7 +193,7 @@ def run(*arguments):
 
 
 def list_blocks(fields):
-    """Numbers of blocks of the compiled programs, which the stages of a pipeline divide."""
+    """Return numbers of blocks of the compiled programs, which the stages of a pipeline divide."""
     counts = BLOCKS_OF_EXPERTS if "experts" in fields else BLOCKS
     return [n * fields.get("stage", 1) for n in counts]
 

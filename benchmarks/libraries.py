@@ -1,4 +1,4 @@
-"""Runs the test suites of libraries that were written for TensorFlow, unmodified, with Meshflow or TensorFlow.
+"""Run the test suites of libraries that were written for TensorFlow, unmodified, with Meshflow or TensorFlow.
 
     python benchmarks/libraries.py gpflow larq
     python benchmarks/libraries.py --python TENSORFLOW_PYTHON --out out/libraries-tensorflow.json

@@ -1,4 +1,4 @@
-"""Compiles training steps for hundreds of devices without running them: compile time, bytes and traffic per device.
+"""Compile training steps for hundreds of devices without running them: compile time, bytes and traffic per device.
 
 The models live on one device; their steps are compiled for a mesh of virtual CPU devices with the layouts that a
 LayoutMap would give. Prints a table and appends it to RESULTS.md.
@@ -170,7 +170,8 @@ def two_blocks(width=256, length=8, words=512):
 
 
 def explain_options(sizes, rules, options):
-    """Bytes and memory of a step under some options, in multiples of the weights; None if they are unknown."""
+    """Return bytes and memory of a step under some options, in multiples of the weights; None if
+    they are unknown."""
     tf.keras.backend.clear_session()
     create = tf.experimental.dtensor.create_mesh
     try:

@@ -520,7 +520,7 @@ class Way:
             "ONEDNN_VERBOSE": "none",
             "LD_LIBRARY_PATH": str(library.parent),
         }
-        # The driver of CPUs, which the loader of OpenCL does not find by itself.
+        # The CPU driver, which OpenCL's loader does not find by itself.
         driver = library.parent / "libintelocl.so"
         if driver.exists():
             environment["OCL_ICD_FILENAMES"] = str(driver)
@@ -536,7 +536,7 @@ class Way:
             self.bind_threads(threads)
 
     def bind_threads(self, threads):
-        """Bind the threads that compute, which are the busiest, to different cores."""
+        """Bind the computing threads, which are the busiest, to different cores."""
         for _ in range(100):
             self.ask("product float32 1 1024 1024 1024 0 0")
         used = []
@@ -553,7 +553,7 @@ class Way:
         return self.process.stdout.readline().strip()
 
     def measure(self, line):
-        """Seconds and the name of the implementation, or None."""
+        """Return seconds and the name of the implementation, or None."""
         seconds, _, name = self.ask(line).partition(" ")
         return None if seconds in ("none", "") else (float(seconds), name)
 

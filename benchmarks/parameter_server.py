@@ -28,7 +28,7 @@ SECONDS = 5.0
 
 
 def cases(tf, coordinator, strategy, wanted):
-    """What is measured: for each case its unit and a function that measures it once."""
+    """Return the measurements: for each case its unit and a function that measures it once."""
     with strategy.scope():
         make = tf.keras.optimizers.legacy
         found = {}
@@ -184,7 +184,7 @@ def tensorflow_server():
 
 
 def serve_measurements(name, wanted, durable):
-    """Measures a case for every line that is read, and prints the number."""
+    """Measure a case for every line that is read, and print the number."""
     processes = []
     if name == "tensorflow":
         tf, strategy, processes = tensorflow_strategy()

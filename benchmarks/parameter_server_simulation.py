@@ -93,13 +93,13 @@ class Found:
 
 
 class Station:
-    """What does one thing at a time, in the order of arrival."""
+    """A resource that serves one request at a time, in the order of arrival."""
 
     def __init__(self) -> None:
         self.free, self.worked, self.done = 0.0, 0.0, 0
 
     def serve(self, now: float, seconds: float) -> float:
-        """When something that arrives now and takes some seconds is done."""
+        """Return the time at which a request that arrives now and takes some seconds is done."""
         self.free = max(self.free, now) + seconds
         self.worked += seconds
         self.done += 1
@@ -107,13 +107,14 @@ class Station:
 
 
 def simulate(job: Job, workers: int, costs: Costs, steps: int = 20_000) -> Found:
-    """Runs the workers' events until so many steps are done."""
+    """Run the workers' events until a number of steps is done."""
     draw = random.Random(0)
     coordinator, servers = Station(), [Station() for _ in range(job.servers)]
     share = job.push / job.servers
     way = (costs.exchange + costs.exchange_byte * share) / 2
     work = costs.apply + (costs.row_byte if job.by_rows else costs.apply_byte) * share
-    # Events are (time, order, what, worker, server); in each queue of a server pushes come in order.
+    # Events are (time, order, action, worker, server); in each queue of a server, pushes are in
+    # order.
     order = iter(range(1 << 62))
     events: list[tuple[float, int, str, int, int]] = []
     seen = [[0] * job.servers for _ in range(workers)]
@@ -244,12 +245,12 @@ class Cluster:
         for _ in range(4):
             began = clock()
             self.rate(steps, trains=trains)
-            # `rate` takes steps of its own first.
+            # `rate` runs additional steps first.
             found.append((clock() - began) / (steps + 4 * self.workers))
         return min(found)
 
     def stop(self) -> None:
-        """Ends its processes."""
+        """End its processes."""
         self.strategy.cluster.stop()
 
 
@@ -314,7 +315,7 @@ def validate(costs: Costs, engine: str) -> None:
 
 
 def _processor_seconds(pid: int) -> float:
-    """What a process has computed so far: Linux has a clock for each, by this number."""
+    """Return the processor time of a process, by its clock in Linux."""
     return time.clock_gettime(~pid << 3 | 2)
 
 

@@ -1,4 +1,4 @@
-"""Runs in the peers' environment: the same measurements with Keras 3 (on JAX or TensorFlow) and TensorFlow.
+"""Run in the peers' environment: the same measurements with Keras 3 (on JAX or TensorFlow) and TensorFlow.
 
 Prints one JSON object. `KERAS_BACKEND` chooses the backend.
 """

@@ -31,14 +31,14 @@ BATCH, STEPS = 32, 12
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """Return a free port."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return held.getsockname()[1]
 
 
 class Steps(tf.keras.callbacks.Callback):
-    """Takes the time of each step but the first."""
+    """Return the time of each step but the first."""
 
     def on_epoch_begin(self, epoch, logs=None):
         self.times, self.before = [], None
@@ -85,7 +85,7 @@ def costs(rounds: int) -> list[str]:
 
 
 def served(model, data) -> tuple[float, float]:
-    """As `step_times`, while a server listens that nobody asks."""
+    """Return `step_times` beside an idle server."""
     profiler.server.start(free_port())
     try:
         return step_times(model, data)
@@ -96,7 +96,7 @@ def served(model, data) -> tuple[float, float]:
 
 
 def traced(model, data) -> tuple[float, float]:
-    """As `step_times`, while a trace is taken, which is thrown away."""
+    """Return `step_times` while a trace is recorded, which is discarded."""
     profiler.start(tempfile.gettempdir())
     try:
         return step_times(model, data)

@@ -31,7 +31,7 @@ TRIPS = 50  # of a loop
 
 
 def cases():
-    """The names of what is measured."""
+    """Return the names of the measurements."""
     kernels = [f"{kind} {'x'.join(map(str, sizes))} {dtype}"
         for kind, all_sizes in (("product", PRODUCTS), ("loop", PRODUCTS), ("convolution", CONVOLUTIONS),
                                 ("gradients", CONVOLUTIONS), ("sum", SUMS))
@@ -51,7 +51,7 @@ UNITS = {"ms": 1e3, "us": 1e6}
 
 
 def kernel(name):
-    """A function that runs a case once, and how many times it does what is counted."""
+    """Return a function that runs a case once, and the number of operations in it."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -115,7 +115,7 @@ def program(name):
 
 
 def worker(way):
-    """Measures what it is told, line by line."""
+    """Measure commands from the input, line by line."""
     from meshflow.kernels import sizes
 
     if way in ("team", "former"):

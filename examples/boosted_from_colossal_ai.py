@@ -1,7 +1,9 @@
-"""The plugins of Colossal-AI's Booster said as a mesh, rules and options, for one transformer on eight virtual devices.
+"""Translate the plugins of Colossal-AI's Booster into a mesh, rules and options, for one
+transformer on eight virtual devices.
 
-Run it with `python examples/boosted_from_colossal_ai.py`. Nothing is boosted: model, optimizer and loss stay as they are.
-The losses agree; beside them stands what a device holds between steps and sends in one, by kind.
+Run it with `python examples/boosted_from_colossal_ai.py`. Model, optimizer and loss are not
+wrapped. The losses agree; the table also shows the bytes that a device holds between steps and
+sends in one, by kind.
 """
 
 import contextlib
@@ -14,7 +16,7 @@ from meshflow.experimental import dtensor
 LAYERS = tf.keras.layers
 WIDTH, TOKENS, WORDS, BATCH = 32, 8, 64, 32
 TENSORS = "batch:data, heads:model, hidden:model, vocab:model"
-# What is written there: the mesh, the rules and the options here.
+# Settings of Colossal-AI: the mesh, the rules and the options here.
 CHOICES = {
     "one device": ({}, "", {}),
     "LowLevelZeroPlugin(stage=2)": ({"data": 8}, "batch:data", {"zero": 2}),
@@ -43,7 +45,8 @@ CHOICES = {
 
 
 def make_model():
-    """Knows nothing of devices; layers name their heads, their hidden units and the vocabulary."""
+    """Define a model without reference to devices; layers name their heads, their hidden units and
+    the vocabulary."""
     tokens = tf.keras.Input([TOKENS], dtype="int32")
     x = LAYERS.Embedding(WORDS, WIDTH)(tokens)
     y = LAYERS.LayerNormalization()(x)
@@ -54,7 +57,7 @@ def make_model():
 
 
 def train(sizes, rules, options, tokens):
-    """Trains on a mesh; returns the losses and what a step is."""
+    """Train on a mesh; return the losses and the explanation of a step."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
     scope = contextlib.nullcontext()
@@ -71,7 +74,8 @@ def train(sizes, rules, options, tokens):
 
 
 def main():
-    """Prints the losses, the bytes that a device holds, and those that it sends by each kind of exchange."""
+    """Print the losses, the bytes that a device holds, and those that it sends by each kind of
+    exchange."""
     device = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 8)
     start = np.random.default_rng(0).integers(0, WORDS, (2 * BATCH, 1))

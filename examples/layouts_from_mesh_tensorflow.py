@@ -1,8 +1,9 @@
-"""A script of Mesh-TensorFlow's flags: one model, and `mesh_shape` and `layout` say who computes what, on eight virtual devices.
+"""Use the flags of a Mesh-TensorFlow script: one model, and `mesh_shape` and `layout` determine the
+division of work, on eight virtual devices.
 
-Run it with `python examples/layouts_from_mesh_tensorflow.py`, or with flags of your own:
-`python examples/layouts_from_mesh_tensorflow.py "rows:4;cols:2" "batch:rows;d_ff:cols"`. The losses agree for every
-layout; what differs is which part of a weight a device has, and what the devices send each other.
+Run it with `python examples/layouts_from_mesh_tensorflow.py`, or with other flags: `python
+examples/layouts_from_mesh_tensorflow.py "rows:4;cols:2" "batch:rows;d_ff:cols"`. The losses agree
+for every layout; the layouts differ in the part of a weight on each device, and in the bytes sent.
 """
 
 import sys
@@ -20,13 +21,17 @@ FLAGS = [
     ("all:8", "batch:all"),
     ("all:8", "d_ff:all;vocab:all"),
     ("rows:2;cols:4", "batch:rows;d_ff:cols;vocab:cols"),
-    # Weights that would be whole on all rows are in parts there, too.
+    # Weights that are not divided on rows are divided there, too.
     ("rows:2;cols:4", "batch:rows;d_ff:cols;vocab:cols;d_model:rows"),
 ]
 
 
 def make_model():
-    """Knows nothing of devices. Dense layers call their wider side "hidden", d_ff there, the other "embed", d_model there."""
+    """Define a model without reference to devices.
+
+    Dense layers name their wider side "hidden" (d_ff in Mesh-TensorFlow), the other "embed"
+    (d_model).
+    """
     tokens = tf.keras.Input([LENGTH], dtype="int32")
     x = LAYERS.Embedding(WORDS, D_MODEL, name="embedding")(tokens)
     y = LAYERS.Dense(D_FF, "relu", name="wi")(LAYERS.LayerNormalization()(x))
@@ -36,7 +41,8 @@ def make_model():
 
 
 def train(mesh_shape, layout, tokens):
-    """Trains by the flags; returns the losses, a device's part of three weights, and what a step is."""
+    """Train by the flags; return the losses, a device's part of three weights, and the explanation
+    of a step."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
     with tf.distribute.from_mesh_tensorflow(mesh_shape, layout).scope():
@@ -53,7 +59,7 @@ def train(mesh_shape, layout, tokens):
 
 
 def main():
-    """Prints losses, parts of weights, and the bytes of each kind of exchange."""
+    """Print losses, parts of weights, and the bytes of each kind of exchange."""
     device = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 8)
     start = np.random.default_rng(0).integers(0, WORDS, (2 * BATCH, 1))

@@ -1,7 +1,8 @@
-"""One model, four meshes: data, model and spatial parallelism by layouts alone, on eight virtual devices.
+"""Train one model on four meshes: data, model and spatial parallelism by layouts, on eight virtual
+devices.
 
-Run it with `python examples/one_model_many_meshes.py`. The losses agree up to rounding; what differs is what each device
-holds and what the devices send each other.
+Run it with `python examples/one_model_many_meshes.py`. The losses agree up to rounding; the meshes
+differ in the values that each device holds and the bytes sent.
 """
 
 import numpy as np
@@ -21,7 +22,7 @@ BATCH = 16
 
 
 def make_model():
-    """Knows nothing of devices."""
+    """Define a model without reference to devices."""
     layers = tf.keras.layers
     return tf.keras.Sequential(
         [
@@ -36,7 +37,7 @@ def make_model():
 
 
 def train(sizes, images, labels):
-    """Trains on a mesh; returns the model and its losses."""
+    """Train on a mesh; return the model and its losses."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
     count = int(np.prod(list(sizes.values())))

@@ -12,7 +12,7 @@ LAYERS = tf.keras.layers
 
 
 class Block(LAYERS.Layer):
-    """Attention to what came before, and two products."""
+    """Build causal attention, and two products."""
 
     def __init__(self, width, heads, **kwargs):
         super().__init__(**kwargs)
@@ -27,7 +27,7 @@ class Block(LAYERS.Layer):
 
 
 def make_model(layers, width, heads, tokens, words):
-    """Knows nothing of devices."""
+    """Define a model without reference to devices."""
     inputs = tf.keras.Input([tokens], dtype="int32")
     x = LAYERS.Embedding(words, width)(inputs)
     for _ in range(layers):
@@ -52,7 +52,8 @@ def plan_large():
 
 
 def main():
-    """Prints two plans of the large model, then one of a small model, which is trained by it."""
+    """Print two plans of the large model, then one of a small model, and train the small model by
+    it."""
     device = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 8)
     plan_large()

@@ -13,7 +13,7 @@ HEADINGS = ("precision", "seconds per epoch", "ms per step", "images/s", "accura
 
 @dataclass
 class Row:
-    """What was measured in one precision."""
+    """Store the measurements of one precision."""
 
     precision: str
     seconds_per_epoch: float
@@ -35,7 +35,7 @@ class Row:
 
 
 def print_table(rows: list[Row]) -> None:
-    """Prints the table, with rich where it is installed."""
+    """Print the table, with rich where it is installed."""
     cells = [row.cells(rows[0]) for row in rows]
     try:
         from rich.console import Console
@@ -51,7 +51,7 @@ def print_table(rows: list[Row]) -> None:
 
 
 def write_report(rows: list[Row], dataset: str, folder: Path) -> list[Path]:
-    """Writes the plot and the page; returns their paths."""
+    """Write the plot and the page; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     plot = folder / "training.png"
     draw(rows, dataset, plot)

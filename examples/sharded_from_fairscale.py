@@ -1,7 +1,9 @@
-"""What a script of FairScale wraps, said as options: OSS, ShardedDDP, FSDP, checkpoint_wrapper, Pipe, AdaScale, on eight virtual devices.
+"""Translate the wrappers of a FairScale script into options: OSS, ShardedDDP, FSDP,
+checkpoint_wrapper, Pipe, AdaScale, on eight virtual devices.
 
-Run it with `python examples/sharded_from_fairscale.py`. The model stays bare: nothing is wrapped, and the losses are
-those of one device; what a device holds between steps and sends in one is beside them.
+Run it with `python examples/sharded_from_fairscale.py`. The model is not wrapped, and the losses
+equal those of one device; the table also shows the bytes that a device holds between steps and
+sends in one.
 """
 
 import contextlib
@@ -14,7 +16,7 @@ from meshflow.experimental import dtensor
 LAYERS = tf.keras.layers
 WIDTH, BATCH = 64, 64
 PIPE = tf.distribute.Pipeline("stage", "gpipe", balance=[3, 3])
-# What is written there: the mesh and the options here.
+# Settings of FairScale: the mesh and the options here.
 CHOICES = {
     "one device": ({}, {}),
     "DistributedDataParallel(model)": ({"data": 8}, {}),
@@ -31,7 +33,7 @@ CHOICES = {
 
 
 class Block(LAYERS.Layer):
-    """Two products beside what they are given."""
+    """Add two products to the input."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -42,7 +44,7 @@ class Block(LAYERS.Layer):
 
 
 def train(sizes, options, optimizer):
-    """Trains on made-up data; returns the history and what a step is."""
+    """Train on synthetic data; return the history and the explanation of a step."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
     rng = np.random.default_rng(0)
@@ -64,7 +66,7 @@ def train(sizes, options, optimizer):
 
 
 def main():
-    """Prints a line for each choice, then how AdaScale's gain grows with the batch's devices."""
+    """Print a line for each choice, then how AdaScale's gain grows with the batch's devices."""
     device = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 8)
     print(f"{'':<42}{'losses':<18}{'held':>9}{'sent':>9}")

@@ -1,8 +1,10 @@
-"""Goes on with a model that TensorFlow trained and saved: fine-tunes it, serves it, and runs it in LiteRT with a profile.
+"""Continue with a model that TensorFlow trained and saved: fine-tune it, serve it, and run it in
+LiteRT with a profile.
 
-The model, in `digits_from_tensorflow.tar.xz`, knows handwritten digits in white on black. Here it learns them in black
-on white, with the optimizer's state that was saved with it. It needs the extras keras, export, records, serving, cli,
-lite and demo; what is not installed is left out and said.
+The model, in `digits_from_tensorflow.tar.xz`, recognizes handwritten digits in white on black. Here
+it learns digits in black on white, starting with the saved state of its optimizer. The example
+needs the extras keras, export, records, serving, cli, lite and demo; steps whose packages are
+missing are skipped with a message.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def load_images() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.n
 
 
 def served(folder: Path, images: np.ndarray) -> np.ndarray:
-    """What a server of the saved model answers over HTTP."""
+    """Return the answer of a server of the saved model over HTTP."""
     command = [
         sys.executable,
         "-m",
@@ -69,14 +71,14 @@ def served(folder: Path, images: np.ndarray) -> np.ndarray:
 
 
 def in_litert(path: Path, images: np.ndarray) -> np.ndarray:
-    """What LiteRT computes."""
+    """Return the predictions of LiteRT."""
     run = tf.lite.Interpreter(model_path=str(path)).get_signature_runner()
     (name,) = run.get_input_details()
     return next(iter(run(**{name: images}).values()))
 
 
 def has(*packages: str) -> bool:
-    """Whether packages are installed; says which are not."""
+    """Return whether packages are installed; print the missing ones."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         print(f"left out, as {', '.join(missing)} is not installed")
@@ -84,11 +86,11 @@ def has(*packages: str) -> bool:
 
 
 def run(folder: Path, epochs: int) -> dict[str, Any]:
-    """The whole way; what was found on it.
+    """Run all steps; return their results.
 
     Args:
-      folder: where files go.
-      epochs: how often the model sees the new images.
+        folder: folder for files.
+        epochs: number of epochs on the new images.
     """
     (images, labels), (test_images, test_labels) = load_images()
     model, found = load_model(folder), {}
@@ -114,7 +116,7 @@ def run(folder: Path, epochs: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Reads the command line, runs, prints."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, help="where files stay; default a temporary folder")
     parser.add_argument("--epochs", type=int, default=10)

@@ -1,4 +1,4 @@
-"""Trains the CIFAR-10 CNN of the mixed-precision article on real images, in float32 and in mixed precision.
+"""Train the CIFAR-10 CNN of the mixed-precision article on real images, in float32 and in mixed precision.
 
 The default is a narrower copy of the network on the handwritten digits that ship with scikit-learn;
 `--full` is the network at full width (9,123,978 parameters).
@@ -71,7 +71,7 @@ class StepTimes(tf.keras.callbacks.Callback):
 
 
 def train(precision: str, data, options: argparse.Namespace) -> Row:
-    """Trains in one precision and measures."""
+    """Train in one precision and measure."""
     tf.keras.utils.set_random_seed(options.seed)
     tf.keras.mixed_precision.set_global_policy(precision)
     (x, y), test = data
@@ -93,7 +93,7 @@ def train(precision: str, data, options: argparse.Namespace) -> Row:
         validation_data=test,
         callbacks=[times],
     )
-    # The first epoch compiles; the others tell the speed.
+    # The first epoch includes compilation, so the speed is that of the others.
     seconds = float(np.median(times.seconds[1:] or times.seconds))
     return Row(
         precision,

@@ -1,7 +1,8 @@
-"""A language model with experts and split sequences on eight virtual devices: what is sent for the same losses.
+"""Train a language model with experts and split sequences on eight virtual devices; compare the
+bytes sent for equal losses.
 
-Run it with `python examples/train_experts.py`. Tokens travel to their experts; weights of experts stay where they are. Only
-gradients in 8 bits change the losses.
+Run it with `python examples/train_experts.py`. Tokens are sent to their experts; weights of experts
+are not sent. Only gradients in 8 bits change the losses.
 """
 
 import contextlib
@@ -26,7 +27,8 @@ CHOICES = {
 
 
 def make_model():
-    """Knows nothing of devices; groups of tokens make experts' capacity the same on every mesh."""
+    """Define a model without reference to devices; groups of tokens make the experts' capacity
+    equal on every mesh."""
     tokens = tf.keras.Input([TOKENS], dtype="int32")
     x = LAYERS.Embedding(WORDS, WIDTH)(tokens)
     y = LAYERS.LayerNormalization()(x)
@@ -37,7 +39,7 @@ def make_model():
 
 
 def train(sizes, rules, options, tokens):
-    """Trains on a mesh; returns the history and what a step sends."""
+    """Train on a mesh; return the history and the bytes that a step sends."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
     scope = contextlib.nullcontext()
@@ -54,7 +56,7 @@ def train(sizes, rules, options, tokens):
 
 
 def main():
-    """Prints the losses, how many choices found no room, and the bytes of each kind of exchange."""
+    """Print the losses, the number of dropped tokens, and the bytes of each kind of exchange."""
     device = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 8)
     start = np.random.default_rng(0).integers(0, WORDS, (96, 1))

@@ -1,6 +1,8 @@
-"""One language model, the choices of a `MeshStrategy`: what eight devices send and hold, on virtual devices.
+"""Train one language model with options of `MeshStrategy`; compare the bytes that eight virtual
+devices send and hold.
 
-Run it with `python examples/train_in_parts.py`. The losses agree; what differs is where states, gradients and weights lie.
+Run it with `python examples/train_in_parts.py`. The losses agree; the options differ in the
+location of states, gradients and weights.
 """
 
 import numpy as np
@@ -23,7 +25,7 @@ CHOICES = {
 
 
 class Block(LAYERS.Layer):
-    """Attention to what came before, and two products."""
+    """Build causal attention, and two products."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -38,7 +40,7 @@ class Block(LAYERS.Layer):
 
 
 def make_model():
-    """Knows nothing of devices."""
+    """Define a model without reference to devices."""
     tokens = tf.keras.Input([TOKENS], dtype="int32")
     x = LAYERS.Embedding(WORDS, WIDTH)(tokens)
     x = Block()(x)
@@ -46,7 +48,7 @@ def make_model():
 
 
 def train(sizes, rules, options, tokens):
-    """Trains on a mesh; returns the losses and what a step sends and holds."""
+    """Train on a mesh; return the losses, and the bytes that a step sends and holds."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
     mesh = dtensor.create_mesh(sizes, devices=[f"CPU:{i}" for i in range(8)])
@@ -60,7 +62,7 @@ def train(sizes, rules, options, tokens):
 
 
 def main():
-    """Prints the losses and the table."""
+    """Print the losses and the table."""
     device = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 8)
     start = np.random.default_rng(0).integers(0, WORDS, (96, 1))

@@ -1,6 +1,8 @@
-"""One language model cut into stages, by several schedules: losses, bubbles and bytes, on eight virtual devices.
+"""Train one language model in pipeline stages, by several schedules; compare losses, bubbles and
+bytes, on eight virtual devices.
 
-Run it with `python examples/train_in_stages.py`. The losses agree; what differs is who waits, and what is kept and sent.
+Run it with `python examples/train_in_stages.py`. The losses agree; the schedules differ in idle
+time, and in the bytes stored and sent.
 """
 
 import numpy as np
@@ -20,7 +22,7 @@ CHOICES = {
 
 
 class Words(LAYERS.Layer):
-    """Scores of words by the embedding's own weights, which the first stage has, too."""
+    """Compute scores of words by the embedding's weights, which the first stage also uses."""
 
     def __init__(self, embedding, **kwargs):
         super().__init__(**kwargs)
@@ -31,7 +33,7 @@ class Words(LAYERS.Layer):
 
 
 def make_model():
-    """Knows nothing of devices."""
+    """Define a model without reference to devices."""
     tokens = tf.keras.Input([TOKENS], dtype="int32")
     embedding = LAYERS.Embedding(WORDS, WIDTH)
     x = embedding(tokens)
@@ -44,7 +46,7 @@ def make_model():
 
 
 def train(sizes, pipeline, tokens):
-    """Trains on a mesh; returns the losses and what a step is."""
+    """Train on a mesh; return the losses and the explanation of a step."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
     mesh = dtensor.create_mesh(sizes, devices=[f"CPU:{i}" for i in range(8)])
@@ -62,7 +64,7 @@ def train(sizes, pipeline, tokens):
 
 
 def main():
-    """Prints the losses, and the stages of the first pipeline."""
+    """Print the losses, and the stages of the first pipeline."""
     device = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 8)
     start = np.random.default_rng(0).integers(0, WORDS, (64, 1))

@@ -1,4 +1,4 @@
-"""Trains on parameter servers: workers compute, servers update, and nobody waits for anybody.
+"""Train on parameter servers: workers compute, servers update, and no process waits for another.
 
     python examples/train_on_parameter_servers.py                        # servers and workers on Ray, on this machine
     python examples/train_on_parameter_servers.py --engine threads       # in this process
@@ -40,7 +40,7 @@ def images() -> tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
 
 
 def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """The batches of one worker: all images, in an order of its own, again and again."""
+    """Yield the batches of one worker: all images, shuffled separately, repeatedly."""
     (x, y), _ = images()
     data = tf.data.Dataset.from_tensor_slices((x.astype("float32"), y))
     data = data.shuffle(2000, seed=context.input_pipeline_id).repeat()

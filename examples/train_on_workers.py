@@ -1,4 +1,4 @@
-"""Trains on several workers, and goes on where it was when one of them dies.
+"""Train on several workers, and resume after one of them dies.
 
     meshflow launch --workers 2 --devices-per-worker 2 --max-restarts 3 examples/train_on_workers.py
 
@@ -32,7 +32,7 @@ def build_model() -> tf.keras.Sequential:
 
 
 class Slower(tf.keras.callbacks.Callback):
-    """Leaves time to kill something."""
+    """Leave time to kill something."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def main() -> None:
     callbacks = [tf.keras.callbacks.BackupAndRestore(options.backup, save_freq=5)]
     if options.pause:
         callbacks.append(Slower(options.pause))
-    # Batches of all workers together; each takes its own rows.
+    # Size of the global batch; each worker takes its rows.
     model.fit(
         x,
         y,

@@ -1,7 +1,9 @@
-"""A DeepSpeed configuration takes a Keras model over: ZeRO-3, states and activations in files, on eight virtual devices.
+"""Train a Keras model by a DeepSpeed configuration: ZeRO-3, states and activations in files, on
+eight virtual devices.
 
-Run it with `python examples/zero_from_deepspeed.py`. The losses are those of one device; what the devices hold between
-steps is an eighth of the weights, and the optimizer's slots and the layers' activations are on the disk.
+Run it with `python examples/zero_from_deepspeed.py`. The losses equal those of one device; each
+device holds an eighth of the weights between steps, and the optimizer's slots and the layers'
+activations are on disk.
 """
 
 import json
@@ -39,7 +41,7 @@ def configuration(folder):
 
 
 class Block(LAYERS.Layer):
-    """Two products beside what they are given; what a layer computes again is all inside of it."""
+    """Add two products to the input; the layer is recomputed as a whole."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -51,7 +53,7 @@ class Block(LAYERS.Layer):
 
 
 def train(strategy, optimizer, batch_size):
-    """Trains on made-up data; returns the model, its losses and a batch."""
+    """Train on synthetic data; return the model, its losses and a batch."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
     rng = np.random.default_rng(0)
@@ -70,7 +72,7 @@ def show(name, found):
 
 
 def main():
-    """Prints what the configuration became, the losses, and what lies where."""
+    """Print the translated configuration, the losses, and the location of values."""
     device = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 8)
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +94,7 @@ def main():
             f"  slots written to files {slots.written_bytes:,}, read {slots.read_bytes:,} bytes\n"
         )
 
-        # What no configuration of DeepSpeed says: activations in files as well.
+        # An option without an equivalent in DeepSpeed: activations in files, too.
         strategy = tf.distribute.MeshStrategy(
             settings.strategy.mesh,
             "batch:data",

@@ -78,7 +78,7 @@ def find_forbidden_skips(skips):
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
-    """Fails a run of CI that skipped too much."""
+    """Fail a run of CI that skipped too much."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     # Workers of xdist report to the process that prints.
     if hasattr(session.config, "workerinput") or not (IS_CI and installation.has_onednn()):

@@ -40,7 +40,7 @@ for line in sys.stdin:
 
 @functools.cache
 def _parent():
-    """Ends with this process."""
+    """End with this process."""
     return subprocess.Popen(
         [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

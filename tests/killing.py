@@ -137,7 +137,7 @@ class Nursery:
         return True
 
     def close(self):
-        """Leaves the process to other programs, if it waits for them."""
+        """Leave the process to other programs, if it waits for them."""
         if self._writing:
             _process.cache_clear()
             self._process.kill()

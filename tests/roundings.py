@@ -92,7 +92,7 @@ def _limits(run, args, dtype):
 
 
 def assert_as_near_as_rounding_allows(found, wanted, limits, **kwargs):
-    """Checks the leaves of a result against those of the program in float32, each by its limit of `allowed`."""
+    """Check the leaves of a result against those of the program in float32, each by its limit of `allowed`."""
     found, wanted = jax.tree.leaves(found), jax.tree.leaves(wanted)
     assert limits is not None, (
         "a decision of the program depends on the rounding: take other numbers"

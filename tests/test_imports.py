@@ -1,4 +1,4 @@
-"""Imports lead from higher to lower layers of docs/architecture.md, without cycles."""
+"""Import lead from higher to lower layers of docs/architecture.md, without cycles."""
 
 import importlib.util
 import sys

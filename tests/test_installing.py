@@ -85,7 +85,7 @@ class Environment:
         self.installer = pip if installer == "pip" else uv
 
     def install(self, *arguments, **environment):
-        """Runs the installer."""
+        """Run the installer."""
         return run(*self.installer, *arguments, folder=self.folder.parent, **environment)
 
     def borrow(self):

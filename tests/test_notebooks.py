@@ -13,7 +13,7 @@ NAME = "<i>&"
 
 
 class Reader(html.parser.HTMLParser):
-    """Collects the text of cells, and fails for tags that are not closed."""
+    """Collect the text of cells, and fails for tags that are not closed."""
 
     def __init__(self, text):
         super().__init__()

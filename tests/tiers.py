@@ -142,7 +142,7 @@ def _forget_programs(keep):
 
 
 class Freeing:
-    """Frees compiled programs after a test that leaves the process grown."""
+    """Free compiled programs after a test that leaves the process grown."""
 
     def __init__(self):
         self.limit = GROWN
@@ -220,7 +220,7 @@ def processor_seconds():
 
 
 class Report:
-    """Adds up seconds by area and by file, and asks workers for their peak memory."""
+    """Add up seconds by area and by file, and asks workers for their peak memory."""
 
     def __init__(self, config, growth):
         self.growth = growth

@@ -252,7 +252,7 @@ def workers_of(launcher):
 
 
 def kill_a_worker(found, launcher, wait):
-    """Kills one of the first two workers from outside, some time after both were started."""
+    """Kill one of the first two workers from outside, some time after both were started."""
     while len(workers := workers_of(launcher)) < 2:
         time.sleep(0.01)
     time.sleep(wait)
@@ -281,7 +281,7 @@ def test_faults_leave_no_trace_in_the_weights(undisturbed, tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_kills_at_random_moments(undisturbed, tmp_path):
-    """Kills from outside, of any worker, while it starts, joins, trains or saves."""
+    """Kill from outside, of any worker, while it starts, joins, trains or saves."""
     left = KILLS
     choice = random.Random(0)
     expected, _ = undisturbed

@@ -15,7 +15,7 @@ D = tf.data.Dataset
 
 
 class Planted:
-    """Runs a command when it is unpickled."""
+    """Run a command when it is unpickled."""
 
     def __init__(self, path):
         self._path = path

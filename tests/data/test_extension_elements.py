@@ -28,7 +28,7 @@ class Single(tf.experimental.ExtensionType):
 
 
 class HalfEncoder(tf.experimental.ExtensionTypeBatchEncoder):
-    """Encodes numbers as doubles."""
+    """Encode numbers as doubles."""
 
     def encode(self, spec, value, minimum_rank=0):
         return [value.x * 2.0]

@@ -1,4 +1,4 @@
-"""Starts the workers of a job as real processes."""
+"""Start the workers of a job as real processes."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def environment(devices=2, **extra):
 
 
 def start(script, *args, task=None, addresses=(), devices=2, **extra):
-    """Starts a script as one worker of a cluster."""
+    """Start a script as one worker of a cluster."""
     if task is not None:
         cluster = {"worker": list(addresses)}
         config = {"cluster": cluster, "task": {"type": "worker", "index": task}}

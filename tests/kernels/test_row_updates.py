@@ -1,4 +1,4 @@
-"""Updates of rows by the kernel are those of the optimizers' own rules, as XLA computes them."""
+"""Test that the kernel's row updates equal the optimizers' rules, computed by XLA."""
 
 import jax
 import jax.numpy as jnp

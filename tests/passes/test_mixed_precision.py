@@ -51,7 +51,7 @@ def casts(eqns):
 
 
 def assert_near(fn, *args, dtype="bfloat16", limits=None):
-    """Checks values, dtypes and that no float32 product is left; returns the equations."""
+    """Check values, dtypes and that no float32 product is left; return the equations."""
     expected = jax.jit(fn)(*args)
     actual = jax.jit(passes.mixed_precision(fn, dtype))(*args)
     limits = limits or roundings.allowed(fn, *args, dtype=dtype)

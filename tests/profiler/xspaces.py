@@ -145,7 +145,7 @@ def closures(workers=3, steps=12, slow=0, cause="none", delay=10.0, seed=0, thre
 
 
 def write(folder, traces, **descriptions):
-    """Writes traces as a profile in a log folder; the profile's folder."""
+    """Write traces as a profile in a log folder; return the profile's folder."""
     import json
 
     place = folder / "plugins" / "profile" / "2026_01_02_03_04_05"

@@ -42,7 +42,7 @@ def program(tf):
 
 
 def write(tf, model, folder, kind, form):
-    """Writes a model's file of a format."""
+    """Write a model's file of a format."""
     path = place(folder, kind, form)
     if form == "checkpoint":
         tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(path)

@@ -60,7 +60,7 @@ CASES = [
 
 
 def make_files(folder):
-    """Writes the images and texts."""
+    """Write the images and texts."""
     from PIL import Image
 
     random = np.random.default_rng(0)

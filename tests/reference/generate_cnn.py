@@ -1,4 +1,4 @@
-"""Trains a small CNN in tf-keras from fixed weights and stores weights, data and losses.
+"""Train a small CNN in tf-keras from fixed weights and store weights, data and losses.
 
 Run in the peers' environment: `TF_USE_LEGACY_KERAS=1 .venv-peers/bin/python tests/reference/generate_cnn.py`.
 """

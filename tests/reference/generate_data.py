@@ -1,4 +1,4 @@
-"""Writes data.json: elements and specs of the pipelines in data_expressions.py, by TensorFlow.
+"""Write data.json: elements and specs of the pipelines in data_expressions.py, by TensorFlow.
 
 Run with the peers' Python from this folder: `python generate_data.py`.
 """

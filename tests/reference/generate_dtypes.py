@@ -1,4 +1,4 @@
-"""Evaluates dtype_cases.py in TensorFlow; run in the peers' environment."""
+"""Evaluate dtype_cases.py in TensorFlow; run in the peers' environment."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Evaluates expressions.py in TensorFlow; run in the peers' environment."""
+"""Evaluate expressions.py in TensorFlow; run in the peers' environment."""
 
 import os
 from pathlib import Path

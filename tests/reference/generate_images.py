@@ -1,4 +1,4 @@
-"""Encodes small images, and decodes them in TensorFlow; run in the peers' environment."""
+"""Encode small images, and decode them in TensorFlow; run in the peers' environment."""
 
 import os
 import struct

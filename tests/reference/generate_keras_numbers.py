@@ -1,4 +1,4 @@
-"""Evaluates keras_expressions.py in tf-keras; run in the peers' environment."""
+"""Evaluate keras_expressions.py in tf-keras; run in the peers' environment."""
 
 import os
 from pathlib import Path

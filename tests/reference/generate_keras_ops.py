@@ -1,4 +1,4 @@
-"""Evaluates keras_ops_cases.py in Keras 3 on TensorFlow; run in the peers' environment."""
+"""Evaluate keras_ops_cases.py in Keras 3 on TensorFlow; run in the peers' environment."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs layer_cases.py in tf-keras; run in the peers' environment."""
+"""Run layer_cases.py in tf-keras; run in the peers' environment."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Evaluates namespace_expressions.py and more_expressions.py in TensorFlow; run in the peers' environment."""
+"""Evaluate namespace_expressions.py and more_expressions.py in TensorFlow; run in the peers' environment."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Evaluates numpy_expressions.py in TensorFlow; run in the peers' environment."""
+"""Evaluate numpy_expressions.py in TensorFlow; run in the peers' environment."""
 
 import json
 import os

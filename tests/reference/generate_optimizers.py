@@ -1,4 +1,4 @@
-"""Writes optimizers.npz: variables after each of several steps of TensorFlow's optimizers.
+"""Write optimizers.npz: variables after each of several steps of TensorFlow's optimizers.
 
 Keys are `<case>` (dense gradients) and `<case>/sparse` (IndexedSlices with repeated rows); the cases
 and their arguments are in the JSON text under `cases`, so that the test builds the same optimizers.

@@ -1,4 +1,4 @@
-"""Writes pipelines.json: random pipelines of tf.data, with their elements by TensorFlow, and the error at the end.
+"""Write pipelines.json: random pipelines of tf.data, with their elements by TensorFlow, and the error at the end.
 
 Run with the peers' Python from this folder: `python generate_pipelines.py`.
 """

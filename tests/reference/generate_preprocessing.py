@@ -1,4 +1,4 @@
-"""Runs preprocessing_cases.py in tf-keras; run in the peers' environment."""
+"""Run preprocessing_cases.py in tf-keras; run in the peers' environment."""
 
 import json
 import os

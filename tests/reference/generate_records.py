@@ -1,4 +1,4 @@
-"""Writes records.json: record files, serialized examples and tensors that TensorFlow wrote.
+"""Write records.json: record files, serialized examples and tensors that TensorFlow wrote.
 
 Run with the peers' Python from this folder: `python generate_records.py`.
 """

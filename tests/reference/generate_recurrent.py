@@ -1,4 +1,4 @@
-"""Runs recurrent_cases.py in tf-keras; run in the peers' environment."""
+"""Run recurrent_cases.py in tf-keras; run in the peers' environment."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Saves functions and models of composite tensors with TensorFlow, with results, into `saved_composites.tar.xz`.
+"""Save functions and models of composite tensors with TensorFlow, with results, into `saved_composites.tar.xz`.
 
 Run in the peers' environment: `TF_USE_LEGACY_KERAS=1 .venv-peers/bin/python tests/reference/generate_saved_composites.py`.
 """

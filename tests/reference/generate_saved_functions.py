@@ -1,4 +1,4 @@
-"""Saves functions of many ops with TensorFlow, with inputs and outputs, into `saved_functions.tar.xz`.
+"""Save functions of many ops with TensorFlow, with inputs and outputs, into `saved_functions.tar.xz`.
 
 Run in the peers' environment: `.venv-peers/bin/python tests/reference/generate_saved_functions.py`.
 """

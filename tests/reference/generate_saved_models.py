@@ -1,4 +1,4 @@
-"""Saves small models with TensorFlow and tf-keras, with inputs and outputs, into `saved_models.tar.xz`.
+"""Save small models with TensorFlow and tf-keras, with inputs and outputs, into `saved_models.tar.xz`.
 
 Run in the peers' environment: `TF_USE_LEGACY_KERAS=1 .venv-peers/bin/python tests/reference/generate_saved_models.py`.
 """

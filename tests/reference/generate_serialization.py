@@ -1,4 +1,4 @@
-"""Writes the serialized forms of serialization_cases.py by tf-keras; run in the peers' environment."""
+"""Write the serialized forms of serialization_cases.py by tf-keras; run in the peers' environment."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Writes shards.json: how TensorFlow divides datasets between workers.
+"""Write shards.json: how TensorFlow divides datasets between workers.
 
 Run with the peers' Python from this folder: `python generate_shards.py`.
 """

@@ -24,7 +24,7 @@ WORKERS = (2, 3)
 
 
 def make_files():
-    """Writes the files into the current folder; their names."""
+    """Write the files into the current folder; their names."""
     names = []
     for number in range(4):
         names.append(f"{number}.txt")

@@ -1,4 +1,4 @@
-"""Checks in functions of TensorFlow's SavedModels: Assert, CheckNumerics and EnsureShape."""
+"""Check in functions of TensorFlow's SavedModels: Assert, CheckNumerics and EnsureShape."""
 
 import tarfile
 from pathlib import Path

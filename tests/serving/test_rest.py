@@ -114,7 +114,7 @@ class Client:
 
 
 def talk(conversation, *args, **kwargs):
-    """Runs a conversation with an application of these arguments."""
+    """Run a conversation with an application of these arguments."""
 
     async def run():
         app = application(*args, **kwargs)

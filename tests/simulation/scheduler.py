@@ -31,7 +31,7 @@ PREEMPTION = 0.15
 
 
 class Killed(greenlet.GreenletExit):
-    """Ends a thread of a process that has been killed."""
+    """End a thread of a process that has been killed."""
 
 
 class SimulationFailure(AssertionError):

@@ -21,7 +21,7 @@ VARIABLES = ("x", "y", "z")
 
 
 class Writer:
-    """Writes one random function of three integers.
+    """Write one random function of three integers.
 
     Loops are bounded, arithmetic stays small, and every variable is set at the start, so the
     function is valid for plain integers and for tensors. `R` is `range` or `tf.range`.

@@ -19,7 +19,7 @@ def as_dict(spec):
 
 @pytest.fixture
 def slurm(monkeypatch):
-    """Sets Slurm's variables: task 3 of 5 on four nodes."""
+    """Set Slurm's variables: task 3 of 5 on four nodes."""
 
     def configure(**variables):
         found = {

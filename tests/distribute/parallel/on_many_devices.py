@@ -1,4 +1,4 @@
-"""Compiles a training step for more devices than there are; run by test_proofs.py with their number.
+"""Compile a training step for more devices than there are; run by test_proofs.py with their number.
 
 Prints a line of JSON for each choice: its name, seconds of the processor until the step is explained, and bytes sent by kind.
 """

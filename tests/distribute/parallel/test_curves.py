@@ -76,7 +76,7 @@ def transformer():
 
 
 class Watched(LAYERS.Layer):
-    """Adds a loss and a metric."""
+    """Add a loss and a metric."""
 
     def call(self, x):
         self.add_loss(0.1 * tf.reduce_mean(x * x))

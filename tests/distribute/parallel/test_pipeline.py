@@ -58,7 +58,7 @@ def small():
 
 
 def rich():
-    """Skips over stages, of integers too, tied weights, masks, penalties, a nested model, two outputs."""
+    """Skip over stages, of integers too, tied weights, masks, penalties, a nested model, two outputs."""
     tokens = tf.keras.Input([LENGTH], dtype="int32")
     known = layers.Lambda(lambda t: tf.gather(tf.range(WORDS), t))(tokens)
     embedding = layers.Embedding(WORDS, 8, mask_zero=True)

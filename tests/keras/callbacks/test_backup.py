@@ -16,7 +16,7 @@ class Killed(Exception):
 
 
 class Kill(tf.keras.callbacks.Callback):
-    """Ends training after some batches, counted over all epochs."""
+    """End training after some batches, counted over all epochs."""
 
     def __init__(self, after):
         super().__init__()

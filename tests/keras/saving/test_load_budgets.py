@@ -26,7 +26,7 @@ def make_model():
 
 @pytest.fixture(autouse=True)
 def limited_memory(monkeypatch):
-    """Loads may allocate 32 MB, and this process may grow by at most 300 MB."""
+    """Limit a load to 32 MB, and the growth of this process to 300 MB."""
     monkeypatch.setenv(UNPACKED_VARIABLE, str(32 << 20))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield

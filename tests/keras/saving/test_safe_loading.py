@@ -76,7 +76,7 @@ def _hooked():
 
 @contextlib.contextmanager
 def watching():
-    """Fails where commands ran or files were removed."""
+    """Fail where commands ran or files were removed."""
     _hooked()
     _ran.clear()
     _watching.append(True)
@@ -144,7 +144,7 @@ def load(path):
 
 
 def with_call(name, command):
-    """Puts a call of a function with a name into a configuration."""
+    """Put a call of a function with a name into a configuration."""
 
     def change(config):
         entry = {

@@ -288,7 +288,7 @@ def test_custom_losses_and_metrics_are_available_after_loading(tmp_path, name):
 
 
 class OwnBuild(tf.keras.Model):
-    """Makes its layers in `build`, and does not call the base class's."""
+    """Create layers in `build` without calling the base class's `build`."""
 
     def build(self, input_shape):
         self.table = layers.Embedding(10, 3)

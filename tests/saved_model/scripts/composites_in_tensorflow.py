@@ -1,4 +1,4 @@
-"""Runs functions and models of composite tensors that Meshflow saved; prints results as JSON."""
+"""Run functions and models of composite tensors that Meshflow saved; prints results as JSON."""
 
 import json
 import os

@@ -264,7 +264,7 @@ def test_a_model_of_1_4_billion_parameters_on_eight_devices():
 
 
 class Scaled(tf.keras.Sequential):
-    """Leaves its gradients to Keras."""
+    """Let Keras compute gradients."""
 
     def train_step(self, data):
         x, y = data
@@ -272,7 +272,7 @@ class Scaled(tf.keras.Sequential):
 
 
 class Own(tf.keras.Sequential):
-    """Computes them itself."""
+    """Compute them itself."""
 
     def train_step(self, data):
         x, y = data
@@ -284,7 +284,7 @@ class Own(tf.keras.Sequential):
 
 
 class Failing(Own):
-    """Gets to its gradients only with values."""
+    """Need values for its gradients."""
 
     def train_step(self, data):
         return super().train_step([v.numpy() for v in data])
@@ -408,7 +408,7 @@ def test_speeds_are_measured():
 
 
 class Pairs(LAYERS.Layer):
-    """Makes a table of all pairs of features."""
+    """Make a table of all pairs of features."""
 
     def call(self, x):
         return tf.reduce_sum(tf.tanh(x[:, :, None] * x[:, None, :]), 1)

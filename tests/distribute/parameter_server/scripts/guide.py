@@ -30,7 +30,7 @@ def free_ports(count):
 
 
 def in_process_cluster(workers, servers):
-    """Starts all servers of a small cluster in this process; these, and the resolver that knows them."""
+    """Start all servers of a small cluster in this process; return them and their resolver."""
     ports = iter(free_ports(workers + servers))
     spec = tf.train.ClusterSpec(
         {

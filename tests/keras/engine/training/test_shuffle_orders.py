@@ -7,7 +7,7 @@ from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
 
 
 class Told(tf.keras.Model):
-    """Keeps the examples of each step."""
+    """Keep the examples of each step."""
 
     def __init__(self, found):
         super().__init__()
