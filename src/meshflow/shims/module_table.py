@@ -125,7 +125,7 @@ MODULES = {
     "python.distribute.combinations": _COMBINATIONS,
     "python.distribute.strategy_combinations": f"{_COMBINATIONS} {_HELPERS}",
     "python.distribute.test_util": f"{_HELPERS}",
-    "python.distribute.values": "DistributedVariable=tf.Variable",
+    "python.distribute.values": "DistributedVariable=meshflow.distribute.replicas.variables:DistributedVariable",
     "python.eager": "tf tf.compat.v1",
     "python.eager.context": f"{_HELPERS} tf.config tf.config.experimental "
     f"num_gpus={_HELPERS}:count_gpus "
@@ -257,7 +257,7 @@ MODULES = {
     "python.training": "tf.train tf.compat.v1.train",
     "python.training.moving_averages": f"assign_moving_average={_HELPERS}:assign_moving_average",
     "python.types": "tf.types.experimental",
-    "python.types.core": "TensorLike=tf.types.experimental.TensorLike Tensor=tf.Tensor",
+    "python.types.core": "TensorLike=tf.types.experimental.TensorLike Tensor=tf.__internal__.types.Tensor",
     "python.util": f"{_HELPERS}",
     "python.util.compat": "tf.compat",
     "python.util.object_identity": f"Reference=meshflow.core.values.tensor:Reference {_HELPERS}",
