@@ -216,7 +216,10 @@ MODULES = {
     "random_shuffle=tf.random.shuffle parameterized_truncated_normal=tf.random.truncated_normal",
     "python.ops.resource_variable_ops": "ResourceVariable=tf.Variable BaseResourceVariable=tf.Variable "
     f"is_resource_variable={_HELPERS}:is_resource_variable",
-    "python.ops.rnn_cell_impl": "tf.compat.v1.nn.rnn_cell",
+    "python.ops.rnn_cell": "tf.compat.v1.nn.rnn_cell",
+    "python.ops.rnn_cell_impl": "tf.compat.v1.nn.rnn_cell "
+    f"_like_rnncell={_HELPERS}:like_rnncell assert_like_rnncell={_HELPERS}:assert_like_rnncell "
+    f"_concat={_HELPERS}:concat_shapes",
     "python.ops.rnn": "tf.compat.v1.nn",
     "python.ops.signal": "tf.signal",
     "python.ops.sparse_ops": "tf.sparse",

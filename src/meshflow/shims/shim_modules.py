@@ -111,7 +111,16 @@ class ShimModule(ModuleType):
         names = {name for n in _load_namespaces(self._namespaces) for name in dir(n)}
         return sorted(names | self.__dict__.keys() | self._names.keys())
 
+    def _list_exports(self) -> list[str]:
+        """List the names that `from module import *` imports from a private module."""
+        tokens = MODULES.get(_get_key(self.__name__), "").split()
+        own = [token for token in tokens if "=" not in token] or self._namespaces
+        names = {name for namespace in _load_namespaces(own) for name in dir(namespace)}
+        return sorted(name for name in names | self._names.keys() if not name.startswith("_"))
+
     def _find_value(self, name: str) -> Any:
+        if name == "__all__" and not self._is_public:
+            return self._list_exports()
         if _is_dunder(name) and (name in _OWN_ATTRIBUTES or not self._is_public):
             raise AttributeError(name)
         if self._is_public:

@@ -153,6 +153,10 @@ class KerasTensor(_Base):
         """Return a hashable reference for sets and dictionary keys."""
         return Reference(self)
 
+    def experimental_ref(self) -> Reference:
+        """Return `ref()`; the old name of that method."""
+        return Reference(self)
+
     def __hash__(self) -> int:
         raise TypeError("KerasTensor is unhashable. Instead, use tensor.ref() as the key.")
 
