@@ -185,8 +185,6 @@ MODULES = {
     "python.ops.control_flow_util_v2": f"{_HELPERS}",
     "python.ops.data_flow_ops": "tf.queue",
     "python.ops.distributions": "tf.compat.v1.distributions",
-    "python.ops.gen_linalg_ops": "tf.raw_ops",
-    "python.ops.gen_math_ops": "mat_mul=tf.matmul",
     "python.ops.gradient_checker_v2": "tf.test",
     "python.ops.image_ops": "tf.image tf.compat.v1.image",
     "python.ops.image_ops_impl": "tf.image tf.compat.v1.image",

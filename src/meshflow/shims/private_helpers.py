@@ -457,11 +457,6 @@ def unknown_shape(rank: int | None = None) -> tf.TensorShape:
     return tf.TensorShape(None if rank is None else [None] * rank)
 
 
-def call_generated_op(op: Callable[..., PyTree], *args: object, **kwargs: object) -> PyTree:
-    """Call a raw op with positional arguments, as functions of modules such as `gen_nn_ops` allow."""
-    return op(**dict(zip(inspect.signature(op).parameters, args, strict=False)), **kwargs)
-
-
 def is_sparse(tensor: object) -> bool:
     """Return whether a value is a `SparseTensor`."""
     return isinstance(tensor, tf.SparseTensor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import pkgutil
 import re
@@ -31,6 +30,8 @@ _VERSION_NAMES = ("__version__", "VERSION")
 # Attributes of the module itself, which a namespace must not replace.
 _OWN_ATTRIBUTES = frozenset({*vars(ModuleType(__name__)), "__file__", "__path__", "__builtins__"})
 # Endings of TensorFlow's private names, for example of `DatasetV2` and `softmax_v2`.
+# Modules of generated functions, which have the parameters of raw ops.
+_GENERATED_PREFIXES = ("python.ops.gen_", "python.training.training_ops")
 _VERSION_SUFFIX = re.compile(r"_?[vV][12]$")
 
 
@@ -145,16 +146,16 @@ class ShimModule(ModuleType):
         can_be_module = key in PACKAGES and name.islower()
         if _is_known_module(full_name) or (can_be_module and not key.startswith("keras.")):
             return importlib.import_module(full_name)
+        if key.startswith(_GENERATED_PREFIXES):
+            op = _find_generated_op(name)
+            if op is not None:
+                return op
         for candidate in dict.fromkeys([name, _VERSION_SUFFIX.sub("", name)]):
             owner = self._find_owner(candidate)
             if owner is not None:
                 return getattr(owner, candidate)
         if can_be_module:
             return importlib.import_module(full_name)
-        if key.startswith(("python.ops.gen_", "python.training.training_ops")):
-            op = _find_generated_op(name)
-            if op is not None:
-                return op
         return UnavailableName(full_name, self._find_reason())
 
     def _find_reason(self) -> str:
@@ -185,8 +186,12 @@ def _find_generated_op(name: str) -> Any:
     raw_ops = _load_object("tf.raw_ops")
     key = name.replace("_", "")
     raw_name = next((op for op in dir(raw_ops) if op.lower() == key), None)
-    helpers = "meshflow.shims.private_helpers:call_generated_op"
-    return raw_name and functools.partial(_load_object(helpers), getattr(raw_ops, raw_name))
+    if raw_name is None:
+        return None
+    try:
+        return _load_object("meshflow.raw_ops.operations:bind_positional")(raw_name)
+    except NotAvailableError:
+        return None
 
 
 def _is_dunder(name: str) -> bool:
