@@ -188,9 +188,11 @@ def test_dictionaries_in_cases_with_parameters_of_absl():
 
 
 def test_input_layers_have_a_list_of_shapes_and_reject_other_keywords():
-    model = keras.Sequential([keras.layers.InputLayer(input_shape=(3,)), keras.layers.Dense(2)])
-    assert model._layers[0].input_shape == model._layers[0].output_shape == [(None, 3)]
-    assert (model.input_shape, model.layers[0].input_shape) == ((None, 3), (None, 3))
+    inputs = keras.Input([3])
+    model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+    first, last = model.layers
+    assert first.input_shape == first.output_shape == [(None, 3)]
+    assert model.input_shape == last.input_shape == (None, 3)
     assert model._feed_inputs[0].shape == (None, 3)
     with pytest.raises(ValueError, match=r"Unrecognized keyword arguments: \['trainable'\]"):
         keras.layers.InputLayer(input_shape=(3,), trainable=False)
