@@ -252,3 +252,29 @@ VALUE = tf.compat.v1.SparseTensorValue([[0, 0], [1, 2]], [1.0, 2.0], [2, 3])
 )  # fmt: skip
 def test_values_of_sparse_tensors_are_operands(function, expected):
     assert function(tf.sparse).numpy().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x, w: tf.matmul(x, w, transpose_b=True), [None, 6]),
+        (lambda x, w: tf.tensordot(w, x, [[-1], [-1]]), [6, None]),
+        (lambda x, w: tf.linalg.matvec(x, w[0]), [None]),
+        (lambda x, w: tf.concat([x, w], 0), [None, 1]),
+        (lambda x, w: x + w[0], [None, None]),
+    ],
+)  # fmt: skip
+def test_unknown_numbers_of_features_may_be_one(function, shape):
+    class Product(keras.layers.Layer):
+        def call(self, inputs):
+            return function(inputs, tf.ones([6, 1]))
+
+    inputs = keras.Input([None])
+    model = keras.Model(inputs, Product()(inputs))
+    assert model.output.shape.as_list() == shape
+    np.testing.assert_allclose(model(tf.ones([3, 1])), function(tf.ones([3, 1]), tf.ones([6, 1])))
+
+
+def test_sobol_points_of_a_number_of_dimensions_in_a_tensor():
+    points = tf.math.sobol_sample(tf.constant(2), tf.constant(2), skip=tf.constant(1))
+    assert points.numpy().tolist() == [[0.75, 0.25], [0.25, 0.75]]

@@ -143,6 +143,9 @@ def _substitute_known_sizes(
         if any(is_batch)
     ]
     candidates = sorted(s for s in sizes | named if s > 1)
+    if 1 in named and (2 + len(candidates)) ** unknown <= _MAX_CHOICES:
+        # The last one, because an axis of size 1 is broadcast to any size.
+        candidates.append(1)
     if unknown and (1 + len(candidates)) ** unknown <= _MAX_CHOICES:
         choices += itertools.product((None, *candidates), repeat=unknown)
     for choice in dict.fromkeys(sorted(choices, key=lambda c: len(c) - c.count(None))):
