@@ -278,3 +278,20 @@ def test_unknown_numbers_of_features_may_be_one(function, shape):
 def test_sobol_points_of_a_number_of_dimensions_in_a_tensor():
     points = tf.math.sobol_sample(tf.constant(2), tf.constant(2), skip=tf.constant(1))
     assert points.numpy().tolist() == [[0.75, 0.25], [0.25, 0.75]]
+
+
+def test_sequential_models_return_values_without_a_shape():
+    class Point(tf.experimental.ExtensionType):
+        mean: tf.Tensor
+
+    class ToPoint(keras.layers.Layer):
+        def call(self, inputs):
+            return Point(inputs * 2.0)
+
+    dense = keras.layers.Dense(1, kernel_initializer="ones")
+    model = keras.Sequential([dense, ToPoint()])
+    for _ in range(2):
+        assert model(tf.ones([2, 3])).mean.numpy().tolist() == [[6.0], [6.0]]
+    assert len(model.weights) == 2
+    with pytest.raises(ValueError, match="only supports specs with a shape"):
+        ToPoint()(keras.Input([1]))
