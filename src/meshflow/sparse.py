@@ -424,7 +424,7 @@ def _convert_value(value: PyTree) -> PyTree:
     """Convert a `SparseTensorValue` of TensorFlow 1, or those in a list."""
     if isinstance(value, SparseTensorValue):
         return SparseTensor(*value)
-    return [_convert_value(item) for item in value] if type(value) in (list, tuple) else value
+    return list(map(_convert_value, value)) if type(value) is list else value
 
 
 def _accept_values(function: Callable[..., Any]) -> Callable[..., Any]:
