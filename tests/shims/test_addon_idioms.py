@@ -293,5 +293,11 @@ def test_sequential_models_return_values_without_a_shape():
     for _ in range(2):
         assert model(tf.ones([2, 3])).mean.numpy().tolist() == [[6.0], [6.0]]
     assert len(model.weights) == 2
+    inputs = keras.Input([1])
     with pytest.raises(ValueError, match="only supports specs with a shape"):
-        ToPoint()(keras.Input([1]))
+        ToPoint()(inputs)
+    # Distributions have no shape, but a conversion to a tensor.
+    tf.register_tensor_conversion_function(Point, lambda p, **_: p.mean)
+    model = keras.Model(inputs, ToPoint()(inputs))
+    assert model.output.shape.as_list() == [None, 1]
+    assert model(tf.ones([2, 1])).mean.numpy().tolist() == [[2.0], [2.0]]
