@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
 
-from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, SparseTensorValue
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.bounds_checks import is_padding
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
@@ -17,6 +18,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64, string
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host
+from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.coordinates import (
@@ -418,6 +420,25 @@ def cross_hashed(
     return crosses.cross_hashed(inputs, num_buckets, hash_key).to_sparse()
 
 
+def _convert_value(value: PyTree) -> PyTree:
+    """Convert a `SparseTensorValue` of TensorFlow 1, or those in a list."""
+    if isinstance(value, SparseTensorValue):
+        return SparseTensor(*value)
+    return list(map(_convert_value, value)) if type(value) is list else value
+
+
+def _accept_values(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def public(*args: PyTree, **kwargs: PyTree) -> PyTree:
+        named = {name: _convert_value(value) for name, value in kwargs.items()}
+        return function(*map(_convert_value, args), **named)
+
+    return public
+
+
+globals().update(
+    {name: _accept_values(globals()[name]) for name in __all__ if name != "SparseTensor"}
+)
 _hide_frames(globals())
 
 __getattr__ = _explain_names("tf.sparse")

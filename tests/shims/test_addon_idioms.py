@@ -188,3 +188,119 @@ def test_dictionaries_in_cases_with_parameters_of_absl():
     Case().assertEqual({"a": 1}, {"a": 1})
     with pytest.raises(AssertionError, match="'a': 2"):
         Case().assertEqual({"a": 1}, {"a": 2})
+
+
+def test_input_layers_have_a_list_of_shapes_and_reject_other_keywords():
+    inputs = keras.Input([3])
+    model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+    first, last = model.layers
+    assert first.input_shape == first.output_shape == [(None, 3)]
+    assert model.input_shape == last.input_shape == (None, 3)
+    assert model._feed_inputs[0].shape == (None, 3)
+    with pytest.raises(ValueError, match=r"Unrecognized keyword arguments: \['trainable'\]"):
+        keras.layers.InputLayer(input_shape=(3,), trainable=False)
+
+
+@pytest.mark.parametrize(
+    "layer_class", [keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN]
+)
+def test_recurrent_layers_reset_the_masks_of_their_cell_in_call(layer_class):
+    class Own(layer_class):
+        def call(self, inputs, mask=None, training=None, initial_state=None):
+            self._maybe_reset_cell_dropout_mask(self.cell)
+            self.reset_recurrent_dropout_mask()
+            _, states, _ = self._process_inputs(inputs, initial_state, None)
+            return super().call(inputs, mask=mask, training=training, initial_state=states)
+
+    layer, reference = Own(2), layer_class(2)
+    inputs = tf.random.stateless_normal([2, 3, 4], [1, 2])
+    assert layer(inputs).shape == reference(inputs).shape
+    reference.set_weights(layer.get_weights())
+    np.testing.assert_allclose(layer(inputs), reference(inputs), atol=1e-6)
+
+
+def test_normalization_uses_the_overridden_statistics_of_a_batch():
+    class Shifted(keras.layers.BatchNormalization):
+        def _calculate_mean_and_var(self, inputs, reduction_axes, keep_dims, mask=None):
+            mean, variance = super()._calculate_mean_and_var(
+                inputs, reduction_axes, keep_dims, mask
+            )
+            return mean + 1.0, variance
+
+    layer, inputs = Shifted(epsilon=0.0), tf.constant([[1.0], [3.0]])
+    np.testing.assert_allclose(layer(inputs, training=True), [[-2.0], [0.0]])
+    np.testing.assert_allclose(layer.moving_mean, [0.03])
+    mask = tf.constant([True, False])
+    mean, variance = layer._moments(inputs, [0], False, mask)
+    assert (mean.numpy(), variance.numpy()) == ([2.0], [0.0])
+    assert [layer._get_training_value(t) for t in (None, 1, False)] == [False, True, False]
+    layer.trainable = False
+    assert layer._get_training_value(True) is False
+
+
+VALUE = tf.compat.v1.SparseTensorValue([[0, 0], [1, 2]], [1.0, 2.0], [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda s: s.to_dense(VALUE), [[1, 0, 0], [0, 0, 2]]),
+        (lambda s: s.to_dense(s.concat(0, [VALUE, VALUE])), [[1, 0, 0], [0, 0, 2]] * 2),
+        (lambda s: s.to_dense(s.slice(VALUE, [0, 0], [1, 2])), [[1, 0]]),
+        (lambda s: s.sparse_dense_matmul(VALUE, tf.ones([3, 1])), [[1], [2]]),
+        (lambda s: s.reduce_sum(sp_input=VALUE, axis=1), [1, 2]),
+        (lambda s: s.to_dense(s.maximum(VALUE, VALUE)), [[1, 0, 0], [0, 0, 2]]),
+        (lambda s: s.reorder(VALUE).values, [1, 2]),
+    ],
+)  # fmt: skip
+def test_values_of_sparse_tensors_are_operands(function, expected):
+    assert function(tf.sparse).numpy().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x, w: tf.matmul(x, w, transpose_b=True), [None, 6]),
+        (lambda x, w: tf.tensordot(w, x, [[-1], [-1]]), [6, None]),
+        (lambda x, w: tf.linalg.matvec(x, w[0]), [None]),
+        (lambda x, w: tf.concat([x, w], 0), [None, 1]),
+        (lambda x, w: x + w[0], [None, None]),
+    ],
+)  # fmt: skip
+def test_unknown_numbers_of_features_may_be_one(function, shape):
+    class Product(keras.layers.Layer):
+        def call(self, inputs):
+            return function(inputs, tf.ones([6, 1]))
+
+    inputs = keras.Input([None])
+    model = keras.Model(inputs, Product()(inputs))
+    assert model.output.shape.as_list() == shape
+    np.testing.assert_allclose(model(tf.ones([3, 1])), function(tf.ones([3, 1]), tf.ones([6, 1])))
+
+
+def test_sobol_points_of_a_number_of_dimensions_in_a_tensor():
+    points = tf.math.sobol_sample(tf.constant(2), tf.constant(2), skip=tf.constant(1))
+    assert points.numpy().tolist() == [[0.75, 0.25], [0.25, 0.75]]
+
+
+def test_sequential_models_return_values_without_a_shape():
+    class Point(tf.experimental.ExtensionType):
+        mean: tf.Tensor
+
+    class ToPoint(keras.layers.Layer):
+        def call(self, inputs):
+            return Point(inputs * 2.0)
+
+    dense = keras.layers.Dense(1, kernel_initializer="ones")
+    model = keras.Sequential([dense, ToPoint()])
+    for _ in range(2):
+        assert model(tf.ones([2, 3])).mean.numpy().tolist() == [[6.0], [6.0]]
+    assert len(model.weights) == 2
+    inputs = keras.Input([1])
+    with pytest.raises(ValueError, match="only supports specs with a shape"):
+        ToPoint()(inputs)
+    # Distributions have no shape, but a conversion to a tensor.
+    tf.register_tensor_conversion_function(Point, lambda p, **_: p.mean)
+    model = keras.Model(inputs, ToPoint()(inputs))
+    assert model.output.shape.as_list() == [None, 1]
+    assert model(tf.ones([2, 1])).mean.numpy().tolist() == [[2.0], [2.0]]

@@ -125,7 +125,7 @@ MODULES = {
     "python.distribute.combinations": _COMBINATIONS,
     "python.distribute.strategy_combinations": f"{_COMBINATIONS} {_HELPERS}",
     "python.distribute.test_util": f"{_HELPERS}",
-    "python.distribute.values": "DistributedVariable=tf.Variable",
+    "python.distribute.values": "DistributedVariable=meshflow.distribute.replicas.variables:DistributedVariable",
     "python.eager": "tf tf.compat.v1",
     "python.eager.context": f"{_HELPERS} tf.config tf.config.experimental "
     f"num_gpus={_HELPERS}:count_gpus "
@@ -185,8 +185,6 @@ MODULES = {
     "python.ops.control_flow_util_v2": f"{_HELPERS}",
     "python.ops.data_flow_ops": "tf.queue",
     "python.ops.distributions": "tf.compat.v1.distributions",
-    "python.ops.gen_linalg_ops": "tf.raw_ops",
-    "python.ops.gen_math_ops": "mat_mul=tf.matmul",
     "python.ops.gradient_checker_v2": "tf.test",
     "python.ops.image_ops": "tf.image tf.compat.v1.image",
     "python.ops.image_ops_impl": "tf.image tf.compat.v1.image",
@@ -216,7 +214,10 @@ MODULES = {
     "random_shuffle=tf.random.shuffle parameterized_truncated_normal=tf.random.truncated_normal",
     "python.ops.resource_variable_ops": "ResourceVariable=tf.Variable BaseResourceVariable=tf.Variable "
     f"is_resource_variable={_HELPERS}:is_resource_variable",
-    "python.ops.rnn_cell_impl": "tf.compat.v1.nn.rnn_cell",
+    "python.ops.rnn_cell": "tf.compat.v1.nn.rnn_cell",
+    "python.ops.rnn_cell_impl": "tf.compat.v1.nn.rnn_cell "
+    f"_like_rnncell={_HELPERS}:like_rnncell assert_like_rnncell={_HELPERS}:assert_like_rnncell "
+    f"_concat={_HELPERS}:concat_shapes",
     "python.ops.rnn": "tf.compat.v1.nn",
     "python.ops.signal": "tf.signal",
     "python.ops.sparse_ops": "tf.sparse",
@@ -257,7 +258,7 @@ MODULES = {
     "python.training": "tf.train tf.compat.v1.train",
     "python.training.moving_averages": f"assign_moving_average={_HELPERS}:assign_moving_average",
     "python.types": "tf.types.experimental",
-    "python.types.core": "TensorLike=tf.types.experimental.TensorLike Tensor=tf.Tensor",
+    "python.types.core": "TensorLike=tf.types.experimental.TensorLike Tensor=tf.__internal__.types.Tensor",
     "python.util": f"{_HELPERS}",
     "python.util.compat": "tf.compat",
     "python.util.object_identity": f"Reference=meshflow.core.values.tensor:Reference {_HELPERS}",

@@ -457,11 +457,6 @@ def unknown_shape(rank: int | None = None) -> tf.TensorShape:
     return tf.TensorShape(None if rank is None else [None] * rank)
 
 
-def call_generated_op(op: Callable[..., PyTree], *args: object, **kwargs: object) -> PyTree:
-    """Call a raw op with positional arguments, as functions of modules such as `gen_nn_ops` allow."""
-    return op(**dict(zip(inspect.signature(op).parameters, args, strict=False)), **kwargs)
-
-
 def is_sparse(tensor: object) -> bool:
     """Return whether a value is a `SparseTensor`."""
     return isinstance(tensor, tf.SparseTensor)
@@ -513,3 +508,30 @@ def get_test_data(
     y = generator.randint(0, num_classes, size=(count,))
     x = (means[y] + generator.normal(size=(count, *input_shape))).astype("float32")
     return (x[:train_samples], y[:train_samples]), (x[train_samples:], y[train_samples:])
+
+
+def like_rnncell(cell: object) -> bool:
+    """Check whether an object has the attributes of a recurrent cell of TensorFlow 1."""
+    names = ("output_size", "state_size", "zero_state")
+    return callable(cell) and all(hasattr(cell, name) for name in names)
+
+
+def assert_like_rnncell(cell_name: str, cell: object) -> None:
+    """Check that an object is a recurrent cell of TensorFlow 1.
+
+    Raises:
+      TypeError: If it is not.
+    """
+    if not like_rnncell(cell):
+        raise TypeError(
+            f"The argument {cell_name!r} ({cell!r}) is not an RNNCell: it must be callable and have `output_size`, "
+            "`state_size` and `zero_state`."
+        )
+
+
+def concat_shapes(prefix: Any, suffix: Any, static: bool = False) -> Any:
+    """Return the sizes `prefix` followed by `suffix`: a tensor, or a `TensorShape` if `static`."""
+    if static:
+        return tf.TensorShape(prefix).concatenate(tf.TensorShape(suffix))
+    parts = (p.as_list() if isinstance(p, tf.TensorShape) else p for p in (prefix, suffix))
+    return tf.concat([tf.reshape(tf.convert_to_tensor(p, tf.int32), [-1]) for p in parts], 0)

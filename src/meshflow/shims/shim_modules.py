@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import pkgutil
 import re
@@ -31,6 +30,8 @@ _VERSION_NAMES = ("__version__", "VERSION")
 # Attributes of the module itself, which a namespace must not replace.
 _OWN_ATTRIBUTES = frozenset({*vars(ModuleType(__name__)), "__file__", "__path__", "__builtins__"})
 # Endings of TensorFlow's private names, for example of `DatasetV2` and `softmax_v2`.
+# Modules of generated functions, which have the parameters of raw ops.
+_GENERATED_PREFIXES = ("python.ops.gen_", "python.training.training_ops")
 _VERSION_SUFFIX = re.compile(r"_?[vV][12]$")
 
 
@@ -111,7 +112,16 @@ class ShimModule(ModuleType):
         names = {name for n in _load_namespaces(self._namespaces) for name in dir(n)}
         return sorted(names | self.__dict__.keys() | self._names.keys())
 
+    def _list_exports(self) -> list[str]:
+        """List the names that `from module import *` imports from a private module."""
+        tokens = MODULES.get(_get_key(self.__name__), "").split()
+        own = [token for token in tokens if "=" not in token] or self._namespaces
+        names = {name for namespace in _load_namespaces(own) for name in dir(namespace)}
+        return sorted(name for name in names | self._names.keys() if not name.startswith("_"))
+
     def _find_value(self, name: str) -> Any:
+        if name == "__all__" and not self._is_public:
+            return self._list_exports()
         if _is_dunder(name) and (name in _OWN_ATTRIBUTES or not self._is_public):
             raise AttributeError(name)
         if self._is_public:
@@ -136,16 +146,16 @@ class ShimModule(ModuleType):
         can_be_module = key in PACKAGES and name.islower()
         if _is_known_module(full_name) or (can_be_module and not key.startswith("keras.")):
             return importlib.import_module(full_name)
+        if key.startswith(_GENERATED_PREFIXES):
+            op = _find_generated_op(name)
+            if op is not None:
+                return op
         for candidate in dict.fromkeys([name, _VERSION_SUFFIX.sub("", name)]):
             owner = self._find_owner(candidate)
             if owner is not None:
                 return getattr(owner, candidate)
         if can_be_module:
             return importlib.import_module(full_name)
-        if key.startswith(("python.ops.gen_", "python.training.training_ops")):
-            op = _find_generated_op(name)
-            if op is not None:
-                return op
         return UnavailableName(full_name, self._find_reason())
 
     def _find_reason(self) -> str:
@@ -176,8 +186,12 @@ def _find_generated_op(name: str) -> Any:
     raw_ops = _load_object("tf.raw_ops")
     key = name.replace("_", "")
     raw_name = next((op for op in dir(raw_ops) if op.lower() == key), None)
-    helpers = "meshflow.shims.private_helpers:call_generated_op"
-    return raw_name and functools.partial(_load_object(helpers), getattr(raw_ops, raw_name))
+    if raw_name is None:
+        return None
+    try:
+        return _load_object("meshflow.raw_ops.operations:bind_positional")(raw_name)
+    except NotAvailableError:
+        return None
 
 
 def _is_dunder(name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, SparseTensorValue
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.errors import OpError
 from meshflow.core.values import nest
@@ -306,14 +306,6 @@ class TestCase(AbslAssertions):
 
 def _get_items(structure: PyTree) -> list[Any]:
     return list(structure.values()) if isinstance(structure, dict) else list(structure)
-
-
-class SparseTensorValue(NamedTuple):
-    """Components of a sparse tensor as arrays."""
-
-    indices: np.ndarray
-    values: np.ndarray
-    dense_shape: np.ndarray
 
 
 class IndexedSlicesValue(NamedTuple):

@@ -10,7 +10,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -477,6 +477,14 @@ class SparseTensorSpec(CompositeSpec):
             and self._dtype == value.dtype
             and self._shape.is_compatible_with(value.shape)
         )
+
+
+class SparseTensorValue(NamedTuple):
+    """Indices, values and shape of a sparse tensor as arrays."""
+
+    indices: Any
+    values: Any
+    dense_shape: Any
 
 
 class SparseTensor(CompositeTensor):

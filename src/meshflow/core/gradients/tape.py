@@ -385,9 +385,9 @@ def suspend_tapes() -> Iterator[None]:
 
 
 def _list_components(leaves: Sequence[Any]) -> list[Any]:
-    """Replace composite tensors by their parts with gradients."""
+    """Replace composite tensors by their parts with gradients, and variables by those that hold their values."""
     return [
-        part
+        part.handle if isinstance(part, Variable) else part
         for leaf in leaves
         for part in (list_components(leaf) if isinstance(leaf, CompositeTensor) else [leaf])
     ]

@@ -32,6 +32,7 @@ pack: Callable[[Any, DType | None], Tensor] = lambda value, dtype: convert_pytho
     list(value), dtype
 )
 
+_PACKAGE = __name__.partition(".")[0]
 _converters: list[tuple[type | tuple[type, ...], Callable[..., Any]]] = []
 
 
@@ -68,6 +69,10 @@ def register_tensor_conversion_function(
       21.0
     """
     _converters.insert(0, (base_type, conversion_func))
+    for cls in base_type if isinstance(base_type, tuple) else (base_type,):
+        # Ops read variables by this method.
+        if hasattr(cls, "_as_tensor") and cls.__module__.partition(".")[0] != _PACKAGE:
+            cls._as_tensor = convert_to_tensor
 
 
 def convert_to_tensor(
@@ -112,6 +117,9 @@ def convert_to_tensor(
     read = getattr(value, "_as_tensor", None)
     if read is not None:
         return convert_to_tensor(read(), dtype=dtype)
+    convert = getattr(value, "__tf_tensor__", None)
+    if convert is not None:
+        return convert_to_tensor(convert(required, name), dtype=dtype)
     if hasattr(value, "_keras_history"):
         # A function composed of ops passes a symbolic Keras tensor on to these ops, which accept
         # it.

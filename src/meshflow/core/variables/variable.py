@@ -50,6 +50,7 @@ from meshflow.core.variables.variable_creation import (
     compute_initial_array,
     create_with_creators,
 )
+from meshflow.core.variables.variable_subclasses import adapt_subclass
 
 
 class VariableSynchronization(enum.Enum):
@@ -127,6 +128,10 @@ class Variable(VariableRowMethods, _Operators):
     _counts_steps = False
 
     __signature__ = ConstructorSignature()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        adapt_subclass(cls)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
         """Create the variable, through the active variable creators if there are any."""
@@ -343,11 +348,16 @@ class Variable(VariableRowMethods, _Operators):
             "Variable.eval: this operation is not supported when eager execution is enabled. Use `numpy()`."
         )
 
+    def __tf_tensor__(
+        self, dtype: dtypes.DTypeLike | None = None, name: str | None = None
+    ) -> Tensor:
+        return self._dense_var_to_tensor(dtype=dtype, name=name)
+
     def _dense_var_to_tensor(
         self, dtype: dtypes.DTypeLike | None = None, name: str | None = None, as_ref: bool = False
     ) -> Tensor:
         """Return the value, for libraries that wrap variables."""
-        return convert_to_tensor(self, dtype=dtype)
+        return convert_to_tensor(self.value(), dtype=dtype)
 
     # ---- reading ---------------------------------------------------------------------------
 
@@ -402,13 +412,16 @@ class Variable(VariableRowMethods, _Operators):
         """Read the value in a trace."""
         return trace.read(self)
 
+    # The conversion to a tensor, without the methods that a subclass of the user overrides.
+    _read = _as_tensor
+
     def value(self) -> Tensor:
         """Return the value as a tensor."""
-        return self._as_tensor()
+        return self._read()
 
     def read_value(self) -> Tensor:
         """Return the value as a tensor."""
-        return self._as_tensor()
+        return self._read()
 
     def numpy(self) -> NumpyValue:
         """Return a copy of the value as a NumPy array.

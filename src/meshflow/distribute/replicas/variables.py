@@ -46,7 +46,11 @@ def _broadcast_from_first(value: Tensor) -> Tensor:
     return value if get_spanning_context() is None else apply(stack, (value,))[0]
 
 
-class MirroredVariable(Variable):
+class DistributedVariable(Variable):
+    """Variable with a value for each replica."""
+
+
+class MirroredVariable(DistributedVariable):
     """Variable with an equal copy on every device of the strategy.
 
     Inside `Strategy.run`, the values that replicas assign or add are first combined by the
@@ -112,7 +116,7 @@ def _format_copies(variable: Variable, copies: list[str]) -> str:
     return "\n".join([f"{type(variable).__name__}:{{", ",\n".join(lines), "}"])
 
 
-class SyncOnReadVariable(Variable):
+class SyncOnReadVariable(DistributedVariable):
     """Variable with one value for each replica; reads outside of `run` aggregate the values.
 
     It is created by `tf.Variable(..., synchronization=tf.VariableSynchronization.ON_READ)` in a

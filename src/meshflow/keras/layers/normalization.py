@@ -15,7 +15,7 @@ from meshflow.core.variables.variable import Variable, VariableAggregation, Vari
 from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.distribute.replicas.shares import BatchShares, current_shares
 from meshflow.environment.types import Config, PyTree
-from meshflow.keras import constraints, initializers, regularizers
+from meshflow.keras import constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
@@ -265,13 +265,10 @@ class BatchNormalization(_ScaleAndShiftLayer):
         keepdims = len(self._axes) > 1
         if mask is None:
             count: Any = self._count_reduced(x, reduced)
-            mean, variance = nn.moments(x, reduced, keepdims=keepdims)
         else:
-            weights = math.cast(mask, x.dtype)
-            while len(weights.shape) < len(x.shape):
-                weights = array.expand_dims(weights, -1)
+            weights = _expand_mask(mask, x)
             count = math.reduce_sum(weights * array.ones_like(x), reduced, keepdims=keepdims)
-            mean, variance = nn.weighted_moments(x, reduced, weights, keepdims=keepdims)
+        mean, variance = self._moments(x, reduced, keepdims, mask)
         shares = current_shares()
         if shares is not None:
             return (*_combine_devices(shares, mean, variance, count), count)
@@ -288,6 +285,62 @@ class BatchNormalization(_ScaleAndShiftLayer):
         )
         mean = total / all_count
         return mean, squares / all_count - mean * mean, count
+
+    # Libraries override or call the following methods of Keras.
+
+    def _moments(
+        self,
+        inputs: Tensor,
+        reduction_axes: Sequence[int],
+        keep_dims: bool,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        return self._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask)
+
+    def _calculate_mean_and_var(
+        self,
+        inputs: Tensor,
+        reduction_axes: Sequence[int],
+        keep_dims: bool,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the mean and the variance of the rows of this device."""
+        if mask is None:
+            return nn.moments(inputs, reduction_axes, keepdims=keep_dims)
+        weights = _expand_mask(mask, inputs)
+        return nn.weighted_moments(inputs, reduction_axes, weights, keepdims=keep_dims)
+
+    def _get_training_value(self, training: bool | Tensor | None = None) -> bool | Tensor:
+        """Return whether batch statistics normalize the inputs."""
+        if training is None:
+            training = bool(settings.get_explicit_learning_phase())
+        if not self.trainable:
+            return False
+        return training if isinstance(training, Tensor) else bool(training)
+
+    @property
+    def _param_dtype(self) -> dtypes.DType:
+        return self._get_statistics_dtype()
+
+    @property
+    def fused(self) -> bool:
+        """Return whether the inputs are normalized as TensorFlow's fused kernel does it."""
+        return self._fused is not False
+
+    renorm = False
+    virtual_batch_size = adjustment = None
+
+    def _support_zero_size_input(self) -> bool:
+        return False
+
+    def _assign_moving_average(
+        self, variable: Variable, value: Tensor, momentum: float, inputs_size: Tensor | None = None
+    ) -> Variable:
+        """Move a variable towards a value, unless the batch is empty."""
+        change = (variable.value() - math.cast(value, variable.dtype)) * (1.0 - momentum)
+        if inputs_size is not None:
+            change = array.where(inputs_size > 0, change, array.zeros_like(change))
+        return variable.assign_sub(change)
 
     def _update_moving_averages(
         self, x: Tensor, mean: Tensor, variance: Tensor, count: TensorLike, reduced: list[int]
@@ -336,8 +389,7 @@ class BatchNormalization(_ScaleAndShiftLayer):
 
     def _move_averages(self, mean: Tensor, variance: Tensor) -> None:
         for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
-            change = (moving.value() - math.cast(value, moving.dtype)) * (1.0 - self.momentum)
-            moving.assign_sub(change)
+            self._assign_moving_average(moving, value, self.momentum)
 
     def _broadcast_parameter(self, value: TensorLike, shape: TensorShape) -> TensorLike:
         if value is None:
@@ -361,6 +413,13 @@ class BatchNormalization(_ScaleAndShiftLayer):
             ),
             **({"synchronized": True} if self.synchronized else {}),
         }
+
+
+def _expand_mask(mask: Tensor, x: Tensor) -> Tensor:
+    weights = math.cast(mask, x.dtype)
+    while len(weights.shape) < len(x.shape):
+        weights = array.expand_dims(weights, -1)
+    return weights
 
 
 def _correct_variance(variance: Tensor, count: float | Tensor) -> Tensor:

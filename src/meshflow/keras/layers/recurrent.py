@@ -306,6 +306,18 @@ class RNN(Layer):
                 variable.assign(value)
         return [result, *final_states] if self.return_state else result
 
+    # Subclasses of libraries call the following two methods in `call`, as those of Keras do.
+
+    def _maybe_reset_cell_dropout_mask(self, cell: Layer) -> None:
+        for reset in ("reset_dropout_mask", "reset_recurrent_dropout_mask"):
+            if hasattr(cell, reset):
+                getattr(cell, reset)()
+
+    def _process_inputs(
+        self, inputs: PyTree, initial_state: PyTree, constants: Sequence[Tensor] | None
+    ) -> tuple[PyTree, list[Any], Sequence[Tensor] | None]:
+        return inputs, self._get_first_states(inputs, initial_state), constants
+
     def _get_first_states(self, inputs: PyTree, initial_state: PyTree) -> list[Any]:
         if initial_state is not None and not all(s is None for s in nest.flatten(initial_state)):
             hint = nest.flatten(inputs)[0].dtype

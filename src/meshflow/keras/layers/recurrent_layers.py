@@ -61,6 +61,8 @@ for _name in (
     *("kernel_initializer", "recurrent_initializer", "bias_initializer"),
     *("kernel_regularizer", "recurrent_regularizer", "bias_regularizer"),
     *("kernel_constraint", "recurrent_constraint", "bias_constraint"),
+    *("get_dropout_mask_for_cell", "get_recurrent_dropout_mask_for_cell"),
+    *("reset_dropout_mask", "reset_recurrent_dropout_mask"),
 ):
     setattr(_CellLayer, _name, delegate_to_cell(_name))
 

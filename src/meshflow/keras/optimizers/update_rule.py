@@ -156,6 +156,7 @@ class RuleOptimizer(Optimizer):
         key = var.device, var.dtype.base_dtype
         values = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
         slots = self._get_slots(var)
+        var = var.handle
         names = tuple(values)
         # Other threads still use the old values of lent variables, for example workers of a
         # parameter server.

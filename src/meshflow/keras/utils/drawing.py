@@ -222,8 +222,6 @@ def _format_shapes(layer: Layer, attribute: str) -> str:
         shapes = str(getattr(layer, attribute))
     except (AttributeError, RuntimeError):
         return "multiple" if attribute == "output_shape" else "?"
-    if type(layer).__name__ == "InputLayer" and not shapes.startswith("["):
-        shapes = f"[{shapes}]"
     # Braces of a dictionary of shapes would create boxes.
     return shapes.replace("{", "").replace("}", "")
 

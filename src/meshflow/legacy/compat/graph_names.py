@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from meshflow.core.config.graph_mode import get_default_graph
+from meshflow.core.dispatch.composite import SparseTensorValue  # noqa: F401 - a public name
 from meshflow.core.values.dimensions import Dimension  # noqa: F401 - a public name
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
@@ -52,14 +53,6 @@ class name_scope(tf.name_scope):
         skip_on_eager: bool = True,
     ) -> None:
         super().__init__((default_name or "") if name is None else name)
-
-
-class SparseTensorValue(NamedTuple):
-    """Indices, values and shape of a sparse tensor as arrays."""
-
-    indices: Any
-    values: Any
-    dense_shape: Any
 
 
 class _VariableType(type):

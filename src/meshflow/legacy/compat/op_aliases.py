@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, SparseTensorValue
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import DEFAULT_SEED, global_seed
 from meshflow.core.variables.variable import Variable
-from meshflow.legacy.compat.graph_names import SparseTensorValue
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.ops.math import floordiv as _floordiv
 

@@ -19,7 +19,8 @@ __all__ = ["keras_names", "names", "operators"]
 _FUNCTIONS = "meshflow.legacy.internal"
 # Paths of public objects, or modules with functions after a colon, by the names below each namespace.
 _NAMES: dict[str, str] = {
-    **dict.fromkeys(("EagerTensor", "SymbolicTensor", "types.Tensor"), "Tensor"),
+    **dict.fromkeys(("EagerTensor", "SymbolicTensor"), "Tensor"),
+    "types.Tensor": f"{_FUNCTIONS}.tensor_base:TensorBase",
     "CompositeTensor": "meshflow.core.values.composite:CompositeTensor",
     "autograph.control_status_ctx": f"{_FUNCTIONS}.functions:control_status_ctx",
     "autograph.tf_convert": f"{_FUNCTIONS}.functions:tf_convert",

@@ -120,6 +120,11 @@ def gather(
     symbolic = hasattr(indices, "_keras_history")
     if getattr(params, "_is_sharded", False) and not axis and not batch_dims and not symbolic:
         return gather_from_shards(params.variables, indices)
+    has_own_read = (
+        isinstance(params, Variable) and type(params).sparse_read is not Variable.sparse_read
+    )
+    if has_own_read and not (axis or batch_dims or symbolic):
+        return params.sparse_read(indices)
     if not symbolic:
         indices = to_integer_tensor(indices)
         dtype = params._find_autocast_dtype() if isinstance(params, Variable) else None

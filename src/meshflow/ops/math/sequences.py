@@ -61,7 +61,7 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def sobol_sample(
-    dim: int,
+    dim: StaticInts,
     num_results: StaticInts,
     skip: StaticInts = 0,
     dtype: DTypeLike = float32,
@@ -90,5 +90,6 @@ def sobol_sample(
 
     dtype_, count = as_dtype(dtype), to_static_value(num_results, "num_results")
     # TensorFlow's sequence starts after the origin.
-    sequence = qmc.Sobol(dim, scramble=False).fast_forward(to_static_value(skip, "skip") + 1)
+    sequence = qmc.Sobol(to_static_value(dim, "dim"), scramble=False)
+    sequence.fast_forward(to_static_value(skip, "skip") + 1)
     return convert_python_value(sequence.random(count).astype(dtype_.dtype), dtype_)

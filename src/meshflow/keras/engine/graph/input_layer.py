@@ -26,6 +26,10 @@ class BatchShapeArguments(TypedDict, total=False):
     batch_input_shape: ShapeLike
 
 
+# Configurations of Keras 3 contain `optional`.
+_KEYWORDS = BatchShapeArguments.__annotations__.keys() | {"optional"}
+
+
 class InputLayer(Layer):
     """Layer that represents an input of a model.
 
@@ -76,6 +80,9 @@ class InputLayer(Layer):
             raise NotImplementedError(
                 "Input(tensor=...) is not supported: call the layers on the tensor instead."
             )
+        unknown = sorted(kwargs.keys() - _KEYWORDS)
+        if unknown:
+            raise ValueError(f"InputLayer: Unrecognized keyword arguments: {unknown}.")
         self.ragged = ragged or isinstance(type_spec, RaggedTensorSpec)
         self.sparse = sparse or isinstance(type_spec, SparseTensorSpec)
         if self.ragged and self.sparse:
@@ -115,6 +122,13 @@ class InputLayer(Layer):
             spec = TensorSpec(batch_shape, input_dtype, name)
         output = KerasTensor(spec, name=name)
         Node(self, (), {}, output)
+
+    @property
+    def input_shape(self) -> list[tuple[int | None, ...]]:
+        """Return the shape in a list, as Keras does for input layers only."""
+        return [self._batch_input_shape]
+
+    output_shape = input_shape
 
     def get_config(self) -> Config:
         """Return the configuration."""

@@ -23,7 +23,7 @@ from meshflow.core.dispatch.symbolic_calls import UnknownString
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec, is_extension, is_extension_spec
-from meshflow.core.values.convert import convert_registered
+from meshflow.core.values.convert import convert_registered, has_registered_conversion
 from meshflow.core.values.dtypes import DTypeLike, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
@@ -143,6 +143,9 @@ def _substitute_known_sizes(
         if any(is_batch)
     ]
     candidates = sorted(s for s in sizes | named if s > 1)
+    if 1 in named and (2 + len(candidates)) ** unknown <= _MAX_CHOICES:
+        # The last one, because an axis of size 1 is broadcast to any size.
+        candidates.append(1)
     if unknown and (1 + len(candidates)) ** unknown <= _MAX_CHOICES:
         choices += itertools.product((None, *candidates), repeat=unknown)
     for choice in dict.fromkeys(sorted(choices, key=lambda c: len(c) - c.count(None))):
@@ -352,7 +355,10 @@ def _fill_spec(spec: PyTree, size: int) -> PyTree:
 def _simplify_result(value: PyTree) -> PyTree:
     """Return the spec of a ragged tensor or extension type, or the tensor of another result."""
     if is_extension(value):
-        return type_spec_from_value(value)
+        spec = type_spec_from_value(value)
+        # Distributions of TensorFlow Probability have specs without a shape.
+        has_tensor = not hasattr(spec, "shape") and has_registered_conversion(value)
+        return convert_registered(value) if has_tensor else spec
     if isinstance(value, RaggedTensor):
         return RaggedTensorSpec.from_value(value)
     return convert_registered(value)

@@ -175,12 +175,12 @@ class LayerWeights(WeightValues, TrackedLayer):
             )
         has_layout = hasattr(variable, "_slot_layout") or not isinstance(variable, Variable)
         if layout is not None and not has_layout:
-            variable.layout = layout
+            variable.handle.layout = layout
         # The weights of the layer are the shards of a sharded table.
         if dims is not None:
             variable._dimension_names = dims  # type: ignore[attr-defined]
         for part in getattr(variable, "variables", [variable]):
-            part._autocast = autocast and weight_dtype.is_floating
+            getattr(part, "handle", part)._autocast = autocast and weight_dtype.is_floating
             self._own_weights.append(part)
         regularize = regularizers.get(regularizer)
         if regularize is not None:

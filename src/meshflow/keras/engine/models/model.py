@@ -269,6 +269,10 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         """Return the names of the inputs."""
         return [t.node.layer.name for t in self._require_graph("inputs").flat_inputs]
 
+    # Libraries that call `K.function` read the names of Keras.
+    _feed_inputs = inputs
+    _feed_input_names = input_names
+
     def _get_input_spec(self) -> PyTree:
         """Return the explicit specs, or those of the inputs of a graph unless they are nested."""
         graph = self._get_graph()

@@ -27,7 +27,7 @@ from meshflow.keras.engine.models.functional import (
     make_graph_config,
 )
 from meshflow.keras.engine.symbolic.input_spec import assert_input_compatibility
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, ShapelessSpecError
 from meshflow.keras.error_context import prefix_errors
 
 if TYPE_CHECKING:
@@ -213,7 +213,11 @@ class Sequential(GraphMembers):
             first = self._stack[0]
             assert_input_compatibility(first.input_spec, inputs, first.name)
             name = f"{first.name}_input"
-            self._connect(batch_shape, inputs.dtype, name, isinstance(inputs, SparseTensor))
+            try:
+                self._connect(batch_shape, inputs.dtype, name, isinstance(inputs, SparseTensor))
+            except ShapelessSpecError:
+                # The layers are called one by one, for example to return a distribution.
+                self._input = self._output = None
             self._discard_inferred_losses()
         self.built = True
 

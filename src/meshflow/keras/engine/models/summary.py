@@ -165,7 +165,6 @@ def _describe_layer(layer: Layer) -> tuple[str, str]:
     """Return the output shape and the number of parameters as text."""
     try:
         shape = layer.output_shape
-        shape = [shape] if type(layer).__name__ == "InputLayer" else shape
     except AttributeError:
         shape = "multiple"
     is_used = layer.built or layer.weights

@@ -38,6 +38,10 @@ class SymbolicValueError(TypeError, ValueError, AttributeError):
     """Access to the value of a symbolic tensor, for which Keras raises `TypeError` or `ValueError`."""
 
 
+class ShapelessSpecError(ValueError):
+    """Raised for a Keras tensor of an extension type without a shape, such as a distribution."""
+
+
 class KerasTensor(_Base):
     """Symbolic tensor: the description of a value that a model will compute.
 
@@ -61,7 +65,7 @@ class KerasTensor(_Base):
 
     def __init__(self, type_spec: TypeSpec, name: str | None = None) -> None:
         if not hasattr(type_spec, "shape"):
-            raise ValueError(
+            raise ShapelessSpecError(
                 f"KerasTensor only supports specs with a shape, got {type(type_spec).__qualname__}. Define the "
                 "property `shape` in the class Spec of the extension type."
             )
@@ -151,6 +155,10 @@ class KerasTensor(_Base):
 
     def ref(self) -> Reference:
         """Return a hashable reference for sets and dictionary keys."""
+        return Reference(self)
+
+    def experimental_ref(self) -> Reference:
+        """Return `ref()`; the old name of that method."""
         return Reference(self)
 
     def __hash__(self) -> int:
