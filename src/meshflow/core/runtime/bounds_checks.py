@@ -315,7 +315,13 @@ def check_bounds(values: Any, check: BoundsCheck, allows_padding: bool = False) 
         padding = is_padding(array, check.sizes)
         if padding.any():
             array = array[:0] if 0 in check.sizes else np.where(padding, 0, array)
-    _check_concrete(array, check=check, mode=ERROR)
+    try:
+        _check_concrete(array, check=check, mode=ERROR)
+    except OpError:
+        if context.trace is None:
+            raise
+        # A traced function fails when it is run, and only if it uses the result.
+        return type(values)(bounds_check_p.bind(jnp.asarray(array), check=check, mode=ERROR))
     return values
 
 

@@ -236,12 +236,14 @@ def _trace_with_symbols(
             raise UnimplementedError(
                 f"{leaf} has an unknown rank, which XLA cannot compile. Specify the rank."
             )
-        first = make_size(leaf.first) if isinstance(leaf, ComponentSpec) else batch
+        first = batch
+        if isinstance(leaf, ComponentSpec):
+            first = None if leaf.first is None else make_size(leaf.first)
         sizes = [
             size
             if size is not None
             else first
-            if axis == 0
+            if axis == 0 and first is not None
             else make_size(symbol.format(count=next(counts), axis=axis))
             for axis, size in enumerate(leaf.shape)
         ]
