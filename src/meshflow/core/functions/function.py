@@ -57,6 +57,9 @@ from meshflow.passes.size_specialization import can_differentiate
 
 _log = logging.getLogger("meshflow")
 
+# Number of signatures of calls that were not compiled to remember.
+_MAX_PYTHON_CALLS = 10
+
 
 class Function:
     """A Python function that runs compiled; created by `tf.function`.
@@ -64,6 +67,7 @@ class Function:
     Attributes:
       python_function: The original function; for a method, bound to its object.
       input_signature: A tuple of specs or None.
+      python_calls: Arguments of calls that could not be compiled, with specs for tensors; they can be saved.
 
     Example:
       >>> import meshflow as tf
@@ -111,6 +115,7 @@ class Function:
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
         # Specs of the first calls, if these were traced with symbolic sizes.
         self._first_calls: list[Any] = []
+        self.python_calls: list[tuple[Args, Kwargs]] = []
         self._signature_sizes: list[Any] = [
             sizes
             for spec in nest.flatten(self.input_signature or ())
@@ -162,6 +167,10 @@ class Function:
 
     def _run_python(self, args: Args, kwargs: Kwargs) -> PyTree:
         """Run the function as plain Python if it cannot be compiled."""
+        if len(self.python_calls) < _MAX_PYTHON_CALLS and not context.tapes:
+            call = nest.map_structure(_specify_tensors, (args, kwargs))
+            if call not in self.python_calls:
+                self.python_calls.append(call)
         with emulate_graph():
             return self._call_python(self._python, args, kwargs)
 
@@ -712,6 +721,10 @@ def _to_size_tensor(leaf: PyTree) -> object:
     if isinstance(leaf, TensorShape) and leaf.rank and has_symbolic_size(leaf.as_list()):
         return make_sizes_tensor(tuple(leaf.as_list()), np.int32)
     return leaf
+
+
+def _specify_tensors(leaf: PyTree) -> PyTree:
+    return to_spec(_specify_strings(leaf))
 
 
 def _specify_strings(leaf: PyTree) -> PyTree:
