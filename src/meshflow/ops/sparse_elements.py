@@ -99,12 +99,13 @@ def _combine(
 def _compare(
     a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor], Tensor], name: str
 ) -> SparseTensor:
-    checked = []
-    for operand, label in ((a, "sp_a"), (b, "sp_b")):
-        message = "Sparse index tuple indices[{index}, :] = [{value}] is out of bounds"
-        indices = _check_sparse(operand, label).check_indices(message)
-        checked.append(SparseTensor(indices, operand.values, operand.dense_shape))
-    return _combine(*checked, combine, name)
+    return _combine(_check_operand(a, "sp_a"), _check_operand(b, "sp_b"), combine, name)
+
+
+def _check_operand(operand: SparseTensor, label: str) -> SparseTensor:
+    message = "Sparse index tuple indices[{index}, :] = [{value}] is out of bounds"
+    indices = _check_sparse(operand, label).check_indices(message)
+    return SparseTensor(indices, operand.values, operand.dense_shape)
 
 
 def _replace_by_ones(a: SparseTensor) -> SparseTensor:

@@ -122,17 +122,15 @@ def make_function_type(
       outputs: The results, with specs for tensors.
     """
     args, kwargs = signature
-    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(args)
-    if len(args) > len(names):
-        # Values of `*args` have no name in the function.
-        kinds = [inspect.Parameter.POSITIONAL_ONLY] * len(args)
+    # Values of `*args` have no name in the function.
+    is_named = len(args) <= len(names)
+    kind = (
+        inspect.Parameter.POSITIONAL_OR_KEYWORD if is_named else inspect.Parameter.POSITIONAL_ONLY
+    )
+    kinds = [kind] * len(args) + [inspect.Parameter.KEYWORD_ONLY] * len(kwargs)
     parameters = [
         inspect.Parameter(name, kind, annotation=_annotate(value, name))
-        for (name, value), kind in zip(
-            _parameters(signature, names),
-            [*kinds, *[inspect.Parameter.KEYWORD_ONLY] * len(kwargs)],
-            strict=True,
-        )
+        for (name, value), kind in zip(_parameters(signature, names), kinds, strict=True)
     ]
     return inspect.Signature(parameters, return_annotation=_annotate(outputs))
 

@@ -336,9 +336,7 @@ def _list_characters(
     nodes: HostNodeWriter, first: Argument, input_encoding: str, errors: str, replacement_char: int
 ) -> str:
     kind = TypeAttr(to_dtype_enum(int64))
-    points = _decode_unicode(
-        nodes, first, input_encoding, errors, replacement_char, "char_values"
-    )
+    points = _decode_unicode(nodes, first, input_encoding, errors, replacement_char, "char_values")
     size = nodes.add_op("Size", [points], T=TypeAttr(_INT32), out_type=kind)
     start, one = (nodes.get_output(n, np.int64) for n in (0, 1))
     end = nodes.add_op("AddV2", [size, one], "z", T=kind)
@@ -346,7 +344,11 @@ def _list_characters(
     splits = nodes.add_op("Range", [start, end, one], Tidx=kind)
     options: dict[str, Any] = {"errors": errors.encode(), "replacement_char": int(replacement_char)}
     return nodes.add_op(
-        "UnicodeEncode", [points, splits], output_encoding=input_encoding.encode(), Tsplits=kind, **options
+        "UnicodeEncode",
+        [points, splits],
+        output_encoding=input_encoding.encode(),
+        Tsplits=kind,
+        **options,
     )
 
 
