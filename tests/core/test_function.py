@@ -1,3 +1,4 @@
+import collections
 import concurrent.futures
 import gc
 import inspect
@@ -125,9 +126,9 @@ def test_a_concrete_function_is_called_by_position_by_name_and_with_tensors_only
     with pytest.raises(tf.errors.InvalidArgumentError, match="int32"):
         c(tf.constant(1), y)
     assert c.pretty_printed_signature().splitlines()[:3] == [
-        "f(x, k=2, y)",
-        "  Args:",
-        "    x: float32 Tensor, shape=()",
+        "Input Parameters:",
+        "  x (POSITIONAL_OR_KEYWORD): TensorSpec(shape=(), dtype=tf.float32, name=None)",
+        "  k (POSITIONAL_OR_KEYWORD): Literal[2]",
     ]
 
 
@@ -180,10 +181,68 @@ def test_methods_are_bound_per_instance_without_keeping_it_alive():
 
     a, b = Model(2.0), Model(3.0)
     assert float(a.f(tf.constant(1.0))) == 2 and float(b.f(tf.constant(1.0))) == 3
+    a.f.get_concrete_function(tf.TensorSpec([None]))
     reference = weakref.ref(a)
     del a
     gc.collect()
     assert reference() is None
+    # But an expression that uses the method does, as for other methods.
+    assert b.f is b.f
+    kept = Model(4.0).f
+    gc.collect()
+    assert float(kept(tf.constant(1.0))) == 4 and float(Model(5.0).f(tf.constant(1.0))) == 5
+
+
+def test_types_of_functions_are_described_as_in_tensorflow():
+    pair = collections.namedtuple("Pair", "a b")
+    spec, text = tf.TensorSpec([None]), "TensorSpec(shape=(None,), dtype=tf.float32, name=None)"
+    x = {"k": [spec, 3], "p": pair(spec, "s")}
+    concrete = tf.function(lambda x, y=None, **others: (x["k"], None)).get_concrete_function(
+        x, y=(), z=tf.TensorSpec([2], tf.int32, name="given")
+    )
+    kind = f"Dict[['k', List[{text}, Literal[3]]], ['p', Pair[['a', {text}], ['b', Literal['s']]]]]"
+    z = "TensorSpec(shape=(2,), dtype=tf.int32, name='given')"
+    result = f"Tuple[List[{text}, TensorSpec(shape=(), dtype=tf.int32, name=None)], Literal[None]]"
+    assert (
+        str(concrete)
+        == f"""ConcreteFunction Input Parameters:
+  x (POSITIONAL_OR_KEYWORD): {kind}
+  y (POSITIONAL_OR_KEYWORD): Tuple[]
+  z (KEYWORD_ONLY): {z}
+Output Type:
+  {result}
+Captures:
+  None"""
+    )
+    line = f"(x: {kind}, y: Tuple[], *, z: {z}) -> {result}"
+    assert concrete.pretty_printed_signature(verbose=False) == str(concrete.function_type) == line
+    v = tf.Variable([1.0])
+    starred = tf.function(lambda *args: args[0] + v).get_concrete_function(spec, v)
+    assert (
+        str(starred)
+        == f"""ConcreteFunction Input Parameters:
+  args_0 (POSITIONAL_ONLY): {text}
+  args_1 (POSITIONAL_ONLY): VariableSpec(shape=(1,), dtype=tf.float32, trainable=True, alias_id=0)
+Output Type:
+  {text}
+Captures:
+  {id(v)}: TensorSpec(shape=(), dtype=tf.resource, name=None)"""
+    )
+
+
+@pytest.mark.parametrize("shape", [[], [None], [1]])
+def test_concrete_functions_accept_any_string_of_the_shape(shape):
+    function = tf.function(lambda x: x + x)
+    concrete = function.get_concrete_function(tf.TensorSpec(shape, tf.string))
+    example = function.get_concrete_function(tf.constant("a", shape=[d or 1 for d in shape]))
+    text = tf.constant("ab", shape=[d or 1 for d in shape])
+    for traced in (concrete, example):
+        assert traced(text).shape == text.shape
+        assert np.ravel(traced(x=text).numpy()).tolist() == [b"abab"]
+        assert traced.structured_outputs.dtype is tf.string
+    assert concrete.structured_outputs.shape.as_list() == shape
+    with pytest.raises(TypeError, match="expected TensorSpec"):
+        concrete(tf.constant(1))
 
 
 def test_input_signature():

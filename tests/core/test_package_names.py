@@ -64,6 +64,9 @@ def test_devices():
         x = tf.ones([2])
         assert x.device.endswith("CPU:1") and (x + 1).device.endswith("CPU:1")
         assert tf.Variable([1.0]).device.endswith("CPU:1")
+    for spec in (tf.config.list_logical_devices("CPU")[1], tf.DeviceSpec.from_string("/CPU:1")):
+        with tf.device(spec):
+            assert tf.ones([2]).device.endswith("CPU:1")
     assert tf.ones([2]).device.endswith("CPU:0")
 
 

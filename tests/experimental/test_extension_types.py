@@ -267,8 +267,12 @@ def dispatchers():
         )
 
     @register(experimental.dispatch_for_api(tf.shape))
-    def shape(input: Masked, out_type=None, name=None):
+    def shape(input: Masked, out_type=None):
         return tf.shape(input.values)
+
+    @register(experimental.dispatch_for_api(tf.reverse, {"tensor": Masked}))
+    def reverse(*args, **kwargs):
+        return args, kwargs
 
     yield registered
     for function in registered:
@@ -336,6 +340,8 @@ def test_dispatch(dispatchers):
     assert tf.cast(M, tf.int32).values.dtype is tf.int32 and tf.concat([[1], [2]], 0).shape == [2]
     assert tf.clip_by_value(M, 0.0, 1.0).values.numpy().tolist() == [1, 1]
     tf.debugging.assert_equal(M, M)
+    assert tf.shape(M, name="size").numpy().tolist() == [2]
+    assert tf.reverse(M, axis=[0], name="r") == ((M,), {"axis": [0], "name": "r"})
     with pytest.raises(tf.errors.InvalidArgumentError):
         tf.debugging.assert_greater(M, M)
     traced = tf.function(lambda m: tf.concat([tf.abs(m), tf.add(m, m)], 0))

@@ -492,8 +492,26 @@ def test_scatter_nd_and_reads_of_variables_raise():
     np.testing.assert_array_equal(v, V)
 
 
+def test_indices_without_use_are_not_checked():
+    """A traced function fails when it uses an index, not when it is traced."""
+
+    @tf.function
+    def pick(x, i, n):
+        tf.gather(x, [7])
+        tf.gather(x, i)
+        return tf.gather(x, [1, 9]) if n > 3 else x
+
+    x, i = tf.constant([1.0, 2.0]), tf.constant([8])
+    for _ in range(3):
+        assert pick(x, i, tf.constant(1)).numpy().tolist() == [1, 2]
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"indices\[1\] = 9 is not in \[0, 2\)"
+    ):
+        pick(x, i, tf.constant(7))
+
+
 def test_computed_indices_raise_at_their_use():
-    """Test that loops, branches, vectorized maps and gradients check computed indices."""
+    """Loops, branches, vectorized maps, and gradients check what they compute."""
 
     @tf.function
     def add_rows(n):

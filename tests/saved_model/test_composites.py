@@ -162,6 +162,20 @@ def test_extension_types_that_are_not_defined(tmp_path, monkeypatch):
     assert tf.saved_model.load(tmp_path).named(value).numpy() == [8.0]
 
 
+def test_components_of_extension_types_may_have_the_same_unknown_size(tmp_path):
+    class Masked(tf.experimental.ExtensionType):
+        __name__ = "tests.Masked"
+        values: tf.Tensor
+        mask: tf.Tensor
+
+    spec = Masked.Spec(tf.TensorSpec([None]), tf.TensorSpec([None], tf.bool))
+    module = tf.Module()
+    module.fill = tf.function(lambda m: tf.where(m.mask, m.values, 0.0), input_signature=[spec])
+    tf.saved_model.save(module, tmp_path)
+    fill = tf.saved_model.load(tmp_path).fill
+    assert fill(Masked([3.0, 4.0], [False, True])).numpy().tolist() == [0, 4]
+
+
 @pytest.mark.soak
 def test_models_of_several_kinds_of_inputs(tmp_path):
     sparse, dense = keras.Input([10], sparse=True), keras.Input([10])

@@ -115,6 +115,27 @@ class Texts(tf.Module):
             tf.strings.unicode_transcode(coded, "UTF-8", "UTF-16-BE"),
         )
 
+    @tf.function(input_signature=[Spec([None], tf.string)])
+    def characters(self, x):
+        rows = tf.strings.unicode_split(x, "UTF-8")
+        return rows.flat_values, rows.row_lengths()
+
+
+class Kernels(tf.Module):
+    """Weights determine the last size."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = tf.Variable(tf.reshape(tf.range(12.0), [4, 3]))
+
+    @tf.function(input_signature=[Spec([None, None])])
+    def product(self, x):
+        return tf.matmul(x, self.kernel) + self.kernel[0]
+
+    @tf.function(input_signature=[Spec([None, None, None])])
+    def batched(self, x):
+        return x * 2.0 @ self.kernel
+
 
 class Trained(tf.Module):
     """A step of training for any batch."""
@@ -155,6 +176,14 @@ CASES = {
             *((name, [x]) for name in ("vectors", "moved", "spelled") for x in (TEXTS, TEXTS[:2])),
             ("vectors", [TEXTS[2:3]]),
             ("numbers", [WORDS]),
+            ("characters", [TEXTS]),
+        ],
+    ),
+    "kernels": (
+        Kernels,
+        [
+            *(("product", [ROWS[:n]]) for n in (3, 1)),
+            *(("batched", [ROWS[None, :n]]) for n in (2, 4)),
         ],
     ),
     "trained": (Trained, [("train", [ROWS[:n], np.arange(n) % 3]) for n in (5, 2, 5)]),
@@ -220,6 +249,32 @@ def test_tensorflow_calls_saved_functions(saved):
     subprocess.run([PEERS_PYTHON, str(SCRIPT), str(folder)], check=True, timeout=600, env={**os.environ, "PYTHONPATH": ""})  # fmt: skip
     for name in CASES:
         assert_same(pickle.loads((folder / f"{name}.results").read_bytes()), wanted[name])
+
+
+def test_calls_that_ran_op_by_op_are_saved(tmp_path, caplog):
+    class Speller(tf.Module):
+        def __init__(self):
+            super().__init__()
+            options = {"vocabulary": ["a", "b"], "mask_token": None}
+            self.look_up = layers.StringLookup(**options)
+            self.invert = layers.StringLookup(**options, invert=True)
+            self.offset = tf.Variable(1.0)
+
+        @tf.function
+        def follow(self, texts, state=None):
+            ids = self.look_up(tf.strings.unicode_split(texts, "UTF-8")).to_tensor()[:, -1]
+            state = tf.cast(ids, tf.float32) * self.offset + (0.0 if state is None else state)
+            return self.invert(tf.cast(state, tf.int64)), state
+
+    speller = Speller()
+    texts = tf.constant(["ba", "b"])
+    _, state = speller.follow(texts)
+    words, _ = speller.follow(texts, state=tf.zeros_like(state))
+    assert "runs op by op" in caplog.text and len(speller.follow.python_calls) == 2
+    tf.saved_model.save(speller, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    assert loaded.follow(texts)[0].numpy().tolist() == words.numpy().tolist() == [b"a", b"[UNK]"]
+    assert loaded.follow(texts, state=state)[1].numpy().tolist() == [2, 0]
 
 
 def test_loaded_signatures_have_unknown_ranks(saved):

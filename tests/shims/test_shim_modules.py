@@ -45,6 +45,7 @@ PROGRAMS = [
     "from packaging.requirements import Requirement; import importlib.metadata as m; assert m.version('tensorflow') in Requirement('tensorflow>=2.4,<2.16').specifier",
     "import pickle, tensorflow as tf; assert pickle.loads(pickle.dumps(tf.keras.layers.Dense)) is meshflow.keras.layers.Dense; assert pickle.loads(b'ckeras.src.layers.core.dense\\nDense\\n.') is tf.keras.layers.Dense",
     "from unittest import mock; import tensorflow as tf\nwith mock.patch('tensorflow.keras.backend.floatx', lambda: 1):\n    assert meshflow.keras.backend.floatx() == 1\nassert meshflow.keras.backend.floatx() == 'float32'",
+    "import tensorflow as tf; m = tf.keras.initializers; m.Any; assert [n for n in dir(m) if n[0] != '_'] == sorted(meshflow.keras.initializers.__all__)",
     "import inspect, tensorflow as tf; assert 'Dense' in dict(inspect.getmembers(tf.keras.layers)) and 'Dense' in vars(tf.keras.layers)",
 ]  # fmt: skip
 

@@ -28,7 +28,7 @@ class TestEnabled:
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(x)
             product = tnp.sum(x.T @ x)
-            picked = x[[0, 1], [1, 0]].sum() + x[x > 2].max() + tnp.compress([1, 0], x, 0).sum()
+            picked = x[(0, 1), [1, 0]].sum() + x[x > 2].max() + tnp.compress([1, 0], x, 0).sum()
         np.testing.assert_allclose(tape.gradient(product, x), [[6, 6], [14, 14]])
         np.testing.assert_allclose(tape.gradient(picked, x), [[1, 2], [1, 1]])
 
@@ -138,6 +138,7 @@ def test_modes(numpy_behavior):
 def test_prefer_float32(numpy_behavior):
     numpy_behavior(prefer_float32=True)
     assert tnp.asarray(1.0).dtype == tf.float32
+    assert tnp.add(1.0, [2.0]).dtype == tnp.sqrt(2).dtype == tf.float32
     assert tnp.arange(2.0).dtype == tnp.linspace(0, 1, 3).dtype == tf.float32
     assert tnp.ones(2).dtype == tf.float64
     assert tnp.asarray(np.float64(1)).dtype == tf.float64

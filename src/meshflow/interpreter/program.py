@@ -314,7 +314,8 @@ class Program:
         """Remove equations without use, and prepare what the others need."""
         live, nodes = set(self.outputs), []
         for node in reversed(self._nodes):
-            if not node.rule.is_pure or not live.isdisjoint(node.outputs):
+            has_effects = not (node.rule.is_pure or node.rule.is_view)
+            if has_effects or not live.isdisjoint(node.outputs):
                 live.update(node.inputs)
                 nodes.append(node)
         self._nodes = nodes[::-1]

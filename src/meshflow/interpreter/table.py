@@ -89,7 +89,8 @@ class Rule(NamedTuple):
       is_elementwise: Whether a writer may write to the array of an operand.
       uses_shapes: Whether the function depends on sizes, and not only on dtypes and numbers of
         dimensions.
-      is_pure: Whether the function has no effects and depends on its operands only.
+      is_pure: Whether the function has no effects and depends on its operands only. A view that is not pure is a
+        check of its operand, which is only made if the result is used.
       accepts_symbols: Whether `build` is first called with a `Symbol` for each size that is unknown, and returns a
         function for all sizes, or None.
     """

@@ -124,6 +124,8 @@ def promote(values: Sequence[Any], floating: bool = False, weak_lists: bool = Fa
     target = common_dtype(
         [k if is_python_number(k) else get_numpy_dtype(k) for k in examples], floating
     )
+    if target == np.float64 and all(map(is_python_number, values)):
+        target = DefaultDtypes.floating
     return [_convert_dtype(t, target) for t in tensors]
 
 

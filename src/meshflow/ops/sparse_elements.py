@@ -99,10 +99,13 @@ def _combine(
 def _compare(
     a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor], Tensor], name: str
 ) -> SparseTensor:
-    for operand, label in ((a, "sp_a"), (b, "sp_b")):
-        message = "Sparse index tuple indices[{index}, :] = [{value}] is out of bounds"
-        _check_sparse(operand, label).check_indices(message)
-    return _combine(a, b, combine, name)
+    return _combine(_check_operand(a, "sp_a"), _check_operand(b, "sp_b"), combine, name)
+
+
+def _check_operand(operand: SparseTensor, label: str) -> SparseTensor:
+    message = "Sparse index tuple indices[{index}, :] = [{value}] is out of bounds"
+    indices = _check_sparse(operand, label).check_indices(message)
+    return SparseTensor(indices, operand.values, operand.dense_shape)
 
 
 def _replace_by_ones(a: SparseTensor) -> SparseTensor:
@@ -558,7 +561,7 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
         raise InvalidValueError(
             f"tf.sparse.softmax: expected floats of rank 2 or more, got {sp_input._type_spec}."
         )
-    sp_input.check_indices()
+    sp_input = SparseTensor(sp_input.check_indices(), sp_input.values, sp_input.dense_shape)
     count = sp_input.values.array.shape[0]
     if not is_symbolic_dim(count) and not count:
         return sp_input

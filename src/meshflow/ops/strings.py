@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -424,28 +425,37 @@ def _make_split_spec(input: Any, *args: Any, **kwargs: Any) -> TensorSpec:
     return TensorSpec([None], string)
 
 
-def _record_split(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function that is being saved split a vector of strings, whose rows differ in length."""
+def record_rows(
+    list_values: Callable[..., Tensor], count_values: Callable[..., Tensor]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a function that is being saved split a vector of strings, whose rows differ in length.
 
-    @functools.wraps(function)
-    def public(
-        input: TensorLike,
-        sep: TensorLike | None = None,
-        maxsplit: int = -1,
-        name: str | None = None,
-    ) -> Any:
-        recorder = context.host_recorder
-        is_saved = recorder is not None and recorder.inlines
-        if is_saved and isinstance(input, DeferredValue) and input.ndim == 1:
-            arguments = input, sep, maxsplit
-            return RaggedTensor.from_row_lengths(
-                recorder.call(list_parts, arguments, {}),
-                recorder.call(count_parts, arguments, {}),
-                validate=False,
-            )
-        return function(input, sep, maxsplit)
+    Args:
+      list_values: Returns the parts of all strings, from the arguments of the function.
+      count_values: Returns the number of parts of each string.
+    """
 
-    return public
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def public(*args: Any, **kwargs: Any) -> Any:
+            recorder = context.host_recorder
+            if recorder is not None and recorder.inlines:
+                bound = signature.bind(*args, **kwargs)
+                bound.apply_defaults()
+                input, *arguments = [v for n, v in bound.arguments.items() if n != "name"]
+                if isinstance(input, DeferredValue) and input.ndim == 1:
+                    return RaggedTensor.from_row_lengths(
+                        recorder.call(list_values, (input, *arguments), {}),
+                        recorder.call(count_values, (input, *arguments), {}),
+                        validate=False,
+                    )
+            return function(*args, **kwargs)
+
+        return public
+
+    return decorate
 
 
 def list_parts(input: TensorLike, sep: TensorLike | None = None, maxsplit: int = -1) -> Tensor:
@@ -460,7 +470,7 @@ def count_parts(input: TensorLike, sep: TensorLike | None = None, maxsplit: int 
     return counts
 
 
-@_record_split
+@record_rows(list_parts, count_parts)
 @defer_host_values(_make_split_spec)
 @accept_symbolic
 def split(

@@ -17,6 +17,7 @@ from meshflow.ops.strings import (
     get_host_strings,
     make_string_tensor,
     map_strings,
+    record_rows,
     split_each,
 )
 
@@ -130,7 +131,25 @@ def _to_character(point: int, errors: str, replacement: int) -> str:
     return "" if errors == "ignore" else chr(replacement)
 
 
+def list_characters(
+    input: TensorLike, input_encoding: str, errors: str, replacement_char: int
+) -> Tensor:
+    """Return the characters of all strings of a vector."""
+    characters: Tensor = unicode_split(input, input_encoding, errors, replacement_char).flat_values
+    return characters
+
+
+def count_characters(
+    input: TensorLike, input_encoding: str, errors: str, replacement_char: int
+) -> Tensor:
+    """Return the number of characters of each string of a vector."""
+    rows = unicode_split(input, input_encoding, errors, replacement_char)
+    counts: Tensor = rows.row_lengths()
+    return counts
+
+
 @dispatch_composites
+@record_rows(list_characters, count_characters)
 def unicode_split(
     input: TensorLike,
     input_encoding: str,

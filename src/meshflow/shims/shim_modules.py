@@ -110,7 +110,11 @@ class ShimModule(ModuleType):
 
     def __dir__(self) -> list[str]:
         names = {name for n in _load_namespaces(self._namespaces) for name in dir(n)}
-        return sorted(names | self.__dict__.keys() | self._names.keys())
+        own = dict(self.__dict__)
+        if self._is_public:
+            # Names that the namespace itself imports are no public names, even if they were read.
+            own = {n: v for n, v in own.items() if _is_dunder(n) or isinstance(v, ModuleType)}
+        return sorted(names | own.keys() | self._names.keys())
 
     def _list_exports(self) -> list[str]:
         """List the names that `from module import *` imports from a private module."""

@@ -283,6 +283,18 @@ def test_string_lookup_as_first_layer_of_a_sequential_model():
     assert model(tf.constant(["a", "b", "c"])).shape == (3, 2)
 
 
+def test_composite_ids_are_inverted():
+    options = {"vocabulary": ["a", "b"], "mask_token": None}
+    look_up, invert = layers.StringLookup(**options), layers.StringLookup(**options, invert=True)
+    rows = tf.ragged.constant([["a"], ["q", "b"]])
+    words = [[b"a"], [b"[UNK]", b"b"]]
+    assert invert(look_up(rows)).to_list() == words
+    assert tf.function(lambda x: invert(look_up(x)))(rows).to_list() == words
+    assert invert(look_up(rows.to_sparse())).values.numpy().tolist() == [b"a", b"[UNK]", b"b"]
+    numbers = layers.IntegerLookup(vocabulary=[5, 6], invert=True)
+    assert numbers(tf.ragged.constant([[1], [2, 0]])).to_list() == [[5], [6, -1]]
+
+
 def test_model_with_an_adapted_first_layer():
     table = np.arange(12.0).reshape(4, 3)
     layer = tf.keras.layers.Normalization(axis=-1)

@@ -30,6 +30,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 Annotation: TypeAlias = Any
 Signature: TypeAlias = Mapping[str, Any]
 
+_VAR_POSITIONAL, _VAR_KEYWORD = (
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+)
+
 # Dispatchers with their signatures, by the innermost function of an API.
 _api_dispatchers: dict[Callable[..., Any], list[tuple[Callable[..., Any], list[Signature]]]] = {}
 # Dispatchers of elementwise functions with the types of their operands, by the class of function.
@@ -100,6 +105,13 @@ def _bind(
         return {}
 
 
+def _accepts_all(function: Callable[..., Any], name: str | None = None) -> bool:
+    """Check whether a function is defined as `(*args, **kwargs)`, or has the named parameter."""
+    parameters = inspect.signature(function).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    return name in parameters or kinds == [_VAR_POSITIONAL, _VAR_KEYWORD]
+
+
 def _call_registered(
     public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> PyTree:
@@ -110,7 +122,12 @@ def _call_registered(
             all(name in bound and _matches(bound[name], kind) for name, kind in signature.items())
             for signature in signatures
         ):
-            result = target(*args, **kwargs)
+            is_unnamed = "name" in bound and not _accepts_all(target, "name")
+            result = (
+                target(**{n: value for n, value in bound.items() if n != "name"})
+                if is_unnamed
+                else target(*args, **kwargs)
+            )
             if result is not NotImplemented:
                 return result
     return _call_elementwise(public, args, kwargs)
@@ -150,7 +167,8 @@ def dispatch_for_api(api: Callable[..., Any], *signatures: Mapping[Any, Any]) ->
         default the annotations of the function.
 
     Raises:
-      ValueError: If the function has no parameter of a name in a signature, or no annotations.
+      ValueError: If the function has no parameter of a name in a signature, or no annotations, or other
+        parameters than the public function. It may lack `name`, or be defined as `(*args, **kwargs)`.
 
     Example:
       >>> import meshflow as tf
@@ -186,7 +204,8 @@ def dispatch_for_api(api: Callable[..., Any], *signatures: Mapping[Any, Any]) ->
     def decorate(target: F) -> F:
         explicit = [resolve(signature) for signature in signatures]
         parameters = list(inspect.signature(target).parameters)
-        if parameters != names:
+        unnamed = [name for name in names if name != "name"]
+        if parameters not in (names, unnamed) and not _accepts_all(target):
             raise ValueError(
                 f"Dispatch function's signature ({', '.join(parameters)}) does not match API's signature ({', '.join(names)})."
             )

@@ -14,6 +14,7 @@ from meshflow.core.dispatch.operands import NumpyRules
 from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.iterators.iterator_captures import IteratorSource
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.composite import CompositeTensor
@@ -229,8 +230,8 @@ def convert_to_spec(name: str, spec: Any, value: Any) -> Any:
     return tensor
 
 
-class InputSignatureError(ValueError, TypeError):
-    """Error for arguments that do not match the signature; TensorFlow raises either base class."""
+class InputSignatureError(InvalidArgumentError, ValueError, TypeError):
+    """Error for arguments that do not match the signature; TensorFlow raises one of the base classes."""
 
 
 def _has_value_hash(leaf: object) -> bool:

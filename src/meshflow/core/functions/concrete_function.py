@@ -35,8 +35,8 @@ from meshflow.core.functions.signatures import (
     Args,
     Kwargs,
     Signature,
-    format_heading,
-    format_signature,
+    format_function_type,
+    make_function_type,
     match_arguments,
     name_specs,
 )
@@ -61,7 +61,7 @@ from meshflow.core.tracing.pass_pipeline import (
     apply_installed_passes,
 )
 from meshflow.core.tracing.trace import TracedFunction, is_array_like
-from meshflow.core.values import nest
+from meshflow.core.values import dtypes, nest
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor, split_value
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.size_guards import GuardedSizes
@@ -191,14 +191,9 @@ class SignedFunction:
     @property
     def function_type(self) -> inspect.Signature:
         """Return the signature, with the specs of tensors as annotations."""
-        args, kwargs = self.structured_input_signature
-        names = [*self._parameters, *(f"args_{i}" for i in range(len(self._parameters), len(args)))]
-        make = inspect.Parameter
-        parameters = [
-            make(names[i], make.POSITIONAL_OR_KEYWORD, annotation=a) for i, a in enumerate(args)
-        ]
-        parameters += [make(k, make.KEYWORD_ONLY, annotation=v) for k, v in kwargs.items()]
-        return inspect.Signature(parameters, return_annotation=self.structured_outputs)
+        return make_function_type(
+            self.structured_input_signature, self._parameters, self.structured_outputs
+        )
 
     def _match_arguments(self, specs: Sequence[Any], args: Args, kwargs: Kwargs) -> list[Any]:
         """Match the arguments of a call, or only its tensors, to the specs."""
@@ -220,10 +215,10 @@ class SignedFunction:
 
     def pretty_printed_signature(self, verbose: bool = True) -> str:
         """Describe the parameters and results; only in one line if not verbose."""
-        signature = self.structured_input_signature
         if not verbose:
-            return format_heading(self.name, signature, self._parameters)
-        return format_signature(self.name, signature, self._parameters, self.structured_outputs)
+            return str(self.function_type)
+        captures = {id(c): _get_capture_spec(c) for c in self.captured_inputs}
+        return format_function_type(self.function_type, captures)
 
     def __repr__(self) -> str:
         return (
@@ -232,6 +227,12 @@ class SignedFunction:
 
     def __str__(self) -> str:
         return f"ConcreteFunction {self.pretty_printed_signature()}"
+
+
+def _get_capture_spec(captured: Tensor | Variable) -> TensorSpec:
+    if isinstance(captured, Variable):
+        return TensorSpec([], dtypes.resource)
+    return TensorSpec(captured.shape, captured.dtype)
 
 
 class ConcreteFunction(SignedFunction):

@@ -32,7 +32,7 @@ from meshflow.core.functions.call_arguments import (
 from meshflow.core.functions.concrete_function import ConcreteFunction, FunctionSettings
 from meshflow.core.functions.function_types import Parameters, Polymorphic, Result
 from meshflow.core.functions.retracing import get_history
-from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction
+from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction, has_string_specs
 from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.functions.size_variants import SizeVariants, allow_unknown_sizes
 from meshflow.core.runtime.context import context, emulate_graph
@@ -57,6 +57,9 @@ from meshflow.passes.size_specialization import can_differentiate
 
 _log = logging.getLogger("meshflow")
 
+# Number of signatures of calls that were not compiled to remember.
+_MAX_PYTHON_CALLS = 10
+
 
 class Function:
     """A Python function that runs compiled; created by `tf.function`.
@@ -64,6 +67,7 @@ class Function:
     Attributes:
       python_function: The original function; for a method, bound to its object.
       input_signature: A tuple of specs or None.
+      python_calls: Arguments of calls that could not be compiled, with specs for tensors; they can be saved.
 
     Example:
       >>> import meshflow as tf
@@ -99,6 +103,8 @@ class Function:
         self._trace_lock = threading.RLock()
         self._polymorphic_functions: dict[Hashable, ShapePolymorphicFunction] = {}
         self._bound_methods = IdentityWeakDict()
+        # The method as an attribute of its object, while something holds it.
+        self._present_method: Callable[[], BoundMethod | None] = lambda: None
         self._history = get_history(python_function)
         self._created_variables = False
         self._runs_as_python_on_host = False
@@ -109,6 +115,7 @@ class Function:
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
         # Specs of the first calls, if these were traced with symbolic sizes.
         self._first_calls: list[Any] = []
+        self.python_calls: list[tuple[Args, Kwargs]] = []
         self._signature_sizes: list[Any] = [
             sizes
             for spec in nest.flatten(self.input_signature or ())
@@ -125,7 +132,12 @@ class Function:
         if bound is None:
             # The instance is held weakly, because a compiled method must not keep it alive.
             bound = self._bound_methods[instance] = self.bind_to(weakref.ref(instance))
-        return bound
+        method = bound._present_method()
+        if method is None:
+            method = BoundMethod.__new__(BoundMethod)
+            method.__dict__, method._function, method._owner = bound.__dict__, bound, instance
+            bound._present_method = weakref.ref(method)
+        return method
 
     def bind_to(self, owner: Callable[[], Any]) -> Function:
         """Create a method with the same function, bound to the object that `owner` returns."""
@@ -155,6 +167,10 @@ class Function:
 
     def _run_python(self, args: Args, kwargs: Kwargs) -> PyTree:
         """Run the function as plain Python if it cannot be compiled."""
+        if len(self.python_calls) < _MAX_PYTHON_CALLS and not context.tapes:
+            call = nest.map_structure(_specify_tensors, (args, kwargs))
+            if call not in self.python_calls:
+                self.python_calls.append(call)
         with emulate_graph():
             return self._call_python(self._python, args, kwargs)
 
@@ -556,7 +572,7 @@ class Function:
             if args or kwargs:
                 self._arguments.convert_to_signature(args, kwargs)
             args, kwargs = self.input_signature, {}
-        concrete = self.get_concrete_for(args, kwargs)
+        concrete = self.get_concrete_for(*nest.map_structure(_specify_strings, (args, kwargs)))
         if isinstance(concrete, ConcreteFunction):
             specs = nest.map_structure(to_spec, (args, kwargs))
             concrete.retrace = functools.partial(_make_retraced, self._make_factory(), *specs)
@@ -574,7 +590,7 @@ class Function:
         """Return the concrete function for exactly these arguments, also with an input signature."""
         args, kwargs = self._arguments.canonicalize(args, kwargs)
         specs = [s for s in nest.flatten_parts((args, kwargs)) if isinstance(s, TensorSpec)]
-        if any(not s.shape.is_fully_defined() for s in specs):
+        if any(not s.shape.is_fully_defined() for s in specs) or has_string_specs((args, kwargs)):
             return self._get_polymorphic(args, kwargs)  # type: ignore[return-value]
         _, key = self._arguments.make_key(args, kwargs)
         concrete = self._cache.get(key)
@@ -635,6 +651,19 @@ class Function:
         return f"<meshflow.function {self._name}>"
 
 
+class BoundMethod(Function):
+    """A method as an attribute of its object, which it keeps alive as other methods do; see `Function.__get__`."""
+
+    __slots__ = ("_function", "_owner")
+
+    _function: Function
+    _owner: object
+
+    def _get_polymorphic(self, args: Args, kwargs: Kwargs) -> ShapePolymorphicFunction:
+        # It belongs to the state of the method, which must not keep the object alive.
+        return self._function._get_polymorphic(args, kwargs)
+
+
 def _get_bound_method(instance: object, name: str) -> Any:
     """Return a method of an unpickled object; the method keeps the object alive."""
     function = getattr(type(instance), name, None)
@@ -692,6 +721,15 @@ def _to_size_tensor(leaf: PyTree) -> object:
     if isinstance(leaf, TensorShape) and leaf.rank and has_symbolic_size(leaf.as_list()):
         return make_sizes_tensor(tuple(leaf.as_list()), np.int32)
     return leaf
+
+
+def _specify_tensors(leaf: PyTree) -> PyTree:
+    return to_spec(_specify_strings(leaf))
+
+
+def _specify_strings(leaf: PyTree) -> PyTree:
+    is_text = isinstance(leaf, Tensor) and leaf.dtype is dtypes.string
+    return TensorSpec.from_tensor(leaf) if is_text else leaf
 
 
 def _is_tensor_or_spec(leaf: object) -> bool:

@@ -1,9 +1,11 @@
-"""Concrete functions with unknown sizes in their specs."""
+"""Concrete functions with unknown sizes or strings in their specs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
+
+import numpy as np
 
 from meshflow.core.functions.call_arguments import (
     CallArguments,
@@ -17,6 +19,7 @@ from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
 
@@ -45,7 +48,7 @@ _TYPICAL_SIZE = 32
 class ShapePolymorphicFunction(SignedFunction):
     """A concrete function with unknown sizes in its specs, which is traced once with symbolic sizes if possible.
 
-    Otherwise it is traced for each actual size.
+    Otherwise, and with strings, it is traced for each actual size.
 
     Attributes:
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
@@ -65,7 +68,7 @@ class ShapePolymorphicFunction(SignedFunction):
 
     def _trace_with_symbols(self) -> ConcreteFunction | None:
         specs = [s for s in nest.flatten_parts(self._template) if isinstance(s, TensorSpec)]
-        if any(s.shape.rank is None for s in specs):
+        if any(s.shape.rank is None for s in specs) or has_string_specs(self._template):
             return None
         sizes = [s.shape.as_list() for s in specs if s.dtype is not dtypes.string]
         return self._function.find_general_for(*self._set_sizes(_TYPICAL_SIZE), sizes)
@@ -75,8 +78,9 @@ class ShapePolymorphicFunction(SignedFunction):
         return self._trace_size(2 if self._general is None else _TYPICAL_SIZE).traced
 
     def _set_sizes(self, size: int) -> tuple[Args, Kwargs]:
-        """Return the arguments with a known size instead of all unknown ones."""
-        args, kwargs = nest.map_parts(lambda s: _replace_unknown_sizes(s, size), self._template)
+        """Return the arguments with a known size instead of all unknown ones, and empty strings for specs of strings."""
+        sized = nest.map_parts(lambda s: _replace_unknown_sizes(s, size), self._template)
+        args, kwargs = nest.map_structure(_make_empty_strings, sized)
         return args, kwargs
 
     def _trace_size(self, size: int) -> ConcreteFunction:
@@ -113,6 +117,19 @@ class ShapePolymorphicFunction(SignedFunction):
             )
         positional, named = nest.pack_sequence_as(self._template, full)
         return self._function(*positional, **named)
+
+
+def has_string_specs(arguments: PyTree) -> bool:
+    """Check whether arguments contain specs of strings, whose values are known in each call only."""
+    return any(_is_string_spec(leaf) for leaf in nest.flatten(arguments))
+
+
+def _is_string_spec(leaf: object) -> TypeGuard[TensorSpec]:
+    return isinstance(leaf, TensorSpec) and leaf.dtype is dtypes.string
+
+
+def _make_empty_strings(leaf: PyTree) -> PyTree:
+    return Tensor(np.full(leaf.shape, b"", object)) if _is_string_spec(leaf) else leaf
 
 
 def _replace_unknown_sizes(spec: Any, size: int) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 
 Args = tuple[Any, ...]
@@ -109,52 +111,92 @@ def _parameters(signature: Signature, names: Sequence[str]) -> list[tuple[str, A
     return [*named, *kwargs.items()]
 
 
-def format_heading(function: str, signature: Signature, names: Sequence[str]) -> str:
-    """Format the parameters of a traced function, with Python values: `f(x, y=2)`."""
+def make_function_type(
+    signature: Signature, names: Sequence[str], outputs: PyTree
+) -> inspect.Signature:
+    """Return the parameters of a traced function, annotated with the types of its arguments.
+
+    Args:
+      signature: (args, kwargs) with specs for tensors.
+      names: Names of the positional parameters, in order.
+      outputs: The results, with specs for tensors.
+    """
+    args, kwargs = signature
+    # Values of `*args` have no name in the function.
+    is_named = len(args) <= len(names)
+    kind = (
+        inspect.Parameter.POSITIONAL_OR_KEYWORD if is_named else inspect.Parameter.POSITIONAL_ONLY
+    )
+    kinds = [kind] * len(args) + [inspect.Parameter.KEYWORD_ONLY] * len(kwargs)
     parameters = [
-        name
-        if any(isinstance(leaf, TypeSpec) for leaf in nest.flatten(value))
-        else f"{name}={value!r}"
-        for name, value in _parameters(signature, names)
+        inspect.Parameter(name, kind, annotation=_annotate(value, name))
+        for (name, value), kind in zip(_parameters(signature, names), kinds, strict=True)
     ]
-    return f"{function}({', '.join(parameters)})"
+    return inspect.Signature(parameters, return_annotation=_annotate(outputs))
 
 
-def format_signature(
-    function: str, signature: Signature, names: Sequence[str], outputs: PyTree
-) -> str:
-    r"""Describe the parameters and results of a traced function, in several lines.
+def format_function_type(function_type: inspect.Signature, captures: Mapping[int, Any]) -> str:
+    r"""Describe the parameters, results and captured tensors of a traced function, in several lines.
+
+    Args:
+      function_type: Its parameters: see `make_function_type`.
+      captures: The specs of the tensors and variables that it uses, by the ids of these.
 
     Example:
       >>> import meshflow as tf
       >>> double = tf.function(lambda a: a + a)
-      >>> double.get_concrete_function(tf.constant(1)).pretty_printed_signature().split("\n")
-      ['<lambda>(a)', '  Args:', '    a: int32 Tensor, shape=()', '  Returns:', '    int32 Tensor, shape=()']
+      >>> print(double.get_concrete_function(tf.constant(1)).pretty_printed_signature())
+      Input Parameters:
+        a (POSITIONAL_OR_KEYWORD): TensorSpec(shape=(), dtype=tf.int32, name=None)
+      Output Type:
+        TensorSpec(shape=(), dtype=tf.int32, name=None)
+      Captures:
+        None
     """
-    lines = [format_heading(function, signature, names)]
-    tensors = [
-        f"    {name}: {_format_value(value)}"
-        for name, value in _parameters(signature, names)
-        if any(isinstance(leaf, TypeSpec) for leaf in nest.flatten(value))
+    parameters = [
+        f"  {p.name} ({p.kind.name}): {p.annotation}" for p in function_type.parameters.values()
     ]
-    if tensors:
-        lines += ["  Args:", *tensors]
-    return "\n".join([*lines, "  Returns:", f"    {_format_value(outputs)}"])
+    used = [f"  {key}: {spec}" for key, spec in captures.items()]
+    result = f"  {function_type.return_annotation}"
+    return "\n".join(
+        [
+            "Input Parameters:",
+            *parameters,
+            "Output Type:",
+            result,
+            "Captures:",
+            *(used or ["  None"]),
+        ]
+    )
 
 
-def _format_value(value: PyTree) -> str:
-    if isinstance(value, TensorSpec):
-        return f"{value.dtype.name} Tensor, shape={value.shape}"
-    if nest.is_nested(value):
-        return repr(nest.map_structure(_FormattedLeaf, value))
-    return repr(value)
+def _annotate(value: PyTree, name: str | None = None) -> PyTree:
+    """Return a spec itself, without the name of its parameter, and text for other types."""
+    if isinstance(value, TensorSpec) and value.name == name:
+        return TensorSpec(value.shape, value.dtype)
+    return value if isinstance(value, TypeSpec) else _Annotation(value)
 
 
-class _FormattedLeaf:
-    """A leaf with its description as `repr`."""
+class _Annotation:
+    """The text for a structure of specs and Python values, which annotates a parameter."""
 
     def __init__(self, value: PyTree) -> None:
-        self._text = _format_value(value)
+        self._value = value
 
     def __repr__(self) -> str:
-        return self._text
+        return self._format(self._value)
+
+    def _format(self, value: PyTree) -> str:
+        if isinstance(value, TypeSpec):
+            return repr(value)
+        if isinstance(value, Variable):
+            kind = f"dtype={value.dtype!r}, trainable={value.trainable}"
+            return f"VariableSpec(shape={value.shape}, {kind}, alias_id=0)"
+        fields = getattr(value, "_fields", None) if isinstance(value, tuple) else None
+        if fields is not None or isinstance(value, dict):
+            name = type(value).__name__ if fields is not None else "Dict"
+            items = zip(fields, value, strict=True) if fields is not None else value.items()
+            return f"{name}[{', '.join(f'[{k!r}, {self._format(v)}]' for k, v in items)}]"
+        if isinstance(value, (list, tuple)):
+            return f"{type(value).__name__.title()}[{', '.join(map(self._format, value))}]"
+        return f"Literal[{value!r}]"

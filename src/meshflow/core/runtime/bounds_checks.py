@@ -194,12 +194,16 @@ def is_padding(indices: Any, sizes: Sequence[int] | np.ndarray) -> Any:
 
 
 def check_indices(
-    indices: Any, size: int, is_gather: bool = True, allows_padding: bool = False
+    indices: Any,
+    size: int,
+    is_gather: bool = True,
+    allows_padding: bool = False,
+    deferred: bool = False,
 ) -> Any:
-    """Check that the indices of a gather or scatter are in [0, size), and return them."""
+    """Check that the indices of a gather or scatter are in [0, size), and return them; see `check_bounds`."""
     message = "indices{position} = {value} is not in [0, {sizes})"
     check = BoundsCheck(message, (0,), (size,), sizes=(size,), is_replaced=is_gather)
-    return check_bounds(indices, check, allows_padding)
+    return check_bounds(indices, check, allows_padding, deferred)
 
 
 def check_columns(indices: Any, shape: Sequence[int], is_gather: bool = False) -> Any:
@@ -217,7 +221,7 @@ def check_columns(indices: Any, shape: Sequence[int], is_gather: bool = False) -
     message = f"indices{{position}} = [{{value}}] does not index into {subject} [{{sizes}}]"
     limits = (0,) * columns, tuple(shape[:columns])
     check = BoundsCheck(message, *limits, sizes=tuple(shape), is_replaced=is_gather)
-    return check_bounds(indices, check)
+    return check_bounds(indices, check, deferred=is_gather)
 
 
 def check_begin(begin: Any, size: int, total: int, axis: int) -> Any:
@@ -275,17 +279,21 @@ def check_divisor(divisor: Any, is_truncated: bool = False) -> Any:
         message = (
             "Unexpected error in binary operator (only integer div and mod should have errors)"
         )
-        return check_bounds(divisor, BoundsCheck(message, error="InternalError"))
-    return check_bounds(divisor, BoundsCheck("Integer division by zero"))
+        return check_bounds(divisor, BoundsCheck(message, error="InternalError"), deferred=True)
+    return check_bounds(divisor, BoundsCheck("Integer division by zero"), deferred=True)
 
 
-def check_bounds(values: Any, check: BoundsCheck, allows_padding: bool = False) -> Any:
+def check_bounds(
+    values: Any, check: BoundsCheck, allows_padding: bool = False, deferred: bool = False
+) -> Any:
     """Check integers and return them: an array, or a tensor.
 
     Args:
       values: The integers.
       check: Range of the allowed integers.
       allows_padding: Whether padding is allowed: see `is_padding`.
+      deferred: Whether the caller uses the result, so that a traced function with a known value that is not allowed
+        fails when it is run, and only if it uses that value.
 
     Raises:
       OpError: If a known value is not allowed.
@@ -315,7 +323,12 @@ def check_bounds(values: Any, check: BoundsCheck, allows_padding: bool = False) 
         padding = is_padding(array, check.sizes)
         if padding.any():
             array = array[:0] if 0 in check.sizes else np.where(padding, 0, array)
-    _check_concrete(array, check=check, mode=ERROR)
+    try:
+        _check_concrete(array, check=check, mode=ERROR)
+    except OpError:
+        if context.trace is None or not deferred:
+            raise
+        return type(values)(bounds_check_p.bind(jnp.asarray(array), check=check, mode=ERROR))
     return values
 
 

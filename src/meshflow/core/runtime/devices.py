@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.environment.jax_internals import jex_backend, xla_bridge
 from meshflow.environment.types import Array
@@ -225,7 +226,7 @@ def device(device_name: object) -> Iterator[None]:
     """Place the ops and variables created inside on one device.
 
     Args:
-      device_name: A device name such as `"CPU:0"`, `"/GPU:1"` or
+      device_name: A `LogicalDevice`, a `tf.DeviceSpec`, or a name such as `"CPU:0"`, `"/GPU:1"` or
         `"/job:localhost/replica:0/task:0/device:CPU:0"`. None removes the placement, as does
         `dtensor.device_name()`: ops then run on the devices of their operands. A missing device is
         replaced by the first one of its type, or by the CPU.
@@ -240,6 +241,10 @@ def device(device_name: object) -> Iterator[None]:
       ...     tf.zeros([2]).device
       '/job:localhost/replica:0/task:0/device:CPU:0'
     """
+    if isinstance(device_name, LogicalDevice):
+        device_name = device_name.name
+    elif isinstance(device_name, DeviceSpec):
+        device_name = device_name.to_string()
     if device_name == MESH_DEVICE:
         device_name = None
     saved, context.device = context.device, device_name

@@ -267,13 +267,13 @@ def _to_mask(key: Any) -> Tensor | None:
 
 
 def _convert_numpy_index(shape: tuple[int, ...], key: Any) -> Any:
-    """Replace the lists and masks of a NumPy index by arrays of checked indices."""
+    """Replace the sequences and masks of a NumPy index by arrays of checked indices."""
     items = key if isinstance(key, tuple) else (key,)
     converted: list[Any] = []
     used = builtins.sum(_count_dimensions(i) for i in items)
     dim = 0
     for item in items:
-        if isinstance(item, list):
+        if isinstance(item, (list, tuple)):
             # An empty list contains no indices, but NumPy would convert it to floats.
             item = np.array(item) if item else np.zeros(0, np.int64)
         mask = _to_mask(item)
@@ -298,7 +298,7 @@ def _count_dimensions(item: Any) -> int:
     """Return the number of dimensions that one part of an index covers."""
     if item is None or item is Ellipsis:
         return 0
-    if isinstance(item, list):
+    if isinstance(item, (list, tuple)):
         item = np.array(item)
     dtype = getattr(item, "dtype", None)
     is_mask = dtype is not None and (

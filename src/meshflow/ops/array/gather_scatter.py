@@ -149,7 +149,7 @@ def gather(
                 raise InvalidValueError(
                     f"gather: batch_dims ({batch_dims}) must be at most axis ({axis})."
                 )
-            indices = check_indices(indices, params.array.shape[axis])
+            indices = check_indices(indices, params.array.shape[axis], deferred=True)
     return _gather(params, indices, axis, batch_dims)
 
 

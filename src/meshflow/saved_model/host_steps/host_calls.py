@@ -167,6 +167,9 @@ def _make_steps_example(first: Any, steps: Steps, **_: Any) -> jax.ShapeDtypeStr
     return jax.ShapeDtypeStruct(shape, np.int32)
 
 
+_UNICODE_OPTIONS = ("input_encoding", "errors", "replacement_char")
+
+
 def _make_unknown_size_example(*sizes: int) -> Callable[..., jax.ShapeDtypeStruct]:
     """Return a function that makes examples with a data-dependent first size and static further sizes."""
     return lambda first, **_: jax.ShapeDtypeStruct((make_data_dependent_size(), *sizes), np.int32)
@@ -334,6 +337,10 @@ HOST_CALLS: dict[str, HostCall] = {
         strings.list_parts, ("sep", "maxsplit"), make_example=_make_unknown_size_example()
     ),
     "count_parts": HostCall(strings.count_parts, ("sep", "maxsplit"), int64),
+    "list_characters": HostCall(
+        unicode.list_characters, _UNICODE_OPTIONS, make_example=_make_unknown_size_example()
+    ),
+    "count_characters": HostCall(unicode.count_characters, _UNICODE_OPTIONS, int64),
     "sizes": HostCall(make_sizes, ("known",), int8, _make_sizes_example),
     "size": HostCall(get_table_size, (), int64, _make_scalar_example),
     "steps": HostCall(

@@ -144,12 +144,12 @@ class ComponentSpec(TensorSpec):
     """Spec of a component of a composite argument.
 
     Attributes:
-      first: The first size, in terms of symbols of `jax.export`, if it is unknown.
+      first: The first size, in terms of symbols of `jax.export`, if it is unknown; None if it relates to no other.
     """
 
     __slots__ = ("first",)
 
-    def __init__(self, spec: TensorSpec, first: str, name: str | None = None) -> None:
+    def __init__(self, spec: TensorSpec, first: str | None, name: str | None = None) -> None:
         super().__init__(spec.shape, spec.dtype, name or spec.name)
         self.first = first
 
@@ -175,7 +175,7 @@ def _split_arguments(arguments: PyTree) -> PyTree:
     def split_field(leaf: PyTree) -> PyTree:
         if isinstance(leaf, CompositeSpec):
             return split_spec(leaf)
-        return ComponentSpec(leaf, f"field{next(counts)}") if isinstance(leaf, TensorSpec) else leaf
+        return ComponentSpec(leaf, None) if isinstance(leaf, TensorSpec) else leaf
 
     return nest.map_structure(split, arguments)
 

@@ -195,11 +195,16 @@ def _trace_for_sizes(
     # Independent symbols may fail if unknown sizes must be equal, for example ids and a mask with the
     # same number of columns. The next attempt uses one symbol for each axis, the last one also makes it
     # divisible, for images that are resized down and up.
-    for symbol in ("d{count}", "size{axis}"):
-        with contextlib.suppress(InvalidArgumentError):
+    for symbol in ("d{count}", "size{axis}", f"{_SIZE_DIVISOR}*size{{axis}}"):
+        try:
             return _trace_with_symbols(function, args, kwargs, symbol, allows_empty)
-    symbol = f"{_SIZE_DIVISOR}*size{{axis}}"
-    return _trace_with_symbols(function, args, kwargs, symbol, allows_empty)
+        except InvalidArgumentError as error:
+            failure = error
+    # Weights may determine the last size, as a kernel does for a matrix of unknown size; the error names their sizes.
+    for size in dict.fromkeys(re.findall(r"(?<=[\[( ])\d+(?=[\]),])", str(failure))):
+        with contextlib.suppress(InvalidArgumentError):
+            return _trace_with_symbols(function, args, kwargs, "d{count}", allows_empty, int(size))
+    raise failure
 
 
 def _trace_with_symbols(
@@ -208,6 +213,7 @@ def _trace_with_symbols(
     kwargs: Mapping[str, Any],
     symbol: str,
     allows_empty: bool,
+    last: int | None = None,
 ) -> TracedFunction:
     """Trace a function with a symbol for each unknown size.
 
@@ -217,6 +223,7 @@ def _trace_with_symbols(
       kwargs: Its keyword arguments.
       symbol: Format of the symbols, with the fields `count` (of all symbols) and `axis`.
       allows_empty: Whether composite values and data-dependent sizes may be empty.
+      last: The size in place of an unknown size of the last axis; None for a symbol.
     """
     counts = itertools.count()
     scope = jax.export.SymbolicScope()
@@ -236,12 +243,16 @@ def _trace_with_symbols(
             raise UnimplementedError(
                 f"{leaf} has an unknown rank, which XLA cannot compile. Specify the rank."
             )
-        first = make_size(leaf.first) if isinstance(leaf, ComponentSpec) else batch
+        first = batch
+        if isinstance(leaf, ComponentSpec):
+            first = None if leaf.first is None else make_size(leaf.first)
         sizes = [
             size
             if size is not None
             else first
-            if axis == 0
+            if axis == 0 and first is not None
+            else last
+            if last is not None and axis == leaf.shape.rank - 1
             else make_size(symbol.format(count=next(counts), axis=axis))
             for axis, size in enumerate(leaf.shape)
         ]

@@ -120,8 +120,10 @@ def iterate_signatures(function: object) -> Iterator[FunctionCall]:
         and not any(is_special_case(c, s.structured_input_signature) for s in concrete_functions)
     ]
     arguments_seen = []
-    for signed in [*concrete_functions, *cached]:
-        call = _replace_by_specs(function, get_call(signed))
+    python = _get_python_function(function)
+    interpreted = [(python, *arguments) for arguments in function.python_calls]
+    for call in [*map(get_call, [*concrete_functions, *cached]), *interpreted]:
+        call = _replace_by_specs(function, call)
         if call[1:] not in arguments_seen:
             arguments_seen.append(call[1:])
             yield call

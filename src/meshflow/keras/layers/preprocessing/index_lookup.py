@@ -302,7 +302,7 @@ class IndexLookup(EncodingLayer):
         """Encode the ids of the tokens; with `invert`, return the tokens of ids."""
         self.check_ready()
         if self.invert:
-            return self._invert_ids(inputs)
+            return map_ids(self._invert_ids, inputs)
         return self.encode(map_ids(self._find_ids, inputs))
 
     def check_ready(self) -> None:

@@ -312,6 +312,58 @@ def _count_parts(nodes: HostNodeWriter, first: Argument, sep: Argument, maxsplit
     return nodes.add_op("UnsortedSegmentSum", [ones, rows, size], **types)
 
 
+def _decode_unicode(
+    nodes: HostNodeWriter,
+    first: Argument,
+    input_encoding: str,
+    errors: str,
+    replacement_char: int,
+    output: str,
+) -> str:
+    return nodes.add_op(
+        "UnicodeDecode",
+        [nodes.get_output(first)],
+        output,
+        input_encoding=input_encoding.encode(),
+        errors=errors.encode(),
+        replacement_char=int(replacement_char),
+        replace_control_characters=False,
+        Tsplits=TypeAttr(to_dtype_enum(int64)),
+    )
+
+
+def _list_characters(
+    nodes: HostNodeWriter, first: Argument, input_encoding: str, errors: str, replacement_char: int
+) -> str:
+    kind = TypeAttr(to_dtype_enum(int64))
+    points = _decode_unicode(nodes, first, input_encoding, errors, replacement_char, "char_values")
+    size = nodes.add_op("Size", [points], T=TypeAttr(_INT32), out_type=kind)
+    start, one = (nodes.get_output(n, np.int64) for n in (0, 1))
+    end = nodes.add_op("AddV2", [size, one], "z", T=kind)
+    # Each code point is a string.
+    splits = nodes.add_op("Range", [start, end, one], Tidx=kind)
+    options: dict[str, Any] = {"errors": errors.encode(), "replacement_char": int(replacement_char)}
+    return nodes.add_op(
+        "UnicodeEncode",
+        [points, splits],
+        output_encoding=input_encoding.encode(),
+        Tsplits=kind,
+        **options,
+    )
+
+
+def _count_characters(
+    nodes: HostNodeWriter, first: Argument, input_encoding: str, errors: str, replacement_char: int
+) -> str:
+    kind = TypeAttr(to_dtype_enum(int64))
+    splits = _decode_unicode(nodes, first, input_encoding, errors, replacement_char, "row_splits")
+    zero, one, last = (nodes.get_output([n], np.int32) for n in (0, 1, -1))
+    types: dict[str, Any] = {"T": kind, "Index": TypeAttr(_INT32)}
+    ends = nodes.add_op("StridedSlice", [splits, one, zero, one], end_mask=1, **types)
+    starts = nodes.add_op("StridedSlice", [splits, zero, last, one], begin_mask=1, **types)
+    return nodes.add_op("Sub", [ends, starts], "z", T=kind)
+
+
 def _get_item(nodes: HostNodeWriter, first: Argument, key: Any) -> str:
     keys = list(key) if isinstance(key, (list, tuple)) else [key]
     begin, end, step = [], [], []
@@ -523,6 +575,8 @@ _HOST_CALL_WRITERS: dict[str, Callable[..., str]] = {
     "shape": _make_shape,
     "list_parts": _split,
     "count_parts": _count_parts,
+    "list_characters": _list_characters,
+    "count_characters": _count_characters,
     "sizes": _make_sizes,
     "lower": _make_string_op("StringLower"),
     "upper": _make_string_op("StringUpper"),
