@@ -155,9 +155,17 @@ def list_convolution_descriptors(
                 *(rhs_dilation, window_strides, low),
             )
         )
-    if is_window_larger:
+    # oneDNN's gradient with strides of a kernel that is larger than the result is slower.
+    is_small = math.prod(rhs_dilation) > 1 and not is_window_larger
+    if is_kernel_gradient(left, dimension_numbers) and not is_small:
         candidates.reverse()
     return [descriptor for descriptor in candidates if descriptor is not None]
+
+
+def is_kernel_gradient(image: Aval, dimension_numbers: ConvDimensionNumbers) -> bool:
+    """Check whether a convolution is the gradient of a kernel: its channels are the examples of a batch."""
+    batch, channels, *_ = descriptors.make_view(image.shape, dimension_numbers.lhs_spec).strides
+    return batch < channels
 
 
 def select_geometry(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@
 #include "cpus.h"
 #include "blocked.h"
 #include "columns.h"
+#include "depthwise.h"
 #include "narrow.h"
 #include "winograd.h"
 
@@ -154,6 +155,44 @@ bool by_narrow(Kernel& kernel, int64_t computation, const memory::desc& x, const
   kernel.scratch_bytes = scratch_bytes(sizes);
   kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
     convolve(sizes, buffers[0], buffers[1], buffers[2], scratch, threads);
+  };
+  return true;
+}
+
+bool by_depthwise(Kernel& kernel, bool gradient, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+                  const Dims& strides, const Dims& dilations, const Dims& low, const EpilogueOps& epilogue, bool flipped) {
+  Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
+  Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
+  const size_t rank = strides.size();
+  if (rank > 2 || xs[1] != 1 || ys[1] != 1 || ws[0] != 1 || wd[1] != 1 || wd[2] != 1) return false;
+  const Type type = x.get_data_type(), weight = w.get_data_type();
+  if ((type != Type::f32 && type != Type::bf16) || y.get_data_type() != type) return false;
+  if (weight != Type::f32 && weight != type) return false;
+  // One spatial dimension is a row.
+  auto at = [rank](const Dims& values, int axis, int64_t missing) { return rank == 2 || axis ? values[values.size() - 2 + axis] : missing; };
+  auto of = [rank](const Dims& values, int axis, int64_t missing) { return rank == 2 ? values[axis] : axis ? values[0] : missing; };
+  Depthwise sizes{xd[0], xd[1], at(xd, 0, 1), at(xd, 1, 1), at(yd, 0, 1), at(yd, 1, 1)};
+  int64_t last = 0;  // from the last position to the first
+  for (int i = 0; i < 2; ++i) {
+    sizes.kernel[i] = at(wd, i, 1), sizes.step[i] = of(strides, i, 1), sizes.tap[i] = of(dilations, i, 0) + 1, sizes.low[i] = of(low, i, 0);
+    sizes.image[1 + i] = at(xs, i, 0), sizes.result[1 + i] = at(ys, i, 0), sizes.weights[i] = at(ws, i, 0);
+    if (!flipped) continue;
+    last += (sizes.kernel[i] - 1) * sizes.weights[i];
+    sizes.weights[i] = -sizes.weights[i];
+  }
+  sizes.image[0] = xs[0], sizes.result[0] = ys[0];
+  sizes.halves = type == Type::bf16, sizes.wide_weights = weight == Type::f32;
+  if (!suits(sizes, gradient)) return false;
+  const int threads = max_threads();
+  kernel.implementation = "meshflow:depthwise";
+  kernel.operands = {{0, x, x, false}, {0, gradient ? y : w, gradient ? y : w, false}};
+  epilogue.describe(kernel, y);
+  kernel.operands.push_back({0, gradient ? w : y, gradient ? w : y, true});
+  kernel.scratch_bytes = gradient ? gradient_scratch_bytes(sizes, threads) : scratch_bytes(sizes, threads);
+  kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+    if (gradient) return differentiate(sizes, buffers[0], buffers[1], buffers[2], scratch, threads);
+    const void* weights = static_cast<const char*>(buffers[1]) + last * static_cast<int64_t>(memory::data_type_size(weight));
+    convolve(sizes, buffers[0], weights, epilogue.read(buffers), buffers.back(), scratch, threads);
   };
   return true;
 }
