@@ -235,6 +235,7 @@ bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const
 bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types) {
   constexpr int64_t kMost = int64_t{1} << 40;
   const int64_t rows = descriptor.next(), columns = descriptor.next(), terms = descriptor.next();
+  const bool each_row = descriptor.next();
   if (rows < 1 || columns < 1 || rows > kMost / columns) throw std::invalid_argument("the size of an operand is not supported");
   if (terms < 0 || terms > static_cast<int64_t>(Terms::kSquares)) throw std::invalid_argument("unknown terms");
   const Terms of = static_cast<Terms>(terms);
@@ -243,11 +244,12 @@ bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& typ
   for (Type type : types)
     if (type != Type::f32 && type != Type::bf16) return false;
   if (of == Terms::kSquares && types[1] != Type::f32) return false;
-  Columns sizes{rows, columns, of, types[0] == Type::bf16, count == 3 && types[1] == Type::bf16, types.back() == Type::bf16};
+  if (each_row && (of == Terms::kProducts || types.back() != Type::f32)) return false;
+  Columns sizes{rows, columns, of, each_row, types[0] == Type::bf16, count == 3 && types[1] == Type::bf16, types.back() == Type::bf16};
   if (!suits(sizes)) return false;
   for (size_t i = 0; i < count; ++i) {
     const bool matrix = i == 0 || (i == 1 && of == Terms::kProducts);
-    memory::desc operand({matrix ? rows * columns : columns}, types[i], Dims{1});
+    memory::desc operand({matrix ? rows * columns : each_row ? rows : columns}, types[i], Dims{1});
     kernel.operands.push_back({0, operand, operand, i + 1 == count});
   }
   kernel.scratch_bytes = scratch_bytes(sizes);

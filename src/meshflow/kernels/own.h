@@ -32,7 +32,7 @@ bool by_depthwise(Kernel& kernel, bool gradient, const memory::desc& x, const me
 // A matrix product with its epilogue, some rows at a time. May throw oneDNN's errors.
 bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue);
 
-// Sums over rows: descriptor = rows, columns, terms.
+// Sums over rows, or of each row: descriptor = rows, columns, terms, whether of each row.
 bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types);
 
 }  // namespace meshflow
