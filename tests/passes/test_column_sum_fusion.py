@@ -56,12 +56,11 @@ ROW_TERMS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("columns", [8, 31, 144, 1000])
 @pytest.mark.parametrize("terms", ROW_TERMS)
-def test_sums_of_rows(rng, terms, columns, dtype):
-    x, y = (jnp.asarray(rng.normal(size=(77, 67, columns)), dtype) for _ in range(2))
-    closed = fuse_column_sums(jax.make_jaxpr(widen(ROW_TERMS[terms]))(x, y))
+def test_sums_of_rows(rng, terms, columns):
+    x, y = (jnp.asarray(rng.normal(size=(77, 67, columns)), "float32") for _ in range(2))
+    closed = fuse_column_sums(jax.make_jaxpr(ROW_TERMS[terms])(x, y))
     assert [e.primitive for e in closed.jaxpr.eqns].count(column_sums_p) == 1
     run = jax.jit(jaxpr_as_fun(closed))
     assert "meshflow_onednn" in run.lower(x, y).as_text()
@@ -79,6 +78,7 @@ OTHERS = {
     "literal": lambda x, y: (x * 2.0).sum((0, 1)),
     "other axes": lambda x, y: (x * y).sum(1),
     "products of rows": lambda x, y: (x * y).sum(-1),
+    "rows that are computed": lambda x, y: (2 * x).sum(-1) + (2 * x - 1)[..., 0],
     "softmax": lambda x, y: jnp.exp(x) / jnp.exp(x).sum(-1, keepdims=True),
     "small": lambda x, y: (x[:2, :8] * y[:2, :8]).sum((0, 1)),
     "two matrices": lambda x, y: jnp.square(x - y).sum((0, 1)),

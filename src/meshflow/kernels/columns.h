@@ -14,7 +14,7 @@ enum class Terms : int64_t { kElements = 0, kProducts = 1, kSquares = 2 };
 struct Columns {
   int64_t rows, columns;
   Terms terms;
-  bool each_row;  // instead of over all rows; not of products
+  bool each_row;  // instead of over all rows; not of products, and in float32
   bool x_halves, y_halves, result_halves;  // bfloat16 instead of float32
 };
 

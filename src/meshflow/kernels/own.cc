@@ -244,7 +244,7 @@ bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& typ
   for (Type type : types)
     if (type != Type::f32 && type != Type::bf16) return false;
   if (of == Terms::kSquares && types[1] != Type::f32) return false;
-  if (each_row && (of == Terms::kProducts || types.back() != Type::f32)) return false;
+  if (each_row && (of == Terms::kProducts || types[0] != Type::f32 || types.back() != Type::f32)) return false;
   Columns sizes{rows, columns, of, each_row, types[0] == Type::bf16, count == 3 && types[1] == Type::bf16, types.back() == Type::bf16};
   if (!suits(sizes)) return false;
   for (size_t i = 0; i < count; ++i) {
