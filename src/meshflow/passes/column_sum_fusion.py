@@ -26,7 +26,9 @@ def fuse_column_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
 def _fuse_in_jaxpr(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
     producers, consumers = map_producers(eqns), map_consumers(jaxpr, eqns)
     arguments = set(jaxpr.invars)
-    minuends = {e.invars[0] for e in eqns if e.primitive.name == "sub" and e.invars[0] in arguments}
+    minuends: set[Atom] = {
+        e.invars[0] for e in eqns if e.primitive.name == "sub" and e.invars[0] in arguments
+    }
     return [_fuse_terms(eqn, producers, consumers, minuends) or eqn for eqn in eqns]
 
 
