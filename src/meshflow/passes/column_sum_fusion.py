@@ -8,6 +8,8 @@ derivatives; other sums of rows gain from its fusion.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
@@ -25,9 +27,8 @@ def fuse_column_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 def _fuse_in_jaxpr(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
     producers, consumers = map_producers(eqns), map_consumers(jaxpr, eqns)
-    arguments = set(jaxpr.invars)
-    minuends: set[Atom] = {
-        e.invars[0] for e in eqns if e.primitive.name == "sub" and e.invars[0] in arguments
+    minuends = {
+        v for e in eqns if e.primitive.name == "sub" for v in jaxpr.invars if v is e.invars[0]
     }
     return [_fuse_terms(eqn, producers, consumers, minuends) or eqn for eqn in eqns]
 
@@ -36,7 +37,7 @@ def _fuse_terms(
     total: JaxprEqn,
     producers: dict[Atom, JaxprEqn],
     consumers: dict[Atom, list[int]],
-    minuends: set[Atom],
+    minuends: Collection[Atom],
 ) -> JaxprEqn | None:
     """Return a sum fused with its terms; None if it has other operands or no handler.
 
