@@ -8,11 +8,9 @@ derivatives; other sums of rows gain from its fusion.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 
-from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshflow.kernels.column_sums import choose_handler, column_sums_p
 from meshflow.passes.convert_folding import find_narrow_source
 from meshflow.passes.jaxprs import get_aval, map_consumers, map_producers, rewrite_equations
@@ -27,9 +25,8 @@ def fuse_column_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 def _fuse_in_jaxpr(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
     producers, consumers = map_producers(eqns), map_consumers(jaxpr, eqns)
-    minuends = {
-        v for e in eqns if e.primitive.name == "sub" for v in jaxpr.invars if v is e.invars[0]
-    }
+    subtractions = (e.invars[0] for e in eqns if e.primitive.name == "sub")
+    minuends = set(jaxpr.invars) & {v for v in subtractions if not isinstance(v, Literal)}
     return [_fuse_terms(eqn, producers, consumers, minuends) or eqn for eqn in eqns]
 
 
@@ -37,7 +34,7 @@ def _fuse_terms(
     total: JaxprEqn,
     producers: dict[Atom, JaxprEqn],
     consumers: dict[Atom, list[int]],
-    minuends: Collection[Atom],
+    minuends: set[Var],
 ) -> JaxprEqn | None:
     """Return a sum fused with its terms; None if it has other operands or no handler.
 
