@@ -21,6 +21,7 @@ namespace {
 constexpr int64_t kLanes = 16, kBlock = 2 * kLanes, kTasks = 32;
 constexpr int64_t kColumns = 64;             // of a result that are computed together
 constexpr int64_t kMaxScratch = 512 << 10;   // bytes of a thread
+constexpr int64_t kMaxWindow = 1 << 10;      // size, dilation and stride of a kernel
 constexpr int64_t kMinColumns = 8;           // of a convolution, because narrower images consist mostly of padding
 
 inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -255,6 +256,9 @@ void differentiate_as(const Depthwise& s, const T* image, const T* result, W* we
 }  // namespace
 
 bool suits(const Depthwise& s, bool gradient) {
+  // Products of these sizes fit into 64 bits.
+  for (int i = 0; i < 2; ++i)
+    if (s.kernel[i] > kMaxWindow || s.tap[i] > kMaxWindow || s.step[i] > kMaxWindow) return false;
   if (!has(Level::kAvx512) || s.channels < kLanes / 2 || taps(s) == 1 || thread_floats(s) * 4 > kMaxScratch) return false;
   // oneDNN's gradient of a dilated kernel in bfloat16 is wrong.
   const bool is_square = s.kernel[0] == 3 && s.kernel[1] == 3, is_dense = s.tap[0] == 1 && s.tap[1] == 1;

@@ -155,7 +155,7 @@ def list_convolution_descriptors(
                 *(rhs_dilation, window_strides, low),
             )
         )
-    # oneDNN's gradient with strides of a kernel that is larger than the result is slower.
+    # oneDNN's gradient is slower than a convolution if the result of a strided one is small.
     is_small = math.prod(rhs_dilation) > 1 and not is_window_larger
     if is_kernel_gradient(left, dimension_numbers) and not is_small:
         candidates.reverse()

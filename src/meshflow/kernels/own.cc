@@ -165,6 +165,7 @@ bool by_depthwise(Kernel& kernel, bool gradient, const memory::desc& x, const me
   Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
   const size_t rank = strides.size();
   if (rank > 2 || xs[1] != 1 || ys[1] != 1 || ws[0] != 1 || wd[1] != 1 || wd[2] != 1) return false;
+  if (wd[0] != xd[1] || yd[1] != xd[1] || yd[0] != xd[0]) return false;
   const Type type = x.get_data_type(), weight = w.get_data_type();
   if ((type != Type::f32 && type != Type::bf16) || y.get_data_type() != type) return false;
   if (weight != Type::f32 && weight != type) return false;
