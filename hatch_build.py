@@ -33,6 +33,7 @@ X86_SOURCES = (
     "attention",
     "blocked",
     "columns",
+    "depthwise",
     "narrow",
     "onednn",
     "own",

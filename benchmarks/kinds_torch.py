@@ -752,7 +752,7 @@ class Trainer:
             return self.model.loss(out, y)
         if y.dtype == torch.float32:
             return F.binary_cross_entropy_with_logits(out, y)
-        if y.ndim > 1 and out.ndim == y.ndim + 1 and out.shape[-2] == y.shape[-1]:
+        if y.ndim > 1 and out.shape[:-1] == y.shape:
             return F.cross_entropy(out.flatten(0, -2), y.flatten())
         return F.cross_entropy(out, y)
 

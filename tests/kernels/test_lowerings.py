@@ -74,6 +74,27 @@ CASES = {
         (3, 3, 1, 16),
         {"strides": (1, 1), "padding": "SAME", "groups": 16},
     ),
+    "wide depthwise": (
+        (2, 9, 21, 40),
+        (5, 7, 1, 40),
+        {"strides": (1, 1), "padding": "SAME", "groups": 40},
+    ),
+    "strided depthwise": (
+        (3, 11, 20, 24),
+        (5, 4, 1, 24),
+        {"strides": (2, 1), "padding": "SAME", "groups": 24},
+    ),
+    # In bfloat16, oneDNN's gradient of this kernel is wrong.
+    "dilated depthwise": (
+        (2, 20, 33, 24),
+        (3, 3, 1, 24),
+        {"strides": (1, 1), "padding": "SAME", "dilation": (2, 2), "groups": 24},
+    ),
+    "depthwise row": (
+        (2, 150, 16),
+        (9, 1, 16),
+        {"strides": (1,), "padding": "SAME", "dilation": (2,), "groups": 16},
+    ),
     "transposed": (
         (2, 5, 5, 8),
         (3, 3, 8, 4),

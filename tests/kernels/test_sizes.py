@@ -85,8 +85,8 @@ def test_a_convolutions_size_decides(rng, size, channels, wanted):
     "rows,wanted",
     [
         (256, []),
-        (512, [descriptors.COLUMN_SUMS | descriptors.INLINE]),
-        (4096, [descriptors.COLUMN_SUMS]),
+        (512, [descriptors.SUMS | descriptors.INLINE]),
+        (4096, [descriptors.SUMS]),
     ],
 )
 def test_a_sums_size_decides(rng, rows, wanted, dtype):

@@ -25,6 +25,7 @@ CASES = {
     "one row is left": ((20, 3, 12, 64), 64, "VALID"),
     "uneven padding": ((5, 8, 8, 64), 64, ((2, 0), (0, 3))),
     "padding wider than a tile": ((4, 5, 5, 64), 64, ((4, 4), (5, 2))),
+    "few tiles": ((32, 2, 2, 64), 160, "SAME"),
     "several blocks": ((2, 16, 16, 160), 192, "SAME"),
 }
 

@@ -23,7 +23,7 @@ def widen(function):
 
 def is_fast():
     specs = [jax.ShapeDtypeStruct((1 << 10, 32), "float32"), jax.ShapeDtypeStruct((32,), "float32")]
-    call = lowerings.choose_column_terms(specs[:1], specs[1], "elements", 0)
+    call = lowerings.choose_sum(specs[:1], specs[1], "elements", False, 0)
     return call is not None and library.load() is not None
 
 
@@ -50,6 +50,24 @@ def test_sums(rng, terms, columns, dtype):
     np.testing.assert_array_equal(found, run(x, y)[0])
 
 
+ROW_TERMS = {
+    "squares": lambda x, y: jnp.square(x - y[..., :1]).sum(-1),
+    "elements": lambda x, y: x.sum(-1) + (x - 1)[..., 0],
+}
+
+
+@pytest.mark.parametrize("columns", [8, 31, 144, 1000])
+@pytest.mark.parametrize("terms", ROW_TERMS)
+def test_sums_of_rows(rng, terms, columns):
+    x, y = (jnp.asarray(rng.normal(size=(77, 67, columns)), "float32") for _ in range(2))
+    closed = fuse_column_sums(jax.make_jaxpr(ROW_TERMS[terms])(x, y))
+    assert [e.primitive for e in closed.jaxpr.eqns].count(column_sums_p) == 1
+    run = jax.jit(jaxpr_as_fun(closed))
+    assert "meshflow_onednn" in run.lower(x, y).as_text()
+    wanted = ROW_TERMS[terms](*(np.asarray(a, "float64") for a in (x, y)))
+    np.testing.assert_allclose(run(x, y)[0], wanted, rtol=1e-5, atol=1e-4)
+
+
 def add_used(x, y):
     product = x * y
     return product.sum((0, 1)) + product[0, 0]
@@ -58,7 +76,10 @@ def add_used(x, y):
 OTHERS = {
     "used terms": add_used,
     "literal": lambda x, y: (x * 2.0).sum((0, 1)),
-    "other axes": lambda x, y: (x * y).sum((1, 2)),
+    "other axes": lambda x, y: (x * y).sum(1),
+    "products of rows": lambda x, y: (x * y).sum(-1),
+    "rows that are computed": lambda x, y: (2 * x).sum(-1) + (1 - x)[..., 0],
+    "softmax": lambda x, y: jnp.exp(x) / jnp.exp(x).sum(-1, keepdims=True),
     "small": lambda x, y: (x[:2, :8] * y[:2, :8]).sum((0, 1)),
     "two matrices": lambda x, y: jnp.square(x - y).sum((0, 1)),
 }

@@ -1,6 +1,6 @@
-"""Sums of elements, products, or squares of differences over leading axes, as a primitive with a CPU handler.
+"""Sums of elements, products, or squares of differences over leading or trailing axes, as a primitive with a CPU handler.
 
-They are the statistics of batch normalization and the gradients of its scale. XLA would write the
+They are the statistics of batch and layer normalization and the gradients of their scales. XLA would write the
 terms to memory before a handler sums them. `passes.column_sum_fusion` introduces the primitive.
 """
 
@@ -17,23 +17,24 @@ from meshflow.kernels import lowerings
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
-# Operands: x [*rows, *columns]; and y of the same shape (terms "products"), or of the same rank
-# with rows of size 1 ("squares"), or none ("elements"). Parameters: `terms`, and `count`, the number
-# of leading axes. Result: the sums in float32.
+# Operands: x; and y of the same shape (terms "products"), or of the same rank with size 1 in the axes
+# of the sum ("squares"), or none ("elements"). Parameters: `terms` and `axes`, which are the first
+# axes or the last ones. Result: the sums in float32.
 column_sums_p = jex_core.Primitive("column_sums")
 
 
-def _compute_sums(*operands: Array, terms: str, count: int) -> Array:
+def _compute_sums(*operands: Array, terms: str, axes: tuple[int, ...]) -> Array:
     x, *rest = (a.astype(jnp.float32) for a in operands)
     values = x if not rest else x * rest[0] if terms == "products" else jnp.square(x - rest[0])
-    return jax.lax.reduce_sum(values, tuple(range(count)))
+    return jax.lax.reduce_sum(values, axes)
 
 
 def choose_handler(
     operands: Avals, results: Avals, parameters: dict[str, Any]
 ) -> HandlerCall | None:
     """Return a function of the operands that calls a handler, or None."""
-    return lowerings.choose_column_terms(operands, results[0], parameters["terms"])
+    is_by_row = parameters["axes"][0] > 0
+    return lowerings.choose_sum(operands, results[0], parameters["terms"], is_by_row)
 
 
 def register() -> None:

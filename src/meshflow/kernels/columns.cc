@@ -89,6 +89,44 @@ void sum_as(const Columns& s, const X* x, const Y* y, float* sums, int threads) 
       threads);
 }
 
+// Sums the elements of a row, or the squares of their differences from `center`.
+template <Terms terms>
+float sum_row(const float* x, float center, int64_t columns) {
+  constexpr int vectors = 4;
+  __m512 sums[vectors], centers = _mm512_set1_ps(center);
+#pragma GCC unroll 4
+  for (int i = 0; i < vectors; ++i) sums[i] = _mm512_setzero_ps();
+  for (int64_t c = 0; c < columns; c += vectors * kLanes)
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; ++i) {
+      const int64_t at = c + i * kLanes, left = columns - at;
+      if (left <= 0) break;
+      const __mmask16 there = left >= kLanes ? 0xffff : (1 << left) - 1;
+      __m512 value = load(x + at, there);
+      if (terms == Terms::kElements) {
+        sums[i] = _mm512_add_ps(sums[i], value);
+      } else {
+        value = _mm512_maskz_sub_ps(there, value, centers);
+        sums[i] = _mm512_fmadd_ps(value, value, sums[i]);
+      }
+    }
+  return _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
+}
+
+void sum_each_row(const Columns& s, const float* x, const float* y, float* result, int threads) {
+  const int64_t count = tasks(s);
+  in_parts(
+      count,
+      [&](int64_t task) {
+        for (int64_t row = s.rows * task / count; row < s.rows * (task + 1) / count; ++row) {
+          const float* from = x + row * s.columns;
+          result[row] = s.terms == Terms::kSquares ? sum_row<Terms::kSquares>(from, y[row], s.columns)
+                                                   : sum_row<Terms::kElements>(from, 0, s.columns);
+        }
+      },
+      threads);
+}
+
 }  // namespace
 
 bool suits(const Columns& s) { return has(Level::kAvx512) && s.rows > 0 && s.columns > 0; }
@@ -100,6 +138,8 @@ void sum(const Columns& s, const void* x, const void* y, void* result, char* scr
   auto typed = [](bool halves, const void* from, auto use) {
     halves ? use(static_cast<const bfloat16*>(from)) : use(static_cast<const float*>(from));
   };
+  if (s.each_row)
+    return sum_each_row(s, static_cast<const float*>(x), static_cast<const float*>(y), static_cast<float*>(result), threads);
   typed(s.x_halves, x, [&](auto* x) { typed(s.y_halves, y, [&](auto* y) { sum_as(s, x, y, sums, threads); }); });
   for (int64_t c = 0; c < s.columns; ++c) {
     float total = 0;

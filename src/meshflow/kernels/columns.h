@@ -1,5 +1,5 @@
-// Sums over the rows of a matrix, of its elements or of functions of them: gradients of biases, and the statistics and
-// gradients of batch normalization.
+// Sums over the rows of a matrix, or of each row, of its elements or of functions of them: gradients of biases, and the
+// statistics and gradients of batch and layer normalization.
 
 #pragma once
 
@@ -8,12 +8,13 @@
 
 namespace meshflow {
 
-// The terms of a sum: x, x y, or (x - y)^2 with a vector y of float32.
+// The terms of a sum: x, x y, or (x - y)^2 with a vector y of float32, which has a number for each sum.
 enum class Terms : int64_t { kElements = 0, kProducts = 1, kSquares = 2 };
 
 struct Columns {
   int64_t rows, columns;
   Terms terms;
+  bool each_row;  // instead of over all rows; not of products, and in float32
   bool x_halves, y_halves, result_halves;  // bfloat16 instead of float32
 };
 

@@ -12,9 +12,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, FLIPPED, COLUMN_SUMS = range(6)
-# The terms of sums over rows: elements, products with a matrix, squares of differences from a row.
-COLUMN_TERMS = ("elements", "products", "squares")
+FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, FLIPPED, SUMS = range(6)
+# The terms of sums of a matrix: elements, products with a matrix, squares of differences from a vector.
+SUM_TERMS = ("elements", "products", "squares")
 # Added to a computation: PACK only packs its weights, PACKED reads packed weights.
 PACK, PACKED = 16, 32
 # Added to a computation that the calling thread performs without others.
@@ -160,7 +160,7 @@ _NAMES = {
     KERNEL_GRADIENT: "convolution, kernel gradient",
     MATMUL: "matrix product",
     FLIPPED: "convolution",
-    COLUMN_SUMS: "sum over rows",
+    SUMS: "sum over rows or columns",
 }
 
 
@@ -175,7 +175,7 @@ def count_operations(descriptor: Sequence[int]) -> int:
     if descriptor[0] & PACK:
         return 0
     rank = descriptor[1]
-    if descriptor[0] & (PACK - 1) == COLUMN_SUMS:
+    if descriptor[0] & (PACK - 1) == SUMS:
         return 2 * math.prod(descriptor[1:3])
     if descriptor[0] & (PACK - 1) == MATMUL:
         return 2 * math.prod(get_result_shape(descriptor)) * descriptor[1 + rank]

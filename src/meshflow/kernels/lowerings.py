@@ -155,9 +155,17 @@ def list_convolution_descriptors(
                 *(rhs_dilation, window_strides, low),
             )
         )
-    if is_window_larger:
+    # oneDNN's gradient is slower than a convolution if the result of a strided one is small.
+    is_small = math.prod(rhs_dilation) > 1 and not is_window_larger
+    if is_kernel_gradient(left, dimension_numbers) and not is_small:
         candidates.reverse()
     return [descriptor for descriptor in candidates if descriptor is not None]
+
+
+def is_kernel_gradient(image: Aval, dimension_numbers: ConvDimensionNumbers) -> bool:
+    """Check whether a convolution is the gradient of a kernel: its channels are the examples of a batch."""
+    batch, channels, *_ = descriptors.make_view(image.shape, dimension_numbers.lhs_spec).strides
+    return batch < channels
 
 
 def select_geometry(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -456,7 +464,7 @@ def choose_column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> H
     columns, rows = math.prod(operand.shape[count:]), math.prod(operand.shape[:count])
     if axes != tuple(range(count)):
         return None
-    call = choose_column_terms((operand,), out, "elements", sizes.MIN_PRODUCT_WORK)
+    call = choose_sum((operand,), out, "elements", False, sizes.MIN_PRODUCT_WORK)
     if call is not None or rows < MIN_SUM_ROWS or columns < MIN_SUM_COLUMNS:
         return call
     left = jax.ShapeDtypeStruct((1, rows), operand.dtype)
@@ -479,28 +487,29 @@ def choose_column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> H
     return sum_columns
 
 
-def choose_column_terms(
-    operands: Avals, out: Aval, terms: str, min_elements: int = MIN_SUM_ELEMENTS
+def choose_sum(
+    operands: Avals, out: Aval, terms: str, is_by_row: bool, min_elements: int = MIN_SUM_ELEMENTS
 ) -> HandlerCall | None:
-    """Return a function that sums terms over the leading axes of its operands, or None.
+    """Return a function that sums terms over the leading or trailing axes of its operands, or None.
 
     Args:
-      operands: Types of the operands; the first has leading axes and those of the result.
+      operands: Types of the operands; the first has the axes of the sum and those of the result.
       out: Type of the result.
-      terms: One of `descriptors.COLUMN_TERMS`.
+      terms: One of `descriptors.SUM_TERMS`.
+      is_by_row: Whether the axes of the sum follow those of the result.
       min_elements: Number of elements below which XLA's code is used.
     """
-    loaded, size = library.load(), operands[0].size
-    columns = math.prod(out.shape)
-    rows = size // columns if columns else 0
+    loaded, size, sums = library.load(), operands[0].size, math.prod(out.shape)
+    rest = size // sums if sums else 0
+    rows, columns = (sums, rest) if is_by_row else (rest, sums)
     types = [np.dtype(a.dtype).name for a in (*operands, out)]
     if loaded is None or size < min_elements or not set(types) <= set(library.TYPE_CODES):
         return None
     if rows < MIN_SUM_ROWS or columns < MIN_SUM_COLUMNS:
         return None
-    code = descriptors.COLUMN_TERMS.index(terms)
+    code = descriptors.SUM_TERMS.index(terms)
     descriptor = sizes.choose_threading(
-        [descriptors.COLUMN_SUMS, rows, columns, code], size, len(operands) * size
+        [descriptors.SUMS, rows, columns, code, int(is_by_row)], size, len(operands) * size
     )
     if not loaded.find_implementation(descriptor, types):
         return None

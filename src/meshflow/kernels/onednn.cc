@@ -110,6 +110,9 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& des
   if (!grouped && !bias && !flipped && epilogue.empty() &&
       taken(by_narrow(kernel, computation, x, w, y, strides, dilations, low)))
     return;
+  if (grouped && !bias && (forward || gradient) &&
+      taken(by_depthwise(kernel, gradient, x, w, y, strides, dilations, low, epilogue, flipped)))
+    return;
   if (!grouped && !bias && (forward || gradient) &&
       taken(by_winograd(kernel, gradient, x, w, y, strides, dilations, low, epilogue, flipped)))
     return;

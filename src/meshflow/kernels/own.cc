@@ -6,6 +6,7 @@
 #include "cpus.h"
 #include "blocked.h"
 #include "columns.h"
+#include "depthwise.h"
 #include "narrow.h"
 #include "winograd.h"
 
@@ -158,6 +159,45 @@ bool by_narrow(Kernel& kernel, int64_t computation, const memory::desc& x, const
   return true;
 }
 
+bool by_depthwise(Kernel& kernel, bool gradient, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+                  const Dims& strides, const Dims& dilations, const Dims& low, const EpilogueOps& epilogue, bool flipped) {
+  Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
+  Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
+  const size_t rank = strides.size();
+  if (rank > 2 || xs[1] != 1 || ys[1] != 1 || ws[0] != 1 || wd[1] != 1 || wd[2] != 1) return false;
+  if (wd[0] != xd[1] || yd[1] != xd[1] || yd[0] != xd[0]) return false;
+  const Type type = x.get_data_type(), weight = w.get_data_type();
+  if ((type != Type::f32 && type != Type::bf16) || y.get_data_type() != type) return false;
+  if (weight != Type::f32 && weight != type) return false;
+  // One spatial dimension is a row.
+  auto at = [rank](const Dims& values, int axis, int64_t missing) { return rank == 2 || axis ? values[values.size() - 2 + axis] : missing; };
+  auto of = [rank](const Dims& values, int axis, int64_t missing) { return rank == 2 ? values[axis] : axis ? values[0] : missing; };
+  Depthwise sizes{xd[0], xd[1], at(xd, 0, 1), at(xd, 1, 1), at(yd, 0, 1), at(yd, 1, 1)};
+  int64_t last = 0;  // from the last position to the first
+  for (int i = 0; i < 2; ++i) {
+    sizes.kernel[i] = at(wd, i, 1), sizes.step[i] = of(strides, i, 1), sizes.tap[i] = of(dilations, i, 0) + 1, sizes.low[i] = of(low, i, 0);
+    sizes.image[1 + i] = at(xs, i, 0), sizes.result[1 + i] = at(ys, i, 0), sizes.weights[i] = at(ws, i, 0);
+    if (!flipped) continue;
+    last += (sizes.kernel[i] - 1) * sizes.weights[i];
+    sizes.weights[i] = -sizes.weights[i];
+  }
+  sizes.image[0] = xs[0], sizes.result[0] = ys[0];
+  sizes.halves = type == Type::bf16, sizes.wide_weights = weight == Type::f32;
+  if (!suits(sizes, gradient)) return false;
+  const int threads = max_threads();
+  kernel.implementation = "meshflow:depthwise";
+  kernel.operands = {{0, x, x, false}, {0, gradient ? y : w, gradient ? y : w, false}};
+  epilogue.describe(kernel, y);
+  kernel.operands.push_back({0, gradient ? w : y, gradient ? w : y, true});
+  kernel.scratch_bytes = gradient ? gradient_scratch_bytes(sizes, threads) : scratch_bytes(sizes, threads);
+  kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+    if (gradient) return differentiate(sizes, buffers[0], buffers[1], buffers[2], scratch, threads);
+    const void* weights = static_cast<const char*>(buffers[1]) + last * static_cast<int64_t>(memory::data_type_size(weight));
+    convolve(sizes, buffers[0], weights, epilogue.read(buffers), buffers.back(), scratch, threads);
+  };
+  return true;
+}
+
 bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue) {
   Dims a_strides = a.get_strides(), c_strides = c.get_strides();
   int64_t rows = a.get_dims()[0], depth = a.get_dims()[1], columns = c.get_dims()[1];
@@ -196,6 +236,7 @@ bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const
 bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types) {
   constexpr int64_t kMost = int64_t{1} << 40;
   const int64_t rows = descriptor.next(), columns = descriptor.next(), terms = descriptor.next();
+  const bool each_row = descriptor.next();
   if (rows < 1 || columns < 1 || rows > kMost / columns) throw std::invalid_argument("the size of an operand is not supported");
   if (terms < 0 || terms > static_cast<int64_t>(Terms::kSquares)) throw std::invalid_argument("unknown terms");
   const Terms of = static_cast<Terms>(terms);
@@ -204,11 +245,12 @@ bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& typ
   for (Type type : types)
     if (type != Type::f32 && type != Type::bf16) return false;
   if (of == Terms::kSquares && types[1] != Type::f32) return false;
-  Columns sizes{rows, columns, of, types[0] == Type::bf16, count == 3 && types[1] == Type::bf16, types.back() == Type::bf16};
+  if (each_row && (of == Terms::kProducts || types[0] != Type::f32 || types.back() != Type::f32)) return false;
+  Columns sizes{rows, columns, of, each_row, types[0] == Type::bf16, count == 3 && types[1] == Type::bf16, types.back() == Type::bf16};
   if (!suits(sizes)) return false;
   for (size_t i = 0; i < count; ++i) {
     const bool matrix = i == 0 || (i == 1 && of == Terms::kProducts);
-    memory::desc operand({matrix ? rows * columns : columns}, types[i], Dims{1});
+    memory::desc operand({matrix ? rows * columns : each_row ? rows : columns}, types[i], Dims{1});
     kernel.operands.push_back({0, operand, operand, i + 1 == count});
   }
   kernel.scratch_bytes = scratch_bytes(sizes);

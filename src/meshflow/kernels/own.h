@@ -24,10 +24,15 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
 bool by_narrow(Kernel& kernel, int64_t computation, const memory::desc& x, const memory::desc& w, const memory::desc& y,
                const Dims& strides, const Dims& dilations, const Dims& low);
 
+// A convolution of each channel with its own kernel and its epilogue, or the gradient of the kernel, in one or two spatial
+// dimensions.
+bool by_depthwise(Kernel& kernel, bool gradient, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+                  const Dims& strides, const Dims& dilations, const Dims& low, const EpilogueOps& epilogue, bool flipped);
+
 // A matrix product with its epilogue, some rows at a time. May throw oneDNN's errors.
 bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue);
 
-// Sums over rows: descriptor = rows, columns, terms.
+// Sums over rows, or of each row: descriptor = rows, columns, terms, whether of each row.
 bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types);
 
 }  // namespace meshflow

@@ -12,7 +12,6 @@ read its result instead, which compares alike.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from meshflow.environment.inner_jaxprs import to_open_jaxpr
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from meshflow.kernels.epilogues import convolution_p, find_feature_axes, product_p
 from meshflow.kernels.library import TYPE_CODES
+from meshflow.kernels.lowerings import is_kernel_gradient
 from meshflow.kernels.pooling import GATED_GRADIENTS
 from meshflow.passes.jaxprs import get_aval, map_consumers, map_producers, rewrite_equations
 from meshflow.passes.patterns import match_gelu
@@ -268,11 +268,6 @@ def _have_same_type(a: Atom, b: Atom) -> bool:
     return first.shape == second.shape and first.dtype == second.dtype
 
 
-def _count_positions(atom: Atom, spec: tuple[int, ...]) -> int:
-    """Return the number of spatial positions of a convolution's operand."""
-    return math.prod(get_aval(atom).shape[i] for i in spec[2:])
-
-
 def _has_one_type(eqn: JaxprEqn) -> bool:
     """Check whether operands and result of an equation have one dtype, which the kernels support."""
     if any(isinstance(v, Literal) for v in eqn.invars):
@@ -286,12 +281,8 @@ def _is_supported(conv: JaxprEqn) -> bool:
     parameters = conv.params
     layout = parameters["dimension_numbers"]
     dense = parameters["batch_group_count"] == 1 and all(d == 1 for d in parameters["lhs_dilation"])
-    # A window larger than the result distinguishes a kernel's gradient.
-    window = _count_positions(conv.invars[1], layout.rhs_spec)
     return (
-        dense
-        and _has_one_type(conv)
-        and window <= _count_positions(conv.outvars[0], layout.out_spec)
+        dense and _has_one_type(conv) and not is_kernel_gradient(get_aval(conv.invars[0]), layout)
     )
 
 
