@@ -263,4 +263,4 @@ def test_numbers_are_converted_like_lists_of_numbers(value, dtype):
         assert single is listed
     else:
         assert single.dtype == listed.dtype
-        np.testing.assert_array_equal(single.numpy(), listed.numpy()[0])
+        np.testing.assert_array_equal(single.numpy().astype(float), listed.numpy()[0].astype(float))

@@ -231,9 +231,8 @@ def _convert_small_number(value: object, dtype: DType | None) -> np.ndarray | No
             return np.array(value, np.int32)
         if dtype in (dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64):
             return np.array(value, dtype.dtype)
-    elif type(value) is float and abs(value) < 1e38:
-        if dtype is None or dtype is dtypes.float32:
-            return np.array(value, np.float32)
+    elif type(value) is float and dtype in (None, dtypes.float32) and abs(value) < 1e38:
+        return np.array(value, np.float32)
     return None
 
 
