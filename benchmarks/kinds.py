@@ -20,7 +20,8 @@ peak memory includes these steps. Weights are equal where a model draws no rando
 
 In the row "steady" the processes of all columns of a case are ready before the first round, and measure in turns. Its tables
 have the time of each column and its ratio to the faster peer, with the smallest and the greatest ratio of a round. PyTorch
-uses channels_last for images, autocast for bfloat16, and its fused Adam. `--json FILE --resume` continues an earlier run.
+uses channels_last for images, autocast for bfloat16, and its fused Adam. `--batches 1,16` replaces the batch sizes of the models.
+`--json FILE --resume` continues an earlier run.
 
 The columns of PyTorch need an environment that has it, and a model in kinds_torch.py. `--base FOLDER` adds the Meshflow of
 another checkout. Tables are appended to RESULTS.md, except for `--quick`.
@@ -97,6 +98,7 @@ def make_command(column, case, options, cache):
     settings = {"tiny": options.quick, "seconds": 0.01 if options.quick else options.seconds}
     if case.startswith("steady"):
         settings["cores"] = int(case.split(",")[2])
+        settings["batch"] = int(case.split(",")[3])
         # Programs do not run op by op first.
         environment["MESHFLOW_TIER"] = "compile"
     return [python, str(HERE / script), column, case, json.dumps(settings)], environment
@@ -227,15 +229,19 @@ def compare_rounds(found, columns, key):
 
 
 def format_steady(results, columns):
-    """Return lines of the table of steady steps: a case, precision and number of cores a line."""
+    """Return lines of the table of steady steps: a case, precision, number of cores and batch size a line."""
     lines = []
     for key, title in (("step_ms", "Training step, ms"), ("predict_ms", "Prediction, ms")):
-        head = ["case", "precision", "cores", *columns, "ratio (range)", "to"]
+        head = ["case", "precision", "cores", "batch", *columns, "ratio (range)", "to"]
         head = [name.replace("meshflow cold", "meshflow") for name in head]
         lines += [f"{title}:", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         for case, found in results.items():
             values = [format_value(find_median(found.get(column), key)) for column in columns]
-            row = [*case.split(":")[1].split(","), *values, *compare_rounds(found, columns, key)]
+            row = [
+                *case.split(":")[1].replace(",0", ",own").split(","),
+                *values,
+                *compare_rounds(found, columns, key),
+            ]
             lines.append(f"| {' | '.join(row)} |")
         lines.append("")
     return lines
@@ -341,6 +347,9 @@ def main():
     parser.add_argument("--columns", default="", help="columns, separated by commas")
     parser.add_argument("--precisions", default="float32,bfloat16", help="of the row steady")
     parser.add_argument("--cores", default="1,2", help="numbers of cores of the row steady")
+    parser.add_argument(
+        "--batches", default="0", help="batch sizes of the row steady; 0: the model's"
+    )
     parser.add_argument("--seconds", type=float, default=0.3, help="of a round of the row steady")
     parser.add_argument("--resume", action="store_true", help="skip the steady cases in --json")
     parser.add_argument("--rounds", type=int, default=3)
@@ -366,10 +375,11 @@ def main():
     }
     if "steady" in rows:
         rows["steady"] = [
-            f"{case},{precision},{cores}"
+            f"{case},{precision},{cores},{batch}"
             for case in rows["steady"]
             for precision in options.precisions.split(",")
             for cores in options.cores.split(",")
+            for batch in options.batches.split(",")
         ]
     cases = [case for row, names in rows.items() if row != "steady" for case in names]
     results = measure_all(cases, columns, options) if cases else {}

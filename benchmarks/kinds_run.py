@@ -168,6 +168,8 @@ class SteadyFit:
             tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
         tf.keras.utils.set_random_seed(0)
         task = models.KINDS[name](tf, settings["tiny"])
+        if settings["batch"]:
+            task = self._resize(task, settings["batch"], tf.nest)
         self.is_deterministic = task.is_deterministic
         if task.is_deterministic:
             models.seed_weights(task.model)
@@ -188,6 +190,15 @@ class SteadyFit:
         # Programs are compiled in the first calls, and buffers are reused later.
         for _ in range(5):
             self.measure()
+
+    @staticmethod
+    def _resize(task, batch, nest):
+        """Return the task with batches of another size, from repeated examples."""
+        rows = models.STEPS * batch
+        resize = lambda data: nest.map_structure(lambda a: np.resize(a, (rows, *a.shape[1:])), data)
+        data = {name: getattr(task, name) for name in ("x", "y", "samples")}
+        data = {name: None if value is None else resize(value) for name, value in data.items()}
+        return task._replace(batch=batch, **data)
 
     def _count(self, milliseconds):
         """Return how many calls of this duration a round has."""

@@ -773,7 +773,9 @@ class Trainer:
 def cut(data, part):
     if data is None:
         return None
-    return tuple(a[part] for a in data) if isinstance(data, tuple) else data[part]
+    if isinstance(data, tuple):
+        return tuple(cut(a, part) for a in data)
+    return data[part] if isinstance(part, slice) else data[torch.from_numpy(part % len(data))]
 
 
 def _has_images(model):
@@ -814,7 +816,9 @@ class SteadySteps:
         self._model, x, y, batch = globals()[name](options["tiny"])
         settings = {"mode": "max-autotune-no-cudagraphs"} if options.get("autotune") else {}
         self._trainer = Trainer(self._model, is_compiled, precision == "bfloat16", **settings)
-        parts = [slice(i * batch, (i + 1) * batch) for i in range(STEPS)]
+        batch = options["batch"] or batch
+        # Examples are repeated if the batch is larger than the model's.
+        parts = [np.arange(i * batch, (i + 1) * batch) for i in range(STEPS)]
         self._batches = [(cut(x, part), cut(y, part)) for part in parts]
         samples = getattr(self._model, "samples", x)
         self._samples = [cut(samples, part) for part in parts]

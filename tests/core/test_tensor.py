@@ -245,3 +245,22 @@ def test_tables_keep_their_dtype():
     assert tf.convert_to_tensor(Table()).dtype is tf.int64
     assert tf.constant(Table(), tf.float32).dtype is tf.float32
     assert tf.data.Dataset.from_tensor_slices(Table()).element_spec == tf.TensorSpec([2], tf.int64)
+
+
+@pytest.mark.parametrize(
+    "dtype", [None, "int32", "int64", "float32", "float64", "int8", "bfloat16"]
+)
+@pytest.mark.parametrize("value", [0, -7, 2**24 + 1, 2**31, 1.5, 1e-46, 1e38, float("nan"), True])
+def test_numbers_are_converted_like_lists_of_numbers(value, dtype):
+    def convert(x):
+        try:
+            return tf.convert_to_tensor(x, dtype)
+        except (TypeError, ValueError) as error:
+            return type(error)
+
+    single, listed = convert(value), convert([value])
+    if isinstance(listed, type):
+        assert single is listed
+    else:
+        assert single.dtype == listed.dtype
+        np.testing.assert_array_equal(single.numpy().astype(float), listed.numpy()[0].astype(float))

@@ -752,3 +752,20 @@ def test_early_checks_follow_simple_functions_of_arguments():
         checks.run([0, x])
     assert not EarlyChecks(closed, 1)  # the second input is a variable
     assert "mode=record" in str(EarlyChecks(closed, 1).replace_checks(closed))
+
+
+def test_early_checks_of_the_columns_of_an_argument():
+    limits = 5, 3, 7
+    checks = [BoundsCheck(f"column {n} {{position}} {{value}}", (0,), (n,)) for n in limits]
+
+    def program(x):
+        columns = [x[:, i] for i in range(3)]
+        pairs = zip(columns, checks, strict=True)
+        return [bounds_check_p.bind(c, check=check, mode="error") for c, check in pairs]
+
+    early = EarlyChecks(jax.make_jaxpr(program)(np.zeros((2, 3), np.int32)), 1)
+    for valid in ([[0, 1, 2], [2, 2, 2]], [[4, 2, 6], [0, 0, 3]]):
+        early.run([np.array(valid)])
+    for invalid, message in (([4, -1, 6], r"column 3 \[1\] -1"), ([0, 2, 7], r"column 7 \[1\] 7")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            early.run([np.array([[0, 0, 0], invalid])])

@@ -167,3 +167,16 @@ def test_reductions_are_those_of_plans(kind, public, operands, static):
     expected = op.get_eager(static)._choose_plan(arrays)(*arrays)
     assert result.dtype == expected.dtype
     np.testing.assert_array_equal(result, np.asarray(expected))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("public", [host.division._floordiv, host.division._floormod])
+def test_divisions_of_integers_are_those_of_plans(kind, public):
+    info = np.iinfo(kind)
+    values = np.array([info.min, info.min + 1, 0, 1, 2, 7, info.max], kind)
+    arrays = [values[:, None], np.append(values[values != 0], np.array(-3).astype(kind))]
+    result = public.op.host_function(arrays, ())
+    expected = np.asarray(public.op.get_eager(())._choose_plan(arrays)(*arrays))
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result, expected)
+    assert public.op.host_function([values, np.zeros(1, kind)], ()) is None

@@ -180,20 +180,20 @@ def _make_default(key: str, value: Any, shape: Sequence[int], kind: _FeatureType
 def _parse_fixed(records: list[_ParsedRecord], key: str, feature: FixedLenFeature) -> np.ndarray:
     kind, shape = _get_feature_type(key, feature.dtype), _get_static_shape(key, feature.shape)
     count = int(np.prod(shape, dtype=np.int64))
-    value = feature.default_value
-    default = None if value is None else _make_default(key, value, shape, kind).reshape(-1)
-    result = np.empty((len(records), count), kind.numpy)
-    for row, record in zip(result, records, strict=True):
+    default = feature.default_value
+    if default is not None:
+        default = _make_default(key, default, shape, kind).reshape(-1).tolist()
+    flat: list[Any] = []
+    for record in records:
         values = record.values(key, kind)
         if values is None:
             if default is None:
                 raise record.make_missing_error(key, kind)
-            row[:] = default
+            values = default
         elif len(values) != count:
             raise record.make_size_error(key, kind, len(values), shape)
-        else:
-            row[:] = _to_array(values, kind)
-    return result.reshape(len(records), *shape)
+        flat.extend(values)
+    return _to_array(flat, kind).reshape(len(records), *shape)
 
 
 def _pad_sequences(rows: list[np.ndarray], shape: Sequence[int], kind: _FeatureType, value: Any, key: str) -> np.ndarray:  # fmt: skip

@@ -52,6 +52,12 @@ def _make_elementwise(function: Callable[..., np.ndarray], kinds: str = "iuf") -
     return compute
 
 
+def _make_division(function: Callable[..., np.ndarray]) -> _HostFunction:
+    """Wrap a NumPy function of integers and divisors; XLA defines the results for divisors of 0."""
+    divide = _make_elementwise(function, "iu")
+    return lambda arrays, static: divide(arrays, static) if arrays[1].all() else None
+
+
 def _clip(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.maximum(np.minimum(t, high), low)
 
@@ -209,6 +215,8 @@ _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
     (arithmetic.subtract, _make_elementwise(np.subtract)),
     (arithmetic.multiply, _make_elementwise(np.multiply)),
     (division.truediv, _make_elementwise(np.divide, "f")),
+    (division._floordiv, _make_division(np.floor_divide)),
+    (division._floormod, _make_division(np.mod)),
     (arithmetic.maximum, _make_elementwise(np.maximum)),
     (arithmetic.minimum, _make_elementwise(np.minimum)),
     (comparison.less, _make_elementwise(np.less)),

@@ -245,6 +245,7 @@ class ConcreteFunction(SignedFunction):
       retrace: Returns a function that is traced again for each call, instead of this one; or None.
       variants: This trace and others with other decisions about sizes that depend on values, or None.
       sizes: The symbols in place of unknown sizes of the arguments, or None.
+      is_checked_early: Whether all callers run `early_checks` before the program.
 
     Example:
       >>> import meshflow as tf
@@ -266,6 +267,7 @@ class ConcreteFunction(SignedFunction):
         self.retrace: Callable[[], SignedFunction] | None = None
         self.variants: SizeVariants[ConcreteFunction] | None = None
         self.sizes: GuardedSizes | None = None
+        self.is_checked_early = False
         self._parameters = parameters
         self.structured_input_signature = name_specs(signature, parameters)
         written = {id(v) for v in traced.writes}
@@ -364,7 +366,8 @@ class ConcreteFunction(SignedFunction):
         if not compiles:
             return tile_attention(apply_installed_passes(closed))
         if self._has_bounds_checks:
-            closed = self.early_checks.replace_checks(closed, bool(self._donated))
+            is_checked = bool(self._donated) or (self.is_checked_early and not self._may_fail)
+            closed = self.early_checks.replace_checks(closed, is_checked, bool(self._donated))
         return apply_all_passes(closed, self.traced.allows_simplification)
 
     @functools.cached_property

@@ -47,6 +47,12 @@ class _EarlyCheck(NamedTuple):
     integer_steps: tuple[_Step, ...]
     check: BoundsCheck
 
+    @property
+    def selects_integers(self) -> bool:
+        """Check whether the checked values of an argument of integers are some of its elements."""
+        is_range = len(self.check.lower) == 1
+        return is_range and all(isinstance(step, _Selection) for step in self.integer_steps)
+
 
 def has_bounds_checks(closed: ClosedJaxpr) -> bool:
     """Check whether a program contains bounds checks."""
@@ -75,6 +81,15 @@ class EarlyChecks:
                 v: (i, ()) for i, v in enumerate(closed.jaxpr.invars[:num_arguments])
             }
             self._search(closed.jaxpr, sources, False)
+        # The range of the elements of an argument that passes several checks, such as those of all columns of a table.
+        self._shared_ranges: dict[int, tuple[int, int]] = {}
+        for argument in {check.argument for check in self._checks}:
+            checks = [
+                c.check for c in self._checks if c.argument == argument and c.selects_integers
+            ]
+            if len(checks) > 1:
+                bounds = max(c.lower[0] for c in checks), min(c.upper[0] for c in checks)
+                self._shared_ranges[argument] = bounds
 
     def __bool__(self) -> bool:
         return bool(self._checks)
@@ -118,9 +133,15 @@ class EarlyChecks:
         """
         if BoundsChecking.mode is False:
             return
-        for argument, steps, integer_steps, check in self._checks:
+        passed = {
+            argument
+            for argument, (lower, upper) in self._shared_ranges.items()
+            if _is_in_range(arrays[argument], lower, upper)
+        }
+        for early_check in self._checks:
+            argument, steps, integer_steps, check = early_check
             array = arrays[argument]
-            if not _is_on_host(array):
+            if not _is_on_host(array) or (argument in passed and early_check.selects_integers):
                 continue
             values = np.asarray(array)
             if values.dtype.kind == "i":
@@ -133,30 +154,38 @@ class EarlyChecks:
             if failure is not None:
                 raise failure
 
-    def replace_checks(self, closed: ClosedJaxpr, must_not_fail: bool = True) -> ClosedJaxpr:
+    def replace_checks(
+        self, closed: ClosedJaxpr, is_checked: bool = True, must_not_fail: bool = True
+    ) -> ClosedJaxpr:
         """Replace the checks in a program.
 
         Args:
           closed: The program.
-          must_not_fail: Whether to remove the checks of arguments, and to record failures of others.
+          is_checked: Whether to remove the checks of arguments, which `run` makes.
+          must_not_fail: Whether the others record failures.
         """
         self.leaves_checks = False
 
+        def replace(eqn: JaxprEqn) -> JaxprEqn:
+            mode = RECORD if must_not_fail else ERROR_OR_RECORD
+            if is_checked and eqn.outvars[0] in self._checked_results:
+                mode = NONE
+            self.leaves_checks |= mode != NONE
+            return eqn.replace(params={**eqn.params, "mode": mode})
+
         def rewrite(_: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
             checks = (e.primitive is bounds_check_p for e in eqns)
-            return [
-                self._replace(e, must_not_fail) if is_check else e
-                for e, is_check in zip(eqns, checks, strict=True)
-            ]
+            return [replace(e) if is_check else e for e, is_check in zip(eqns, checks, strict=True)]
 
         return rewrite_equations(closed, rewrite, (bounds_check_p.name,))
 
-    def _replace(self, eqn: JaxprEqn, must_not_fail: bool) -> JaxprEqn:
-        mode = ERROR_OR_RECORD
-        if must_not_fail:
-            mode = NONE if eqn.outvars[0] in self._checked_results else RECORD
-        self.leaves_checks |= mode != NONE
-        return eqn.replace(params={**eqn.params, "mode": mode})
+
+def _is_in_range(array: Any, lower: int, upper: int) -> bool:
+    """Check whether an array of integers on the host only has elements in a range."""
+    if not _is_on_host(array) or array.dtype.kind != "i" or not array.size:
+        return False
+    values = np.asarray(array)
+    return bool(values.min() >= lower and values.max() < upper)
 
 
 def _is_on_host(array: Any) -> bool:
@@ -178,6 +207,16 @@ class _Conversion:
         return array.astype(self._dtype)
 
 
+class _Selection:
+    """A choice or another order of elements."""
+
+    def __init__(self, function: _Step) -> None:
+        self._function = function
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        return self._function(array)
+
+
 _CONVERT = "convert_element_type"
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": np.add,
@@ -195,22 +234,22 @@ def _make_step(eqn: JaxprEqn) -> _Step | None:
     if name == _CONVERT:
         return _Conversion(params["new_dtype"])
     if name in ("reshape", "squeeze", "expand_dims") and not params.get("dimensions_are_reversed"):
-        return lambda x: x.reshape(shape)
+        return _Selection(lambda x: x.reshape(shape))
     if name == "broadcast_in_dim" and get_aval(eqn.outvars[0]).size == get_aval(eqn.invars[0]).size:
-        return lambda x: x.reshape(shape)
+        return _Selection(lambda x: x.reshape(shape))
     if name in ("copy", "copy_p", "stop_gradient"):
-        return lambda x: x
+        return _Selection(lambda x: x)
     if name == "transpose":
         order = params["permutation"]
-        return lambda x: x.transpose(order)
+        return _Selection(lambda x: x.transpose(order))
     if name == "rev":
         axes = params["dimensions"]
-        return lambda x: np.flip(x, axes)
+        return _Selection(lambda x: np.flip(x, axes))
     if name == "slice":
         steps = params["strides"] or (1,) * len(shape)
         bounds = zip(params["start_indices"], params["limit_indices"], steps, strict=True)
         key = tuple(slice(*b) for b in bounds)
-        return lambda x: x[key]
+        return _Selection(lambda x: x[key])
     if name in _ARITHMETIC and len(eqn.invars) == 2:
         literals = [a.val if isinstance(a, jex_core.Literal) else None for a in eqn.invars]
         function, (first, second) = _ARITHMETIC[name], literals

@@ -197,6 +197,8 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
         raise ValueError(
             "Attempt to convert a value (None) with an unsupported type (NoneType) to a Tensor."
         )
+    if (scalar := _convert_small_number(value, dtype)) is not None:
+        return scalar
     own_dtype = getattr(value, "dtype", None)
     # A table, such as a pandas data frame, has no single dtype but is an array nevertheless.
     is_array = own_dtype is not None or hasattr(type(value), "__array__")
@@ -228,6 +230,18 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
     if not is_array and not has_numpy_scalars(value):
         array = array.astype(_get_default_dtype(array))
     return array
+
+
+def _convert_small_number(value: object, dtype: DType | None) -> np.ndarray | None:
+    """Convert a Python number that fits into its usual dtype; return None if it needs more checks."""
+    if type(value) is int and -(2**31) <= value < 2**31:
+        if dtype is None:
+            return np.array(value, np.int32)
+        if dtype in (dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64):
+            return np.array(value, dtype.dtype)
+    elif type(value) is float and dtype in (None, dtypes.float32) and abs(value) < 1e38:
+        return np.array(value, np.float32)
+    return None
 
 
 def has_numpy_scalars(value: object) -> bool:

@@ -7,6 +7,7 @@ strings.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -141,7 +142,7 @@ class DType:
         if self.is_floating:
             return self._numpy.type(getattr(ml_dtypes.finfo(self._numpy), which))
         if self.is_integer:
-            return getattr(ml_dtypes.iinfo(self._numpy), which)
+            return getattr(_find_integer_limits(self._numpy), which)
         raise TypeError(f"Cannot find the {which}imum value of {self!r}.")
 
     def is_compatible_with(self, other: object) -> bool:
@@ -236,6 +237,9 @@ _BY_TYPE: dict[Any, DType] = {
     str: string,
 }
 _BY_TYPE |= {bytes: string, object: string}
+
+
+_find_integer_limits = functools.cache(ml_dtypes.iinfo)
 
 
 def from_numpy_dtype(dtype: np.dtype) -> DType:

@@ -62,7 +62,12 @@ class JoinedOutputs:
         joined, end = self._joined, self._num_rows + count
         if end > len(joined) or joined.shape[1:] != (*sizes,) or joined.dtype != part.array.dtype:
             return False
-        joined[self._num_rows : end] = _read(part)
+        rows = joined[self._num_rows : end]
+        value = _read(part)
+        if rows.dtype.isbuiltin != 1:
+            # NumPy assigns elements of other dtypes, such as bfloat16, one by one.
+            rows, value = rows.view(f"u{rows.itemsize}"), value.view(f"u{rows.itemsize}")
+        rows[...] = value
         self._num_rows = end
         return True
 

@@ -222,6 +222,7 @@ class CompiledStep:
             traced = trace(self._function, (batch,), name=self._name, isolated=True)
         traced.allows_simplification = self.allows_simplification
         concrete = ConcreteFunction(traced, ((batch,), {}))
+        concrete.is_checked_early = True
         if traced.has_unknown_sizes:
             concrete.check_unknown_sizes()
             specs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch)
@@ -314,6 +315,7 @@ class StepLoop(ConcreteFunction):
     ) -> None:
         super().__init__(step.traced, step.structured_input_signature)
         self.name = f"{step.name}_loop"
+        self.is_checked_early = step.is_checked_early
         self._count = count
         self._place = place_batches
 

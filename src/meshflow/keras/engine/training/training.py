@@ -486,6 +486,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         listeners = self._make_callback_list(
             callbacks, verbose, 1, handler.steps, add_history=False
         )
+        notify = listeners.has_batch_hooks("predict")
         step = self._make_runner("predict")
         self._step_counters["predict"].reset()
         listeners.on_predict_begin()
@@ -494,7 +495,8 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         with Interruptible() as interruptible:
             for _, batches in handler.iterate_epochs():
                 for index, batch in enumerate(batches):
-                    listeners.on_predict_batch_begin(index)
+                    if notify:
+                        listeners.on_predict_batch_begin(index)
                     outputs = step([batch])
                     parts = nest.flatten(outputs)
                     if index == 0:
@@ -502,7 +504,8 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
                         columns = [JoinedOutputs(handler.steps) for _ in parts]
                     for column, part in zip(columns, parts, strict=True):
                         column.append(part)
-                    listeners.on_predict_batch_end(index, {"outputs": outputs})
+                    if notify:
+                        listeners.on_predict_batch_end(index, {"outputs": outputs})
                     interruptible.raise_if_pending()
         listeners.on_predict_end()
         if not columns:
