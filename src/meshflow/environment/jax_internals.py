@@ -280,8 +280,13 @@ def evaluate_size(size: object, dims: Mapping[str, int]) -> int:
       >>> evaluate_size(jax.export.symbolic_shape("2*a")[0], {"a": 3})
       6
     """
+    return int(replace_dimensions(size, dims))
+
+
+def replace_dimensions(size: object, dims: Mapping[str, Any]) -> Any:
+    """Return a symbolic size with integers or other sizes in place of its dimensions."""
     expression: Any = size
-    return int(expression._evaluate(dims))
+    return expression._evaluate(dims)
 
 
 def split_logs(results: Any) -> tuple[Sequence[Any], tuple[object, ...]]:
@@ -361,6 +366,10 @@ class SizeDecisions:
         key = str(difference), "=="
         self._names[key], self._results[key] = names, True
         return True
+
+    def list_results(self) -> list[tuple[str, str, bool]]:
+        """List the comparisons with zero: a size, the relation, and the result."""
+        return [(*key, result) for key, result in self._results.items()]
 
     def compile(
         self, names: Sequence[str], new_names: Collection[str] | None = None

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.errors import InconclusiveDimensionOperation
 
 from meshflow.core.runtime.context import context
 from meshflow.environment.jax_internals import (
@@ -75,6 +76,22 @@ class SizeScope:
         context.has_symbolic_sizes = True
         return self._make_symbol(name)
 
+    def add_size(self, text: str, hint: int) -> Any:
+        """Return the size of an argument.
+
+        Args:
+          text: A symbol, or an expression of symbols.
+          hint: The value by which comparisons of new symbols are decided.
+        """
+        size = self._make_symbol(text)
+        for name in list_dimensions(size):
+            self._decisions.hints.setdefault(name, hint)
+        return size
+
+    def list_guards(self) -> list[tuple[str, str, bool]]:
+        """List the comparisons with zero: a size, "==" or ">=", and the result."""
+        return [guard for guard in self._decisions.list_results() if _can_fail(*guard)]
+
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size is zero; return whether it may depend on values and this was not disproved.
 
@@ -101,6 +118,16 @@ class SizeScope:
         finally:
             context.has_symbolic_sizes, context.unknown_sizes = saved
             self.anchors.clear()
+
+
+def _can_fail(size: str, relation: str, result: bool) -> bool:
+    """Check whether a comparison with zero may have another result for positive symbols."""
+    difference = jax.export.symbolic_shape(size)[0]
+    with contextlib.suppress(InconclusiveDimensionOperation):
+        if relation == ">=":
+            return bool(difference >= 0) is not result
+        return not (result is False and (difference >= 1 or -difference >= 1))
+    return True
 
 
 class GuardedSizes(SizeScope):
