@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
@@ -143,15 +144,25 @@ def _stack_sparse(rows: Sequence[SparseTensor]) -> SparseTensor:
     return SparseTensor(concat(indices, 0), values, concat([count, rows[0].dense_shape], 0))
 
 
+def has_ragged_result(signature: PyTree) -> bool:
+    """Check whether the specs of results contain one of a ragged or sparse tensor."""
+    return any(isinstance(s, (RaggedTensorSpec, SparseTensorSpec)) for s in nest.flatten(signature))
+
+
 def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
     """Map over rows, or to rows, of ragged and sparse tensors."""
     is_sparse = lambda value: isinstance(value, SparseTensor)
     leaves = [x if is_sparse(x) else convert_values(x) for x in nest.flatten(elems)]
     get_row = lambda rows, i: _get_sparse_row(rows, i) if is_sparse(rows) else rows[i]
-    counts = {int(x.shape[0]) for x in leaves}
+    counts = list(dict.fromkeys(x.shape[0] for x in leaves))
     if len(counts) != 1:
-        raise ValueError(f"tf.map_fn: elems have different sizes {sorted(counts)}.")
-    count = counts.pop()
+        raise ValueError(f"tf.map_fn: elems have different sizes {counts}.")
+    count = counts[0]
+    if is_symbolic_dim(count) and not has_ragged_result(signature):
+        rows = loops.LoopElements(count, lambda i: [get_row(x, i) for x in leaves])
+        run = lambda row, state: (state, _to_tensors(fn(nest.pack_sequence_as(elems, row))))
+        return loops.scan(rows, run, [], [], LoopVariableInvariants("tf.map_fn"))[1]
+    count = int(count)
     elements = [[get_row(x, i) for x in leaves] for i in range(count)]
     outputs = [fn(nest.pack_sequence_as(elems, row)) for row in elements]
     if not outputs:

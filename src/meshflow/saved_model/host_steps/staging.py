@@ -13,6 +13,7 @@ from typing import Any
 from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.staging.dynamic_loop import is_dynamic_loop
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction
 from meshflow.core.values.unknown_sizes import SIZE_PRIMITIVES
 from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
@@ -27,10 +28,10 @@ from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, PyTree, Var
 from meshflow.passes.jaxprs import (
     extract_program,
     inline_calls,
+    is_plain_call,
     select_variables,
     summarize_jaxpr,
 )
-from meshflow.passes.sub_jaxprs import INLINED_CALLS
 from meshflow.saved_model.host_steps.host_functions import pack_function
 from meshflow.saved_model.host_steps.plan import (
     ProgramStep,
@@ -79,10 +80,8 @@ class _StageBuilder:
     """
 
     def __init__(self, name: str, closed: ClosedJaxpr, more_inputs: Sequence[Var] = ()) -> None:
-        if any(
-            e.primitive.name in INLINED_CALLS and _has_unknown_sizes(e) for e in closed.jaxpr.eqns
-        ):
-            closed = inline_calls(closed)
+        if any(_is_inlined(e) and _has_unknown_sizes(e) for e in closed.jaxpr.eqns):
+            closed = inline_calls(closed, _is_inlined)
         jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
         self._name, self._closed = name, jex_core.ClosedJaxpr(jaxpr, closed.consts)
         self._indices: dict[Any, int] = {}
@@ -211,6 +210,11 @@ class _StageBuilder:
         return ProgramStep(
             traced, [self._indices[v] for v in inputs], [self._get_index(a) for a in outputs]
         )
+
+
+def _is_inlined(equation: JaxprEqn) -> bool:
+    """Check whether an equation is a call, or a loop, of which the steps are differentiated one by one."""
+    return is_plain_call(equation) or is_dynamic_loop(equation)
 
 
 def _has_unknown_sizes(equation: JaxprEqn) -> bool:

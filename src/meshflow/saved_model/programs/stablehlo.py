@@ -83,6 +83,8 @@ _PLATFORMS = ("cpu", "cuda", "tpu")
 # A divisor of unknown image sizes, for networks that halve images up to five times and combine the
 # results.
 _SIZE_DIVISOR = 32
+# Format of the symbols of sizes if no first axes are equal.
+_INDEPENDENT_SYMBOL = "n{count}"
 # The value by which comparisons of the first symbol in a function with stages are decided.
 _FIRST_HINT = 11
 # Returns a symbol for a data-dependent size of the function that is being traced, by its name or a new one.
@@ -208,22 +210,32 @@ def trace_in_stages(
         with scopes[-1].record(has_symbols=True):
             return _trace_with_symbols(function, args, kwargs, symbol, False, scopes[-1])
 
-    return _try_symbols(trace_symbols), scopes[-1]
+    return _try_symbols(trace_symbols, (args, kwargs)), scopes[-1]
 
 
 def _trace_for_sizes(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], allows_empty: bool
 ) -> TracedFunction:
     return _try_symbols(
-        lambda symbol: _trace_with_symbols(function, args, kwargs, symbol, allows_empty)
+        lambda symbol: _trace_with_symbols(function, args, kwargs, symbol, allows_empty),
+        (args, kwargs),
     )
 
 
-def _try_symbols(trace_symbols: Callable[[str], TracedFunction]) -> TracedFunction:
+def _try_symbols(
+    trace_symbols: Callable[[str], TracedFunction], arguments: PyTree
+) -> TracedFunction:
     """Trace a function with the first names of symbols that succeed."""
     # Independent symbols may fail if unknown sizes must be equal, for example ids and a mask with the
-    # same number of columns. The next attempt uses one symbol for each axis, the last one also makes it
-    # divisible, for images that are resized down and up.
+    # same number of columns. The next attempts use one symbol for the first axes, then one for each axis, and the
+    # last one also makes it divisible, for images that are resized down and up.
+    num_first_axes = sum(
+        bool(s.shape.rank) and s.shape[0] is None and not isinstance(s, ComponentSpec)
+        for s in list_component_specs(arguments)
+    )
+    if num_first_axes > 1:
+        with contextlib.suppress(Exception):
+            return trace_symbols(_INDEPENDENT_SYMBOL)
     for symbol in ("d{count}", "size{axis}"):
         with contextlib.suppress(InvalidArgumentError):
             return trace_symbols(symbol)
@@ -250,7 +262,7 @@ def _trace_with_symbols(
     """
     counts, hints = itertools.count(), itertools.count(_FIRST_HINT)
     scope = jax.export.SymbolicScope()
-    # The first axis is the batch axis of every tensor, so all of them get the same symbol.
+    # The first axis is usually the batch axis of every tensor.
 
     def make_size(text: str) -> Any:
         # JAX assumes that symbols are positive.
@@ -268,12 +280,14 @@ def _trace_with_symbols(
             raise UnimplementedError(
                 f"{leaf} has an unknown rank, which XLA cannot compile. Specify the rank."
             )
-        first = make_size(leaf.first) if isinstance(leaf, ComponentSpec) else batch
+        first = batch
+        if isinstance(leaf, ComponentSpec):
+            first = make_size(leaf.first)
         shape = [
             size
             if size is not None
             else first
-            if axis == 0
+            if axis == 0 and (symbol != _INDEPENDENT_SYMBOL or isinstance(leaf, ComponentSpec))
             else make_size(symbol.format(count=next(counts), axis=axis))
             for axis, size in enumerate(leaf.shape)
         ]
