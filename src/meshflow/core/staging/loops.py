@@ -18,7 +18,7 @@ from meshflow.core.staging.structure import NestedTemplate, to_tensor
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.symbolic_sizes import as_size
+from meshflow.core.values.symbolic_sizes import as_size, make_range
 from meshflow.core.values.tensor import Tensor
 
 T = TypeVar("T")
@@ -304,7 +304,7 @@ def _scan(
     loop = LoopState(init, needed, invariants)
     inputs = loop.list_inputs()
     by_index = elements.stacked is None
-    stacked = NestedTemplate(np.arange(count, dtype=np.int32) if by_index else elements.stacked)
+    stacked = NestedTemplate(make_range(count).astype(np.int32) if by_index else elements.stacked)
     sources = [to_tensor(leaf) for leaf in stacked.leaves]
     heads = [TensorSpec(tuple(s.shape)[1:], s.dtype) for s in sources]
     outputs: list[NestedTemplate] = []

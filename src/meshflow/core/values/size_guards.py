@@ -34,6 +34,8 @@ Shape = Sequence[int]
 
 # The value by which comparisons of a size that depends on values are decided at first.
 _DEFAULT_HINT = 2
+# The value by which comparisons of the first size of the arguments of a saved function are decided.
+_FIRST_HINT = 11
 
 
 class SizeScope:
@@ -41,6 +43,7 @@ class SizeScope:
 
     Args:
       hints: Values of symbols by name.
+      may_equal: Whether different sizes of arguments are equal in comparisons, and in operands.
 
     Attributes:
       num_unknown: Number of sizes that depend on values.
@@ -53,8 +56,9 @@ class SizeScope:
       u0 + 1
     """
 
-    def __init__(self, hints: Mapping[str, int]) -> None:
+    def __init__(self, hints: Mapping[str, int], may_equal: bool = False) -> None:
         self._scope = jax.export.SymbolicScope()
+        self._may_equal = may_equal
         self._hints = dict(hints)
         self._decisions = SizeDecisions({})
         self.num_unknown = 0
@@ -76,16 +80,14 @@ class SizeScope:
         context.has_symbolic_sizes = True
         return self._make_symbol(name)
 
-    def add_size(self, text: str, hint: int) -> Any:
-        """Return the size of an argument.
-
-        Args:
-          text: A symbol, or an expression of symbols.
-          hint: The value by which comparisons of new symbols are decided.
-        """
-        size = self._make_symbol(text)
+    def add_argument_size(self, text: str) -> Any:
+        """Return the size of an argument of a function that is saved, for a symbol or an expression of symbols."""
+        size, hints = self._make_symbol(text), self._decisions.hints
         for name in list_dimensions(size):
-            self._decisions.hints.setdefault(name, hint)
+            hints.setdefault(name, _FIRST_HINT + (0 if self._may_equal else len(hints)))
+            if self._may_equal:
+                self._decisions.unknown.add(name)
+                self._decisions.guessed.add(name)
         return size
 
     def list_guards(self) -> list[tuple[str, str, bool]]:

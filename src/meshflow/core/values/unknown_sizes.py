@@ -60,7 +60,7 @@ host_computation.multiple_results = True
 
 @host_computation.def_abstract_eval
 def _get_types(
-    *_: jax.core.ShapedArray, function: Callable[..., Any], results: Sequence[Result]
+    *_: jax.core.ShapedArray, function: Callable[..., Any], results: Sequence[Result], use: str
 ) -> list[jax.core.ShapedArray]:
     return [jax.core.ShapedArray(tuple(shape), dtype) for shape, dtype in results]
 
@@ -257,7 +257,7 @@ def compute_on_host(
     trace = context.trace
     assert trace is not None
     arrays = [trace.lookup(t) for t in tensors]
-    outputs = host_computation.bind(*arrays, function=function, results=types)
+    outputs = host_computation.bind(*arrays, function=function, results=types, use=use)
     sizes.anchors.extend(outputs)
     return list(map(Tensor, outputs))
 

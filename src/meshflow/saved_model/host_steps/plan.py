@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import nest
@@ -21,6 +21,7 @@ __all__ = [
     "ProgramsByRank",
     "RecordedFunction",
     "SavedFunction",
+    "SavedProgram",
     "StagePlan",
     "StageStep",
     "StagedFunction",
@@ -142,21 +143,15 @@ class StagedFunction:
 
     def explain_incompatibility(self) -> str:
         """Return the reason for which TensorFlow cannot run the function."""
-        names = sorted(set(_list_host_names(self.plan)))
-        return (
-            f"the sizes of its tensors depend on values, by {', '.join(names)}. Tensors with known sizes, or "
-            "tf.boolean_mask, tf.where and tf.unique on tensors without sparse arguments, can be saved for TensorFlow"
-        )
+        uses = ", ".join(dict.fromkeys(_list_uses(self.plan)))
+        return f"sizes depend on values ({uses}), for which the file has no ops of TensorFlow"
 
 
-def _list_host_names(plan: StagePlan) -> list[str]:
-    names = []
-    for step in plan.steps:
-        if isinstance(step, StageStep):
-            function = step.parameters.get("function")
-            names.append(step.kind if function is None else str(function["function"]))
-            names += [name for inner in step.plans for name in _list_host_names(inner)]
-    return names
+def _list_uses(plan: StagePlan) -> list[str]:
+    """List the purposes of values that determine sizes."""
+    steps = [step for step in plan.steps if isinstance(step, StageStep)]
+    uses = [step.parameters["use"] for step in steps if "use" in step.parameters]
+    return uses + [use for step in steps for inner in step.plans for use in _list_uses(inner)]
 
 
 @dataclasses.dataclass
@@ -225,6 +220,9 @@ class ProgramsByRank:
         )
 
 
+SavedProgram: TypeAlias = ExportedProgram | FunctionPlan | StagedFunction | ProgramsByRank
+
+
 @dataclasses.dataclass
 class SavedFunction:
     """Function of an object, as the writer of TensorFlow's graphs takes it.
@@ -243,6 +241,6 @@ class SavedFunction:
     name: str
     parameters: list[Any]
     keywords: list[Any]
-    programs: list[ExportedProgram | FunctionPlan | StagedFunction | ProgramsByRank]
+    programs: list[SavedProgram]
     concrete: bool
     aliases: list[str]

@@ -138,14 +138,12 @@ class _HostStage:
     """Call of a host function."""
 
     def __init__(self, parameters: Json, plans: Sequence[RestoredPlan]) -> None:
-        self._name = parameters["function"]["function"]
+        self._use = parameters["use"]
         self._function = unpack_function(parameters["function"])
         self._results = [(tuple(shape), np.dtype(dtype)) for shape, dtype in parameters["results"]]
 
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
-        return compute_on_host(
-            self._function, operands, self._results, f"an operand of {self._name}"
-        )
+        return compute_on_host(self._function, operands, self._results, self._use)
 
 
 class _RowWriter:

@@ -162,6 +162,7 @@ class _StageBuilder:
         if kind == "host_computation":
             kind = "host"
             parameters["function"] = pack_function(params["function"])
+            parameters["use"] = params["use"]
             parameters["results"] = [
                 [list(map(_pack_size, a.aval.shape)), a.aval.dtype.name] for a in equation.outvars
             ]

@@ -85,8 +85,6 @@ _PLATFORMS = ("cpu", "cuda", "tpu")
 _SIZE_DIVISOR = 32
 # Format of the symbols of sizes if no first axes are equal.
 _INDEPENDENT_SYMBOL = "n{count}"
-# The value by which comparisons of the first symbol in a function with stages are decided.
-_FIRST_HINT = 11
 # Returns a symbol for a data-dependent size of the function that is being traced, by its name or a new one.
 _new_size: contextvars.ContextVar[Callable[[str | None], Any]] = contextvars.ContextVar("new_size")
 # Custom calls to code in JAX's wheels, which TensorFlow does not have.
@@ -205,12 +203,19 @@ def trace_in_stages(
     """
     scopes: list[SizeScope] = []
 
-    def trace_symbols(symbol: str) -> TracedFunction:
-        scopes.append(SizeScope({}))
+    def trace_sizes(may_equal: bool) -> TracedFunction:
+        scopes.append(SizeScope({}, may_equal))
         with scopes[-1].record(has_symbols=True):
-            return _trace_with_symbols(function, args, kwargs, symbol, False, scopes[-1])
+            return _trace_with_symbols(
+                function, args, kwargs, _INDEPENDENT_SYMBOL, False, scopes[-1]
+            )
 
-    return _try_symbols(trace_symbols, (args, kwargs)), scopes[-1]
+    try:
+        traced = trace_sizes(False)
+    except InvalidArgumentError:
+        # The function combines tensors with different symbols, or compares their shapes.
+        traced = trace_sizes(True)
+    return traced, scopes[-1]
 
 
 def _trace_for_sizes(
@@ -260,7 +265,7 @@ def _trace_with_symbols(
       allows_empty: Whether composite values and data-dependent sizes may be empty.
       sizes: Decides comparisons of sizes, and creates symbols for those that depend on values; or None.
     """
-    counts, hints = itertools.count(), itertools.count(_FIRST_HINT)
+    counts = itertools.count()
     scope = jax.export.SymbolicScope()
     # The first axis is usually the batch axis of every tensor.
 
@@ -268,7 +273,7 @@ def _trace_with_symbols(
         # JAX assumes that symbols are positive.
         text = text if allows_empty else text.removesuffix(" - 1")
         if sizes is not None:
-            return sizes.add_size(text, next(hints))
+            return sizes.add_argument_size(text)
         return jax.export.symbolic_shape(text, scope=scope)[0]
 
     batch = make_size("batch")

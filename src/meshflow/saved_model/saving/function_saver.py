@@ -22,6 +22,7 @@ from meshflow.saved_model.host_steps.plan import (
     ProgramStep,
     RecordedFunction,
     SavedFunction,
+    SavedProgram,
     StagedFunction,
     StagePlan,
 )
@@ -94,9 +95,7 @@ class FunctionSaver:
         self.entries: list[dict[str, Any]] = []
         self.saved: list[SavedFunction] = []
         self.left_out: list[dict[str, Any]] = []
-        self.programs_by_entry: dict[
-            int, ExportedProgram | FunctionPlan | StagedFunction | ProgramsByRank
-        ] = {}
+        self.programs_by_entry: dict[int, SavedProgram] = {}
         self._stored_programs: dict[bytes, str] = {}
         # Serialized programs by their StableHLO.
         self._serialized_programs: dict[bytes, list[tuple[ExportedProgram, bytes]]] = {}
