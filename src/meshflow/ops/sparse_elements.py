@@ -87,7 +87,8 @@ def _combine(
         (a.values.array.shape, np.int64),
         (b.values.array.shape, np.int64),
     ]
-    indices, *owners = compute_on_host(_merge_indices, [a.indices, b.indices], results, name)
+    operands, use = [a.indices, b.indices], f"the indices of tf.sparse.{name}"
+    indices, *owners = compute_on_host(_merge_indices, operands, results, use)
     count = indices.array.shape[0]
     parts = [sum_elements(s.values, o, count) for s, o in zip((a, b), owners, strict=True)]
     return SparseTensor(indices, combine(*parts), a.dense_shape)

@@ -180,9 +180,10 @@ def for_loop(
     count = elements.count
     if not isinstance(count, Tensor):
         count = count if limit is None else min(count, limit)
-        if count <= 0:
+        if count <= 0 and elements.stacked is not None:
             return init
-        if continues is None:
+        # A loop without iterations is staged, because what the body uses has gradients of zero.
+        if continues is None and not (isinstance(count, int) and count <= 0):
 
             def run_body(element: Any, values: Values) -> tuple[Values, tuple[()]]:
                 return body(element, values), ()

@@ -7,13 +7,14 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import fill_slots
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensors
-from meshflow.core.values.unknown_sizes import compute_on_host
+from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.environment.jax_internals import list_dimensions, replace_dimensions
 from meshflow.environment.types import Json, PyTree
 from meshflow.ops import array
@@ -140,10 +141,25 @@ class _HostStage:
     def __init__(self, parameters: Json, plans: Sequence[RestoredPlan]) -> None:
         self._use = parameters["use"]
         self._function = unpack_function(parameters["function"])
-        self._results = [(tuple(shape), np.dtype(dtype)) for shape, dtype in parameters["results"]]
+        self._results = [
+            (tuple(map(_parse_size, shape)), np.dtype(dtype))
+            for shape, dtype in parameters["results"]
+        ]
 
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
-        return compute_on_host(self._function, operands, self._results, self._use)
+        def read_size(size: Any) -> Any:
+            is_known = list_dimensions(size).issubset(sizes)
+            return replace_dimensions(size, sizes) if is_known else str(size)
+
+        results: list[Result] = [
+            (tuple([read_size(n) if is_symbolic_dim(n) else n for n in shape]), dtype)
+            for shape, dtype in self._results
+        ]
+        return compute_on_host(self._function, operands, results, self._use)
+
+
+def _parse_size(size: int | str) -> Any:
+    return jax.export.symbolic_shape(size)[0] if isinstance(size, str) else size
 
 
 class _RowWriter:
@@ -201,16 +217,15 @@ class _Scan:
         (self._body,) = plans
         self._num_constants, self._num_state = parameters["counts"]
         self._num_sources = parameters["num_sources"]
-        self._length, self._is_reversed = parameters["length"], parameters["reverse"]
+        self._length = _parse_size(parameters["length"])
+        self._is_reversed = parameters["reverse"]
 
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
         end, start = len(operands) - self._num_sources, self._num_constants + self._num_state
         constants, state = operands[: self._num_constants], operands[self._num_constants : start]
         rows, sources = operands[start:end], operands[end:]
         length = self._length
-        if isinstance(length, str):
-            length = replace_dimensions(jax.export.symbolic_shape(length)[0], sizes)
-        indices = range(length)
+        indices = range(replace_dimensions(length, sizes) if is_symbolic_dim(length) else length)
         results: list[list[Tensor]] = []
         for i in reversed(indices) if self._is_reversed else indices:
             found = self._body.run(

@@ -203,19 +203,17 @@ def trace_in_stages(
     """
     scopes: list[SizeScope] = []
 
-    def trace_sizes(may_equal: bool) -> TracedFunction:
+    def trace_symbols(symbol: str, may_equal: bool = False) -> TracedFunction:
         scopes.append(SizeScope({}, may_equal))
         with scopes[-1].record(has_symbols=True):
-            return _trace_with_symbols(
-                function, args, kwargs, _INDEPENDENT_SYMBOL, False, scopes[-1]
-            )
+            return _trace_with_symbols(function, args, kwargs, symbol, False, scopes[-1])
 
-    try:
-        traced = trace_sizes(False)
-    except InvalidArgumentError:
-        # The function combines tensors with different symbols, or compares their shapes.
-        traced = trace_sizes(True)
-    return traced, scopes[-1]
+    with contextlib.suppress(InvalidArgumentError):
+        return trace_symbols(_INDEPENDENT_SYMBOL), scopes[-1]
+    # The function combines tensors with different symbols, or compares their shapes.
+    with contextlib.suppress(InvalidArgumentError):
+        return trace_symbols(_INDEPENDENT_SYMBOL, may_equal=True), scopes[-1]
+    return trace_symbols("d{count}"), scopes[-1]
 
 
 def _trace_for_sizes(
