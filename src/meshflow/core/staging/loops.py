@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from meshflow.core.staging.loop_state import LoopInvariants, LoopState, ShapeVar
 from meshflow.core.staging.merged_operands import MergedOperands, run_as_op
 from meshflow.core.staging.structure import NestedTemplate, to_tensor
 from meshflow.core.tracing.trace import TracedFunction, trace
+from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import as_size, make_range
@@ -180,10 +182,9 @@ def for_loop(
     count = elements.count
     if not isinstance(count, Tensor):
         count = count if limit is None else min(count, limit)
-        if count <= 0 and elements.stacked is not None:
-            return init
-        # A loop without iterations is staged, because what the body uses has gradients of zero.
-        if continues is None and not (isinstance(count, int) and count <= 0):
+        if isinstance(count, int) and count <= 0:
+            return _stage_no_iterations(elements, body, init, needed, invariants)
+        if continues is None:
 
             def run_body(element: Any, values: Values) -> tuple[Values, tuple[()]]:
                 return body(element, values), ()
@@ -208,6 +209,30 @@ def for_loop(
         count = convert_to_tensor(count)
     start = Tensor(np.int32(0).reshape(()))
     return while_loop(test, step, [start, *init], [True, *needed], shifted, max_count)[1:]
+
+
+def _stage_no_iterations(
+    elements: LoopElements,
+    body: Callable[[Any, Values], Values],
+    init: Values,
+    needed: Sequence[bool],
+    invariants: LoopInvariants,
+) -> Values:
+    """Stage a loop that does not run, because the tensors that its body uses have gradients of zero."""
+    never = lambda values: scalar_logic.less(values[0], Tensor(np.int32(0).reshape(())))
+
+    def step(values: Values) -> Values:
+        element = elements.get_element(values[0])
+        if elements.stacked is not None:
+            make_blank = lambda rows: Tensor(np.zeros(tuple(rows.shape)[1:], rows.dtype.dtype))
+            element = nest.map_structure(make_blank, elements.stacked)
+        return [scalar_logic.increment(values[0]), *body(element, values[1:])]
+
+    start = [Tensor(np.int32(0).reshape(())), *init]
+    # The body may not be valid, as its elements do not exist.
+    with contextlib.suppress(Exception):
+        return while_loop(never, step, start, [True, *needed], _ShiftedInvariants(invariants))[1:]
+    return init
 
 
 def stream_loop(

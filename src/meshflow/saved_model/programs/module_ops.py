@@ -286,7 +286,7 @@ def _read_reduce_window(op: _Op, inputs: list[Any]) -> Array:
         inputs,
         _list_block_ops(op),
         get_integers(op, "window_dimensions"),
-        *(get_integers(op, n, ones) for n in names),
+        [get_integers(op, n, ones) for n in names],
         get_integers(op, "padding", [0] * 2 * len(ones)),
     )
 
@@ -295,13 +295,12 @@ def _reduce_windows(
     inputs: Sequence[Any],
     reducer: Sequence[str],
     window: list[Any],
-    strides: list[int],
-    base: list[int],
-    inner: list[int],
+    steps: Sequence[list[int]],
     padding: list[Any],
 ) -> Array:
     """Reduce windows of the first input, given the names of the reducer's ops and the windows as StableHLO has them."""
     operand, init = as_array(inputs[0]), as_array(inputs[1])
+    strides, base, inner = steps
     monoid = _find_monoid(reducer)
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
     axis = next((i for i, n in enumerate(window) if n != 1), 0)
@@ -395,7 +394,8 @@ def _read_custom_call(op: _Op, inputs: list[Any]) -> list[Array] | Array:
         while module.parent is not None:
             module = module.parent
         function: Any = mlir_ir.SymbolTable(module)[reducer]
-        return _reduce_windows(inputs, _list_ops(function.entry_block), *map(get_sizes, inputs[2:]))
+        window, *steps, padding = map(get_sizes, inputs[2:])
+        return _reduce_windows(inputs, _list_ops(function.entry_block), window, steps, padding)
     if name == "mhlo.erf":
         return lax.erf(as_array(inputs[0]))
     if name in ("mhlo.topk", "stablehlo.dynamic_top_k"):
