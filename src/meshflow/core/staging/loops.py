@@ -222,8 +222,9 @@ def _stage_no_iterations(
     never = lambda values: scalar_logic.less(values[0], Tensor(np.int32(0).reshape(())))
 
     def step(values: Values) -> Values:
-        element = elements.get_element(values[0])
-        if elements.stacked is not None:
+        if elements.stacked is None:
+            element = elements.get_element(values[0])
+        else:
             make_blank = lambda rows: Tensor(np.zeros(tuple(rows.shape)[1:], rows.dtype.dtype))
             element = nest.map_structure(make_blank, elements.stacked)
         return [scalar_logic.increment(values[0]), *body(element, values[1:])]

@@ -330,7 +330,7 @@ def _make_positive_rows(function: Callable[..., Any], *arrays: np.ndarray) -> li
     if size < 1:
         # JAX assumes that sizes are positive, so checks of the op may be missing in the trace.
         raise SizeGuardError({})
-    return make_size_rows(np.int64(size))
+    return make_size_rows(np.asarray(size))
 
 
 def read_sizes(value: Tensor, use: str) -> Any:

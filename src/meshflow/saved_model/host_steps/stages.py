@@ -68,7 +68,7 @@ class SizeGuards:
                 )
 
 
-class _StageStep(Protocol):
+class _RestoredStep(Protocol):
     """Interface of a step of a plan."""
 
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
@@ -86,7 +86,7 @@ class RestoredPlan:
 
     def __init__(
         self,
-        steps: Sequence[tuple[_StageStep, list[int], list[int]]],
+        steps: Sequence[tuple[_RestoredStep, list[int], list[int]]],
         results: Sequence[int],
         sizes: Mapping[int, Sequence[tuple[int, str, int]]],
     ) -> None:
@@ -237,7 +237,7 @@ class _Scan:
         return [*state, *map(array.stack, columns)]
 
 
-_STEPS: dict[str, Callable[[Json, Sequence[RestoredPlan]], _StageStep]] = {
+_STEPS: dict[str, Callable[[Json, Sequence[RestoredPlan]], _RestoredStep]] = {
     "host": _HostStage,
     "write_row": _RowWriter,
     "cond": _Branches,
@@ -246,7 +246,7 @@ _STEPS: dict[str, Callable[[Json, Sequence[RestoredPlan]], _StageStep]] = {
 }
 
 
-def make_step(kind: str, parameters: Json, plans: Sequence[RestoredPlan]) -> _StageStep:
+def make_step(kind: str, parameters: Json, plans: Sequence[RestoredPlan]) -> _RestoredStep:
     """Create a step of a loaded function.
 
     Args:
