@@ -43,7 +43,7 @@ def _list_parts(value: Any, name: str) -> list[Tensor]:
         raise TypeError(f"tf.sets: {name} must be integers or strings, got {dtype.name}.")
     if rank < 2:
         raise InvalidArgumentError(
-            f"tf.sets: shape {value.shape} of {name} has rank {rank}, expected at least 2"
+            f"tf.sets: {name} has rank {rank}, expected at least 2"
         )
     return parts
 

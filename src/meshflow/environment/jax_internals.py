@@ -359,10 +359,13 @@ class SizeDecisions:
         value = evaluate_size(difference, self.hints)
         if self.guessed.isdisjoint(names) and value != 0:
             return False
-        if value and len(names) == 1:
+        if value:
             # A better guess decides later comparisons.
-            (name,) = names
-            self.hints[name] -= value
+            name = min(self.guessed.intersection(names))
+            raised = {**self.hints, name: self.hints[name] + 1}
+            change = evaluate_size(difference, raised) - value
+            if abs(change) == 1:
+                self.hints[name] -= value * change
         key = str(difference), "=="
         self._names[key], self._results[key] = names, True
         return True

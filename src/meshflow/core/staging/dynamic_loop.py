@@ -29,7 +29,6 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from meshflow.environment.types import JaxprEqn, PyTree
@@ -115,7 +114,7 @@ def _repeat_step(step: Step, count: jax.Array, carry: Arrays, consts: Arrays) ->
 
     def backward(operands: PyTree, cotangents: Arrays) -> PyTree:
         count, carry, consts = operands
-        return _NO_GRADIENT, *_compute_gradients(step, count, carry, consts, cotangents)
+        return None, *_compute_gradients(step, count, carry, consts, cotangents)
 
     run.defvjp(forward, backward)
     return run(count, carry, consts)
@@ -190,7 +189,7 @@ def _compute_gradients(
         )
         to_carry, to_consts = pullback(cotangents)
         return (
-            _NO_GRADIENT,
+            None,
             _add_zero_gradients(carry, inexact_carry, to_carry),
             _add_zero_gradients(consts, inexact_consts, to_consts),
             derivative,
@@ -326,10 +325,6 @@ def _apply_pullback(step: Step, state: Arrays, gradients: Arrays, consts: Arrays
     return [*to_state, *(a + b for a, b in zip(gradients[split:], to_consts, strict=True))]
 
 
-# The gradient of an integer scalar.
-_NO_GRADIENT = np.zeros((), jax.dtypes.float0)
-
-
 def _replace_items(values: Sequence[T], indices: list[int], items: Sequence[T]) -> list[T]:
     result = list(values)
     for i, item in zip(indices, items, strict=True):
@@ -339,8 +334,4 @@ def _replace_items(values: Sequence[T], indices: list[int], items: Sequence[T]) 
 
 def _add_zero_gradients(values: Arrays, indices: list[int], gradients: Arrays) -> list[Any]:
     """Return gradients for all values; those outside of `indices` are integers and have none."""
-    zeros: list[Any] = [
-        None if i in indices else np.zeros(np.shape(v), jax.dtypes.float0)
-        for i, v in enumerate(values)
-    ]
-    return _replace_items(zeros, indices, gradients)
+    return _replace_items([None] * len(values), indices, gradients)

@@ -50,7 +50,7 @@ def _multiply_segments_forward(
 
 def _multiply_segments_backward(
     count: int, residuals: tuple[jax.Array, jax.Array], g: jax.Array
-) -> tuple[jax.Array, np.ndarray]:
+) -> tuple[jax.Array, None]:
     rows, ids = residuals
     is_zero = rows == 0
     # The derivative is the product of the other rows: of the nonzero ones, unless another row is
@@ -62,7 +62,7 @@ def _multiply_segments_backward(
         jnp.where(num_zeros == 1, nonzero_products, 0),
         jnp.where(num_zeros == 0, nonzero_products / jnp.where(is_zero, 1, rows), 0),
     )
-    return (g[ids] * factors).astype(rows.dtype), np.zeros(ids.shape, jax.dtypes.float0)
+    return (g[ids] * factors).astype(rows.dtype), None
 
 
 _multiply_segments.defvjp(_multiply_segments_forward, _multiply_segments_backward)
@@ -87,13 +87,14 @@ def _find_segment_extreme_forward(
 
 def _find_segment_extreme_backward(
     count: int, kind: str, residuals: tuple[jax.Array, jax.Array], g: jax.Array
-) -> tuple[jax.Array, np.ndarray]:
+) -> tuple[jax.Array, None]:
+    # JAX accepts None for integers.
     is_extreme, ids = residuals
     num_extremes = jax.ops.segment_sum(is_extreme.astype(g.dtype), ids, count)
     row_gradients = jnp.where(
         is_extreme, (g / jnp.maximum(num_extremes, 1))[ids], jnp.zeros((), g.dtype)
     )
-    return row_gradients, np.zeros(ids.shape, jax.dtypes.float0)
+    return row_gradients, None
 
 
 _find_segment_extreme.defvjp(_find_segment_extreme_forward, _find_segment_extreme_backward)
