@@ -42,9 +42,7 @@ def _list_parts(value: Any, name: str) -> list[Tensor]:
     if dtype not in _DTYPES:
         raise TypeError(f"tf.sets: {name} must be integers or strings, got {dtype.name}.")
     if rank < 2:
-        raise InvalidArgumentError(
-            f"tf.sets: {name} has rank {rank}, expected at least 2"
-        )
+        raise InvalidArgumentError(f"tf.sets: {name} has rank {rank}, expected at least 2")
     return parts
 
 
