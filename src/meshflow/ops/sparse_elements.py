@@ -674,8 +674,8 @@ def bincount(
         raise InvalidValueError(
             f"tf.sparse.bincount: weights of shape {amounts.shape} do not match values of shape {flat.shape}."
         )
-    limits = [None if n is None else int(n) for n in (minlength, maxlength)]
-    count = functools.partial(_count_integers, by_row, *limits, bool(binary_output))
+    lower, upper = (None if n is None else int(n) for n in (minlength, maxlength))
+    count = functools.partial(_count_integers, by_row, lower, upper, bool(binary_output))
     rank = 2 if by_row else 1
     results: list[Result] = [
         (("n", rank), np.int64),

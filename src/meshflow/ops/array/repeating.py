@@ -103,7 +103,7 @@ def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None =
 
 @host_function
 def _repeat_indices(size: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    return [np.repeat(np.arange(size), counts)]
+    return [np.repeat(np.arange(int(size)), counts)]
 
 
 def _check_paddings(tensor: jax.Array, paddings: Sequence[Sequence[int]]) -> None:

@@ -17,7 +17,7 @@ from meshflow.core.values.dtypes import DType, int64, string
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import Result, compute_on_host, host_function
 from meshflow.environment.types import PyTree
-from meshflow.ops import array, hashing, math
+from meshflow.ops import array, hashing
 from meshflow.ops.casting import cast
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
 
@@ -55,7 +55,7 @@ def _list_parts(value: PyTree) -> list[Tensor]:
             raise ValueError("tf.ragged.cross only supports inputs with ragged_rank=1.")
         return [value.flat_values, value.value_rowids(), convert_to_tensor(value.nrows())]
     shape = array.shape(value, int64)
-    ids = array.broadcast_to(math.range(shape[0])[:, None], shape)
+    ids = array.broadcast_to(array.range(shape[0])[:, None], shape)
     return [array.reshape(value, [-1]), array.reshape(ids, [-1]), shape[0]]
 
 

@@ -23,13 +23,13 @@ def pack_function(function: Callable[..., Any]) -> dict[str, Json]:
     Raises:
       UnimplementedError: If it is another function.
     """
-    settings: tuple[Any, ...] = ()
-    if isinstance(function, functools.partial):
-        function, settings = function.func, function.args
-    name = function.__name__.lstrip("_")
-    if HOST_FUNCTIONS.get(name) is not function:
+    partial: Any = function if isinstance(function, functools.partial) else None
+    original = function if partial is None else partial.func
+    settings = () if partial is None else partial.args
+    name = original.__name__.lstrip("_")
+    if HOST_FUNCTIONS.get(name) is not original:
         raise UnimplementedError(
-            f"sizes depend on values by {function.__module__}.{function.__qualname__}, which has no name in files"
+            f"sizes depend on values by {original.__module__}.{original.__qualname__}, which has no name in files"
         )
     return {"function": name, "settings": pack_structure(settings)}
 

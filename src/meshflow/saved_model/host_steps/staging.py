@@ -27,6 +27,7 @@ from meshflow.environment.jax_internals import (
 from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, PyTree, Var
 from meshflow.passes.jaxprs import (
     extract_program,
+    get_aval,
     inline_calls,
     is_plain_call,
     select_variables,
@@ -164,7 +165,8 @@ class _StageBuilder:
             parameters["function"] = pack_function(params["function"])
             parameters["use"] = params["use"]
             parameters["results"] = [
-                [list(map(_pack_size, a.aval.shape)), a.aval.dtype.name] for a in equation.outvars
+                [list(map(_pack_size, get_aval(a).shape)), get_aval(a).dtype.name]
+                for a in equation.outvars
             ]
         elif kind == "cond":
             inner = list(params["branches"])

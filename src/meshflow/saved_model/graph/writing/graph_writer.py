@@ -42,6 +42,7 @@ from meshflow.saved_model.host_steps.plan import (
     HostStep,
     ProgramsByRank,
     SavedProgram,
+    StagedFunction,
 )
 from meshflow.saved_model.manifest.composite_values import list_component_specs
 from meshflow.saved_model.manifest.json_structures import UnsavableError
@@ -283,6 +284,8 @@ class GraphWriter:
             return self._add_rank_dispatch(program)
         if isinstance(program, FunctionPlan):
             return self._add_plan(program, trainable)
+        if isinstance(program, StagedFunction):
+            raise UnsavableError(program.explain_incompatibility())
         if trainable and program_functions.is_trainable(program):
             try:
                 return self._add_concrete(program, True)
