@@ -1,8 +1,9 @@
-"""`tf.sets`: set operations on the last axis, computed on the host; results are sparse."""
+"""`tf.sets`: set operations on the last axis, computed with NumPy; results are sparse."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,57 +12,93 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import int8, int16, int32, int64, string, uint8, uint16
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import Result, compute_on_host, host_function
+from meshflow.ops.coordinates import get_sizes_list
 
 __all__ = ["difference", "intersection", "size", "union"]
 
 _Rows = dict[tuple[int, ...], np.ndarray]
+_DTYPES = (int8, int16, int32, int64, uint8, uint16, string)
+_OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
+    "difference": np.setdiff1d,
+    "intersection": np.intersect1d,
+    "union": np.union1d,
+}
 
 
-def _collect_rows(value: Any, name: str) -> tuple[_Rows, list[int], np.dtype]:
-    """Return sets by their index in the leading axes, the shape of those axes, and the dtype."""
+def _list_parts(value: Any, name: str) -> list[Tensor]:
+    """Return the dense shape, the indices and the values of a sparse tensor, or a dense tensor."""
     if isinstance(value, SparseTensor):
-        parts = (value.dense_shape, value.indices, value.values)
-        sizes, indices, values = (part.require_value("a set") for part in parts)
-        shape = sizes.tolist()
-        keys = [tuple(int(i) for i in index[:-1]) for index in indices]
-        elements: dict[tuple[int, ...], list[Any]] = {}
-        for key, element in zip(keys, values, strict=True):
-            elements.setdefault(key, []).append(element)
-        empty = values[:0]
-        rows = {k: np.array(v, values.dtype) for k, v in elements.items()}
-        rows = {k: rows.get(k, empty) for k in np.ndindex(*shape[:-1])}
-        dtype = values.dtype
-    else:
-        array = convert_to_tensor(value).require_value("a set")
-        shape, dtype = list(array.shape), array.dtype
-        rows = {k: array[k] for k in np.ndindex(*shape[:-1])}
-    if dtype.kind not in "iuO" or dtype in (np.uint32, np.uint64):
-        raise TypeError(f"tf.sets: {name} must be integers or strings, got {dtype}.")
-    if len(shape) < 2:
-        raise InvalidArgumentError(
-            f"tf.sets: shape {shape} of {name} has rank {len(shape)}, expected at least 2"
+        parts, rank = (
+            [value.dense_shape, value.indices, value.values],
+            value.dense_shape.array.shape[0],
         )
-    return rows, shape[:-1], dtype
+    else:
+        parts = [convert_to_tensor(value)]
+        rank = parts[0].ndim
+    dtype = parts[-1].dtype
+    if dtype not in _DTYPES:
+        raise TypeError(f"tf.sets: {name} must be integers or strings, got {dtype.name}.")
+    if rank < 2:
+        raise InvalidArgumentError(f"tf.sets: {name} has rank {rank}, expected at least 2")
+    return parts
 
 
-def _combine(a: Any, b: Any, combine: Callable[..., np.ndarray]) -> SparseTensor:
-    left, leading, dtype = _collect_rows(a, "a")
-    right, other_leading, other_dtype = _collect_rows(b, "b")
+def _collect_rows(parts: Sequence[np.ndarray]) -> tuple[_Rows, list[int]]:
+    """Return sets by their index in the leading axes, and the shape of those axes."""
+    if len(parts) == 1:
+        leading = parts[0].shape[:-1]
+        return {k: parts[0][k] for k in np.ndindex(*leading)}, list(leading)
+    sizes, indices, values = parts
+    leading = sizes.tolist()[:-1]
+    elements: dict[tuple[int, ...], list[Any]] = {}
+    for index, element in zip(indices.tolist(), values, strict=True):
+        elements.setdefault(tuple(index[:-1]), []).append(element)
+    return {k: np.array(elements.get(k, []), values.dtype) for k in np.ndindex(*leading)}, leading
+
+
+def _combine(a: Any, b: Any, operation: str) -> SparseTensor:
+    left, right = _list_parts(a, "a"), _list_parts(b, "b")
+    dtype, other_dtype = left[-1].dtype, right[-1].dtype
+    if dtype is not other_dtype:
+        raise TypeError(
+            f"tf.sets: a and b must have equal dtypes, got {dtype.name} and {other_dtype.name}."
+        )
+    rank = left[0].array.shape[0] if len(left) == 3 else left[0].ndim
+    results: list[Result] = [
+        (("n", rank), np.int64),
+        (("n",), dtype.as_numpy_dtype),
+        ((rank,), np.int64),
+    ]
+    combine = functools.partial(_combine_sets, operation, len(left))
+    return SparseTensor(*compute_on_host(combine, [*left, *right], results, "a set"))
+
+
+@host_function
+def _combine_sets(operation: str, num_parts: int, *parts: np.ndarray) -> list[np.ndarray]:
+    left, leading = _collect_rows(parts[:num_parts])
+    right, other_leading = _collect_rows(parts[num_parts:])
     if leading != other_leading:
         raise InvalidArgumentError(
             f"tf.sets: the leading dimensions of a and b must be equal, got {leading} and {other_leading}"
         )
-    if dtype != other_dtype:
-        raise TypeError(f"tf.sets: a and b must have equal dtypes, got {dtype} and {other_dtype}.")
+    combine, dtype = _OPERATIONS[operation], parts[-1].dtype
     sets = {index: combine(row, right[index]) for index, row in left.items()}
     indices = [(*index, i) for index, row in sets.items() for i in range(len(row))]
-    rank = len(leading) + 1
-    return SparseTensor(
-        np.array(indices, np.int64).reshape(-1, rank),
+    return [
+        np.array(indices, np.int64).reshape(-1, len(leading) + 1),
         np.concatenate([*sets.values(), np.empty(0, dtype)]).astype(dtype),
-        [*leading, max((len(row) for row in sets.values()), default=0)],
-    )
+        np.array([*leading, max((len(row) for row in sets.values()), default=0)]),
+    ]
+
+
+@host_function
+def _count_sets(*parts: np.ndarray) -> list[np.ndarray]:
+    rows, leading = _collect_rows(parts)
+    counts = [len(np.unique(row)) for row in rows.values()]
+    return [np.array(counts, np.int32).reshape(leading)]
 
 
 def difference(a: Any, b: Any, aminusb: bool = True, validate_indices: bool = True) -> SparseTensor:
@@ -84,7 +121,7 @@ def difference(a: Any, b: Any, aminusb: bool = True, validate_indices: bool = Tr
       >>> tf.sparse.to_dense(tf.sets.difference([[9, 5, 2]], [[2, 9, 0]])).numpy()
       array([[5]], dtype=int32)
     """
-    return _combine(a, b, np.setdiff1d if aminusb else lambda x, y: np.setdiff1d(y, x))
+    return _combine(a, b, "difference") if aminusb else _combine(b, a, "difference")
 
 
 def intersection(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
@@ -95,7 +132,7 @@ def intersection(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
       >>> tf.sparse.to_dense(tf.sets.intersection([[9, 5, 2]], [[2, 9, 0]])).numpy()
       array([[2, 9]], dtype=int32)
     """
-    return _combine(a, b, np.intersect1d)
+    return _combine(a, b, "intersection")
 
 
 def union(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
@@ -106,7 +143,7 @@ def union(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
       >>> tf.sparse.to_dense(tf.sets.union([[9, 5, 2]], [[2, 9, 0]])).numpy()
       array([[0, 2, 5, 9]], dtype=int32)
     """
-    return _combine(a, b, np.union1d)
+    return _combine(a, b, "union")
 
 
 def size(a: SparseTensor, validate_indices: bool = True) -> Tensor:
@@ -130,9 +167,9 @@ def size(a: SparseTensor, validate_indices: bool = True) -> Tensor:
     """
     if not isinstance(a, SparseTensor):
         raise TypeError(f"Expected `SparseTensor`, got {a!r}.")
-    rows, leading, _ = _collect_rows(a, "a")
-    counts = [len(np.unique(row)) for row in rows.values()]
-    return convert_to_tensor(np.array(counts, np.int32).reshape(leading))
+    parts = _list_parts(a, "a")
+    sizes = tuple(get_sizes_list(a)[:-1])
+    return compute_on_host(_count_sets, parts, [(sizes, np.int32)], "a set")[0]
 
 
 _hide_frames(globals())

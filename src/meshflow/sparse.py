@@ -17,7 +17,7 @@ from meshflow.core.runtime.unavailable_names import explain_names as _explain_na
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64, string
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import Result, compute_on_host
+from meshflow.core.values.unknown_sizes import Result, compute_on_host, host_function
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.array.shaping import normalize_axis
@@ -239,18 +239,7 @@ def _reduce(
         upper = tuple(n if d in kept else limits.max for d, n in enumerate(sizes))
         checked = sparse.check_indices(message, lower=lower, upper=upper, error="InternalError")
         return reduce_elements(checked, sparse.values, tuple(sizes), kept, shape, reduction)
-
-    def find(indices: np.ndarray, dense_shape: np.ndarray) -> list[np.ndarray]:
-        stored = ~is_padding(indices, dense_shape)[:, 0]
-        rows, owner = unique_rows(indices[:, kept][stored])
-        owners = np.full(len(indices), -1)
-        owners[stored] = owner
-        if not keepdims:
-            return [rows, owners]
-        full_rows = np.zeros((len(rows), rank), np.int64)
-        full_rows[:, kept] = rows
-        return [full_rows, owners]
-
+    find = functools.partial(_group_elements, kept, bool(keepdims))
     results: list[Result] = [((None, len(shape)), np.int64), (sparse.values.array.shape, np.int64)]
     operands = [sparse.indices, sparse.dense_shape]
     rows, owner = compute_on_host(find, operands, results, f"indices of tf.{name}")
@@ -258,6 +247,22 @@ def _reduce(
     owner = array.reshape(owner, [-1, 1])
     values = reduce_elements(owner, sparse.values, (count,), (0,), (count,), reduction)
     return make_sparse(rows, values, shape)
+
+
+@host_function
+def _group_elements(
+    axes: Sequence[int], keeps_rank: bool, indices: np.ndarray, dense_shape: np.ndarray
+) -> list[np.ndarray]:
+    """Return the different indices along some axes, and for each element the index of its own among them."""
+    stored = ~is_padding(indices, dense_shape)[:, 0]
+    rows, owner = unique_rows(indices[:, axes][stored])
+    owners = np.full(len(indices), -1)
+    owners[stored] = owner
+    if not keeps_rank:
+        return [rows, owners]
+    full_rows = np.zeros((len(rows), indices.shape[1]), np.int64)
+    full_rows[:, axes] = rows
+    return [full_rows, owners]
 
 
 @overload

@@ -97,3 +97,13 @@ def test_stores():
     assert tf.io.gfile.exists(place + "-cache.meshflow")
     shots = D.range(3).snapshot(place + "-shots")
     assert [int(x) for x in shots] == [int(x) for x in shots] == [0, 1, 2]
+
+
+def test_ragged_elements(tmp_path):
+    rows = tf.ragged.constant([[["x"], []], [[]], [["y", "zz"]]])
+    data = D.from_tensor_slices({"a": tf.ragged.constant([[1, 2], [], [3]]), "s": rows})
+    data.save(str(tmp_path))
+    loaded = D.load(str(tmp_path))
+    assert loaded.element_spec == data.element_spec
+    (batch,) = loaded.batch(3)
+    assert (batch["a"].to_list(), batch["s"].to_list()) == ([[1, 2], [], [3]], rows.to_list())

@@ -10,6 +10,7 @@ import numpy as np
 from meshflow.core.iterators.iterator_captures import IteratorSource
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -110,7 +111,9 @@ def split_batch(strategy: InputStrategy, batch: PyTree) -> PyTree:
             "cannot be split over replicas. Batch it by the global batch size first: dataset.batch(...)."
         )
 
-    def split_leaf(leaf: TensorLike) -> PerReplica | Tensor:
+    def split_leaf(leaf: TensorLike) -> PerReplica | Tensor | CompositeTensor:
+        if count == 1 and isinstance(leaf, CompositeTensor):
+            return leaf
         # Host arrays are transferred directly to the devices of the replicas.
         value = leaf if isinstance(leaf, np.ndarray) else convert_to_tensor(leaf).array
         if count == 1:

@@ -280,8 +280,13 @@ def evaluate_size(size: object, dims: Mapping[str, int]) -> int:
       >>> evaluate_size(jax.export.symbolic_shape("2*a")[0], {"a": 3})
       6
     """
+    return int(replace_dimensions(size, dims))
+
+
+def replace_dimensions(size: object, dims: Mapping[str, Any]) -> Any:
+    """Return a symbolic size with integers or other sizes in place of its dimensions."""
     expression: Any = size
-    return int(expression._evaluate(dims))
+    return expression._evaluate(dims)
 
 
 def split_logs(results: Any) -> tuple[Sequence[Any], tuple[object, ...]]:
@@ -354,13 +359,20 @@ class SizeDecisions:
         value = evaluate_size(difference, self.hints)
         if self.guessed.isdisjoint(names) and value != 0:
             return False
-        if value and len(names) == 1:
+        if value:
             # A better guess decides later comparisons.
-            (name,) = names
-            self.hints[name] -= value
+            name = min(self.guessed.intersection(names))
+            raised = {**self.hints, name: self.hints[name] + 1}
+            change = evaluate_size(difference, raised) - value
+            if abs(change) == 1:
+                self.hints[name] -= value * change
         key = str(difference), "=="
         self._names[key], self._results[key] = names, True
         return True
+
+    def list_results(self) -> list[tuple[str, str, bool]]:
+        """List the comparisons with zero: a size, the relation, and the result."""
+        return [(*key, result) for key, result in self._results.items()]
 
     def compile(
         self, names: Sequence[str], new_names: Collection[str] | None = None

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
@@ -24,11 +25,12 @@ from meshflow.core.values import nest
 from meshflow.core.values.composite import get_batch_encoder, is_extension, is_extension_spec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array, PyTree
-from meshflow.ops.array import boolean_mask, concat, pad, stack
-from meshflow.ops.control_flow import LoopVariableInvariants
+from meshflow.ops.array import boolean_mask, concat, pad, shape, stack, zeros
+from meshflow.ops.control_flow import LoopVariableInvariants, while_loop
 from meshflow.ops.math import equal
 from meshflow.ops.ragged.arrays import pack_rows
 from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, convert_values
@@ -143,17 +145,54 @@ def _stack_sparse(rows: Sequence[SparseTensor]) -> SparseTensor:
     return SparseTensor(concat(indices, 0), values, concat([count, rows[0].dense_shape], 0))
 
 
+def _map_symbolic_rows(
+    call: Callable[[Tensor], PyTree], count: Any, signature: PyTree
+) -> PyTree | None:
+    """Map the indices of a symbolic number of rows in a loop; return None for results of other specs.
+
+    The results are dense, or rows of ragged tensors, which are joined in each iteration.
+    """
+    specs: list[Any] = nest.flatten(signature)
+    if not any(isinstance(s, (RaggedTensorSpec, SparseTensorSpec)) for s in specs):
+        rows = loops.LoopElements(count, lambda i: i)
+        run = lambda i, state: (state, _to_tensors(call(i)))
+        return loops.scan(rows, run, [], [], LoopVariableInvariants("tf.map_fn"))[1]
+    if not all(isinstance(s, RaggedTensorSpec) and s.ragged_rank == 0 for s in specs):
+        return None
+    empty = [zeros([0, *s.shape[1:]], s.dtype) for s in specs]
+    starts = [zeros([0], s.row_splits_dtype) for s in specs]
+
+    def add_rows(i: Tensor, values: list[Tensor], lengths: list[Tensor]) -> PyTree:
+        rows = list(map(convert_to_tensor, nest.flatten(call(i))))
+        counts = [shape(row, n.dtype)[:1] for row, n in zip(rows, lengths, strict=True)]
+        joined = [concat(pair, 0) for pair in zip(values, rows, strict=True)]
+        return i + 1, joined, [concat(pair, 0) for pair in zip(lengths, counts, strict=True)]
+
+    is_inside = lambda i, *_: i < convert_to_tensor(count, i.dtype)
+    sizes = [TensorShape([None, *s.shape[1:]]) for s in specs]
+    invariants = (TensorShape([]), sizes, [TensorShape([None])] * len(specs))
+    state = (Tensor(np.int32(0)), empty, starts)
+    _, values, lengths = while_loop(is_inside, add_rows, state, invariants)
+    results = map(RaggedTensor.from_row_lengths, values, lengths)
+    return nest.pack_sequence_as(signature, list(results))
+
+
 def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
     """Map over rows, or to rows, of ragged and sparse tensors."""
     is_sparse = lambda value: isinstance(value, SparseTensor)
     leaves = [x if is_sparse(x) else convert_values(x) for x in nest.flatten(elems)]
     get_row = lambda rows, i: _get_sparse_row(rows, i) if is_sparse(rows) else rows[i]
-    counts = {int(x.shape[0]) for x in leaves}
+    counts = list(dict.fromkeys(x.shape[0] for x in leaves))
     if len(counts) != 1:
-        raise ValueError(f"tf.map_fn: elems have different sizes {sorted(counts)}.")
-    count = counts.pop()
-    elements = [[get_row(x, i) for x in leaves] for i in range(count)]
-    outputs = [fn(nest.pack_sequence_as(elems, row)) for row in elements]
+        raise ValueError(f"tf.map_fn: elems have different sizes {counts}.")
+    count = counts[0]
+    call = lambda i: fn(nest.pack_sequence_as(elems, [get_row(x, i) for x in leaves]))
+    if (
+        is_symbolic_dim(count)
+        and (result := _map_symbolic_rows(call, count, signature)) is not None
+    ):
+        return result
+    outputs = list(map(call, range(int(count))))
     if not outputs:
         return nest.flatten(elems)[0]
 

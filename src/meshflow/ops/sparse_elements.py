@@ -5,6 +5,7 @@ Where the number of elements of a result depends on the indices, NumPy selects t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, overload
@@ -25,6 +26,7 @@ from meshflow.core.values.unknown_sizes import (
     can_have_unknown_sizes,
     compute_on_host,
     compute_size,
+    host_function,
 )
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
@@ -80,20 +82,22 @@ def _combine(
     sizes = get_sizes_list(a)
     if len(sizes) != len(b.shape) or sizes != get_sizes_list(b):
         raise InvalidValueError(f"Operands' shapes do not match: {a.shape} and {b.shape}.")
-
-    def find(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
-        indices, owner = unique_rows(np.concatenate([first, second]))
-        return [indices, *np.split(owner, [len(first)])]
-
     results: list[Result] = [
         ((None, len(sizes)), np.int64),
         (a.values.array.shape, np.int64),
         (b.values.array.shape, np.int64),
     ]
-    indices, *owners = compute_on_host(find, [a.indices, b.indices], results, name)
+    operands, use = [a.indices, b.indices], f"the indices of tf.sparse.{name}"
+    indices, *owners = compute_on_host(_merge_indices, operands, results, use)
     count = indices.array.shape[0]
     parts = [sum_elements(s.values, o, count) for s, o in zip((a, b), owners, strict=True)]
     return SparseTensor(indices, combine(*parts), a.dense_shape)
+
+
+@host_function
+def _merge_indices(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
+    indices, owner = unique_rows(np.concatenate([first, second]))
+    return [indices, *np.split(owner, [len(first)])]
 
 
 def _compare(
@@ -344,18 +348,23 @@ def slice(
         raise InvalidValueError(
             f"tf.sparse.slice: start and size must have {rank} elements, got {[*map(str, box)]}."
         )
-
-    def clip(first: np.ndarray, sizes: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
-        return [np.clip(sizes, 0, np.maximum(shape - first, 0))]
-
-    def find(indices: np.ndarray, first: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-        order = np.flatnonzero(((indices >= first) & (indices < first + sizes)).all(1))
-        return [indices[order] - first, order]
-
-    sizes = compute_on_host(clip, [*box, sp_input.dense_shape], [((rank,), np.int64)], use)[0]
+    operands = [*box, sp_input.dense_shape]
+    sizes = compute_on_host(_clip_box, operands, [((rank,), np.int64)], use)[0]
     results: list[Result] = [(("n", rank), np.int64), (("n",), np.int64)]
-    indices, order = compute_on_host(find, [sp_input.indices, box[0], sizes], results, use)
+    operands = [sp_input.indices, box[0], sizes]
+    indices, order = compute_on_host(_select_box, operands, results, use)
     return SparseTensor(indices, take_elements(sp_input.values, order), sizes)
+
+
+@host_function
+def _clip_box(first: np.ndarray, sizes: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
+    return [np.clip(sizes, 0, np.maximum(shape - first, 0))]
+
+
+@host_function
+def _select_box(indices: np.ndarray, first: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    order = np.flatnonzero(((indices >= first) & (indices < first + sizes)).all(1))
+    return [indices[order] - first, order]
 
 
 def split(
@@ -380,20 +389,23 @@ def split(
         raise InvalidValueError(f"Input axis should be in [-{rank}, {rank}), got {axis}.")
     if num_split < 1:
         raise InvalidValueError(f"num_split must be positive, got {num_split}.")
-
-    def find(shape: np.ndarray) -> list[np.ndarray]:
-        if num_split > shape[axis]:
-            raise InvalidValueError(f"num_split must be in [1, {shape[axis]}], got {num_split}.")
-        base, num_larger = divmod(shape[axis], num_split)
-        sizes = np.repeat(shape[None], num_split, 0)
-        sizes[:, axis] = base + (np.arange(num_split) < num_larger)
-        starts = np.zeros_like(sizes)
-        starts[:, axis] = np.cumsum(sizes[:, axis]) - sizes[:, axis]
-        return [*starts, *sizes]
-
+    find = functools.partial(_split_shape, int(num_split), int(axis))
     results: list[Result] = [((rank,), np.int64)] * (2 * num_split)
     boxes = compute_on_host(find, [sp_input.dense_shape], results, "the shape of tf.sparse.split")
     return [slice(sp_input, boxes[k], boxes[num_split + k]) for k in range(num_split)]
+
+
+@host_function
+def _split_shape(num_split: int, axis: int, shape: np.ndarray) -> list[np.ndarray]:
+    """Return the first indices of the parts, then their sizes."""
+    if num_split > shape[axis]:
+        raise InvalidValueError(f"num_split must be in [1, {shape[axis]}], got {num_split}.")
+    base, num_larger = divmod(shape[axis], num_split)
+    sizes = np.repeat(shape[None], num_split, 0)
+    sizes[:, axis] = base + (np.arange(num_split) < num_larger)
+    starts = np.zeros_like(sizes)
+    starts[:, axis] = np.cumsum(sizes[:, axis]) - sizes[:, axis]
+    return [*starts, *sizes]
 
 
 def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
@@ -408,22 +420,9 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
     new = convert_to_tensor(shape, dtype_hint=int64)
     if new.ndim != 1:
         raise InvalidValueError(f"tf.sparse.reshape: the shape must be a vector, got {new}.")
-
-    def resolve(old: np.ndarray, new: np.ndarray) -> list[np.ndarray]:
-        size, unknown = int(np.prod(old)), np.flatnonzero(new == -1)
-        sizes = new.copy()
-        rest = int(np.prod(new[new != -1]))
-        if len(unknown) == 1:
-            sizes[unknown] = size // max(rest, 1)
-        if len(unknown) > 1 or (sizes < 0).any() or int(np.prod(sizes)) != size:
-            raise InvalidValueError(
-                f"tf.sparse.reshape: a tensor of shape {old} cannot be reshaped to {new}."
-            )
-        return [sizes]
-
     rank, use = new.array.shape[0], "shapes of tf.sparse.reshape"
     results: list[Result] = [((rank,), np.int64)]
-    (sizes,) = compute_on_host(resolve, [sp_input.dense_shape, new], results, use)
+    (sizes,) = compute_on_host(_resolve_shape, [sp_input.dense_shape, new], results, use)
 
     def change_indices(xp: ModuleType, indices: Array, old: Array, new: Array) -> Array:
         ids = get_row_ids(xp, indices, old)
@@ -437,6 +436,20 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
 
     indices = map_indices(change_indices, sp_input.indices, sp_input.dense_shape, sizes)
     return SparseTensor(indices, sp_input.values, sizes)
+
+
+@host_function
+def _resolve_shape(old: np.ndarray, new: np.ndarray) -> list[np.ndarray]:
+    size, unknown = int(np.prod(old)), np.flatnonzero(new == -1)
+    sizes = new.copy()
+    rest = int(np.prod(new[new != -1]))
+    if len(unknown) == 1:
+        sizes[unknown] = size // max(rest, 1)
+    if len(unknown) > 1 or (sizes < 0).any() or int(np.prod(sizes)) != size:
+        raise InvalidValueError(
+            f"tf.sparse.reshape: a tensor of shape {old} cannot be reshaped to {new}."
+        )
+    return [sizes]
 
 
 def reset_shape(sp_input: SparseTensor, new_shape: ShapeLike = None) -> SparseTensor:
@@ -465,19 +478,21 @@ def reset_shape(sp_input: SparseTensor, new_shape: ShapeLike = None) -> SparseTe
 
         (shape,) = compute_on_host(find_smallest, [sp_input.indices], results, use)
         return SparseTensor(sp_input.indices, sp_input.values, shape)
-
-    def check(old: np.ndarray, new: np.ndarray) -> list[np.ndarray]:
-        if new.shape != old.shape or (new < old).any():
-            raise InvalidValueError(
-                f"tf.sparse.reset_shape: new_shape must not be smaller than {old}, got {new}."
-            )
-        return [new]
-
     requested = convert_to_tensor(
         new_shape.as_list() if isinstance(new_shape, TensorShape) else new_shape, dtype_hint=int64
     )
-    (shape,) = compute_on_host(check, [sp_input.dense_shape, requested], results, use)
+    operands = [sp_input.dense_shape, requested]
+    (shape,) = compute_on_host(_check_larger_shape, operands, results, use)
     return SparseTensor(sp_input.indices, sp_input.values, shape)
+
+
+@host_function
+def _check_larger_shape(old: np.ndarray, new: np.ndarray) -> list[np.ndarray]:
+    if new.shape != old.shape or (new < old).any():
+        raise InvalidValueError(
+            f"tf.sparse.reset_shape: new_shape must not be smaller than {old}, got {new}."
+        )
+    return [new]
 
 
 def expand_dims(sp_input: SparseTensor, axis: Any = None, name: str | None = None) -> SparseTensor:
@@ -522,29 +537,31 @@ def fill_empty_rows(
     if default.ndim:
         raise InvalidValueError(f"default_value must be a scalar, got shape {default.shape}.")
     rank = len(sp_input.shape)
-
-    def find(indices: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
-        positions = np.flatnonzero(~is_padding(indices, shape)[:, 0])
-        rows = indices[positions, 0]
-        for i in np.flatnonzero((rows < 0) | (rows >= shape[0]))[:1]:
-            raise InvalidArgumentError(f"indices({i}, 0) is invalid: {rows[i]} >= {shape[0]}")
-        empty = np.bincount(rows, minlength=shape[0]) == 0
-        extra = np.zeros((np.count_nonzero(empty), rank), np.int64)
-        extra[:, 0] = np.flatnonzero(empty)
-        filled = np.concatenate([indices[positions], extra])
-        order = np.argsort(filled[:, 0], kind="stable")
-        # The default value follows the values.
-        positions = np.concatenate([positions, np.full(len(extra), len(indices))])
-        return [filled[order], positions[order], empty]
-
     sizes = (get_sizes_list(sp_input)[0],)
     results: list[Result] = [(("n", rank), np.int64), (("n",), np.int64), (sizes, np.bool_)]
     operands = [sp_input.indices, sp_input.dense_shape]
     use = "the indices of tf.sparse.fill_empty_rows"
-    indices, positions, is_empty = compute_on_host(find, operands, results, use)
+    indices, positions, is_empty = compute_on_host(_fill_rows, operands, results, use)
     values = array.concat([sp_input.values, array.reshape(default, [1])], 0)
     filled = SparseTensor(indices, take_elements(values, positions), sp_input.dense_shape)
     return filled, is_empty
+
+
+@host_function
+def _fill_rows(indices: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
+    """Return the indices with those of new elements, the positions of the values, and a mask of the empty rows."""
+    positions = np.flatnonzero(~is_padding(indices, shape)[:, 0])
+    rows = indices[positions, 0]
+    for i in np.flatnonzero((rows < 0) | (rows >= shape[0]))[:1]:
+        raise InvalidArgumentError(f"indices({i}, 0) is invalid: {rows[i]} >= {shape[0]}")
+    empty = np.bincount(rows, minlength=shape[0]) == 0
+    extra = np.zeros((np.count_nonzero(empty), len(shape)), np.int64)
+    extra[:, 0] = np.flatnonzero(empty)
+    filled = np.concatenate([indices[positions], extra])
+    order = np.argsort(filled[:, 0], kind="stable")
+    # The default value follows the values.
+    positions = np.concatenate([positions, np.full(len(extra), len(indices))])
+    return [filled[order], positions[order], empty]
 
 
 def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -574,11 +591,7 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
 
     if can_have_unknown_sizes():
         operands, use = [sp_input.indices, sp_input.dense_shape], "indices of tf.sparse.softmax"
-
-        def find(indices: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
-            return [unique_rows(indices[:, :-1])[1]]
-
-        (owner,) = compute_on_host(find, operands, [((count,), np.int64)], use)
+        (owner,) = compute_on_host(_find_row_ids, operands, [((count,), np.int64)], use)
     else:
         owner = map_indices(number_rows, sp_input.indices)
     num_rows: Any = count
@@ -586,6 +599,11 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     powers = math.exp(sp_input.values - array.gather(largest, owner))
     total = math.unsorted_segment_sum(powers, owner, num_rows)
     return sp_input.with_values(powers / array.gather(total, owner))
+
+
+@host_function
+def _find_row_ids(indices: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
+    return [unique_rows(indices[:, :-1])[1]]
 
 
 def to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = None) -> Tensor:
@@ -659,22 +677,8 @@ def bincount(
         raise InvalidValueError(
             f"tf.sparse.bincount: weights of shape {amounts.shape} do not match values of shape {flat.shape}."
         )
-
-    def count(
-        integers: np.ndarray, owner: np.ndarray, amounts: np.ndarray, num_rows: np.ndarray
-    ) -> list[np.ndarray]:
-        if (integers < 0).any():
-            raise InvalidValueError("tf.sparse.bincount: values must be non-negative.")
-        size = max(int(integers.max(initial=0)) + 1, minlength or 0)
-        size = size if maxlength is None else min(size, maxlength)
-        is_counted = integers < size
-        indices = np.stack([owner, integers], 1)[is_counted].astype(np.int64)
-        indices, owner = unique_rows(indices[:, 0 if by_row else 1 :])
-        counts = np.zeros(len(indices), amounts.dtype)
-        np.add.at(counts, owner, amounts[is_counted])
-        counts = np.ones_like(counts) if binary_output else counts
-        return [indices, counts, np.array([num_rows, size] if by_row else [size])]
-
+    lower, upper = (None if n is None else int(n) for n in (minlength, maxlength))
+    count = functools.partial(_count_integers, by_row, lower, upper, bool(binary_output))
     rank = 2 if by_row else 1
     results: list[Result] = [
         (("n", rank), np.int64),
@@ -683,6 +687,30 @@ def bincount(
     ]
     operands = [flat, rows, amounts, shape[0] if shape.array.shape[0] else 1]
     return SparseTensor(*compute_on_host(count, operands, results, "values of tf.sparse.bincount"))
+
+
+@host_function
+def _count_integers(
+    by_row: bool,
+    minlength: int | None,
+    maxlength: int | None,
+    is_binary: bool,
+    integers: np.ndarray,
+    owner: np.ndarray,
+    amounts: np.ndarray,
+    num_rows: np.ndarray,
+) -> list[np.ndarray]:
+    if (integers < 0).any():
+        raise InvalidValueError("tf.sparse.bincount: values must be non-negative.")
+    size = max(int(integers.max(initial=0)) + 1, minlength or 0)
+    size = size if maxlength is None else min(size, maxlength)
+    is_counted = integers < size
+    indices = np.stack([owner, integers], 1)[is_counted].astype(np.int64)
+    indices, owner = unique_rows(indices[:, 0 if by_row else 1 :])
+    counts = np.zeros(len(indices), amounts.dtype)
+    np.add.at(counts, owner, amounts[is_counted])
+    counts = np.ones_like(counts) if is_binary else counts
+    return [indices, counts, np.array([num_rows, size] if by_row else [size])]
 
 
 def _list_integers(value: PyTree) -> tuple[Tensor, Tensor, Tensor]:

@@ -486,7 +486,7 @@ class TensorArray(ElementLeaf):
     def _extend(self, buffer: Tensor, index: Tensor) -> Tensor:
         """Return the elements with zeros after them up to an index."""
         size = buffer.array.shape[0]
-        count_missing = lambda size, index: max(int(index) + 1 - int(size), 0)
+        count_missing = lambda size, index: (index + 1 - size).clip(0)
         operands = [make_sizes_tensor(size, np.int64), index]
         missing = compute_size(count_missing, operands, "an index of a TensorArray")
         extended: Tensor = apply(_concat, ([buffer, self._make_zeros(missing)],))

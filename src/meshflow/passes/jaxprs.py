@@ -103,8 +103,20 @@ def extract_program(
     return jex_core.ClosedJaxpr(jaxpr, [c for _, c in constants])
 
 
-def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Replace the calls in a program by the equations of the called programs."""
+def is_plain_call(equation: JaxprEqn) -> bool:
+    """Check whether an equation only calls a program."""
+    return equation.primitive.name in ("jit", "pjit", "closed_call")
+
+
+def inline_calls(
+    closed: ClosedJaxpr, is_call: Callable[[JaxprEqn], bool] = is_plain_call
+) -> ClosedJaxpr:
+    """Replace the calls in a program by the equations of the called programs.
+
+    Args:
+      closed: The program.
+      is_call: Selects the equations to replace, each of which has one program.
+    """
 
     def run(jaxpr: Jaxpr, constants: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *operands], strict=True))
@@ -114,7 +126,7 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
 
         for eqn in jaxpr.eqns:
             values = [read(a) for a in eqn.invars]
-            if eqn.primitive.name in ("jit", "pjit", "closed_call"):
+            if is_call(eqn):
                 (inner,) = find_inner_jaxprs(eqn)
                 results = run(to_open_jaxpr(inner), getattr(inner, "consts", ()), values)
             else:

@@ -38,6 +38,13 @@ from meshflow.saved_model.host_steps.plan_program import (
     RestoredProgramStep,
     unpack_argument,
 )
+from meshflow.saved_model.host_steps.stages import (
+    RestoredPlan,
+    SizeGuards,
+    StagedProgram,
+    StageProgramStep,
+    make_step,
+)
 from meshflow.saved_model.host_steps.text_steps import TextStepsProgram
 from meshflow.saved_model.manifest import lookup_tables
 from meshflow.saved_model.manifest.assets import load_asset
@@ -320,13 +327,18 @@ class _ManifestLoader:
                 unpack_structure(saved["arguments"]), ranks[0].structure, RankDispatchProgram(ranks)
             )
         structure = unpack_structure(saved["results"])
-        count = len(saved["plan"]["values"]) if "plan" in saved else saved["count"]
+        if "stages" in saved:
+            count = len(saved["stages"]["specs"])
+        else:
+            count = len(saved["plan"]["values"]) if "plan" in saved else saved["count"]
         slots = [s.index for s in list_slots(structure) if isinstance(s, TensorSlot)]
         if not all(isinstance(i, int) and 0 <= i < count for i in slots):
             raise ValueError(f"{name} has {count} results, and its structure refers to {slots}")
         program: Any
         if "plan" in saved:
             program = self._make_plan(name, structure, saved["plan"])
+        elif "stages" in saved:
+            program = self._make_staged_program(name, structure, saved["stages"])
         else:
             program = self._make_program(name, saved)
             if "text" in saved:
@@ -349,6 +361,28 @@ class _ManifestLoader:
                 parts.append(RestoredProgramStep(name, program, step["inputs"], step["outputs"]))
         specs = [unpack_structure(s) for s in saved["specs"]]
         return PlanProgram(parts, saved["values"], structure, specs)
+
+    def _make_staged_program(
+        self, name: str, structure: PyTree, saved: dict[str, Any]
+    ) -> StagedProgram:
+        captures, writes = (
+            [self._resolve_capture(c) for c in saved[key]] for key in ("captures", "writes")
+        )
+        specs = [unpack_structure(s) for s in saved["specs"]]
+        plan, guards = self._make_stages(name, saved["plan"]), SizeGuards(name, saved["guards"])
+        return StagedProgram(plan, guards, structure, specs, captures, writes)
+
+    def _make_stages(self, name: str, saved: dict[str, Any]) -> RestoredPlan:
+        steps: list[Any] = []
+        for step in saved["steps"]:
+            if "kind" in step:
+                plans = [self._make_stages(name, plan) for plan in step["plans"]]
+                stage = make_step(step["kind"], step["parameters"], plans)
+            else:
+                stage = StageProgramStep(name, self._make_program(name, step))
+            steps.append((stage, step["inputs"], step["outputs"]))
+        sizes = {int(index): axes for index, axes in saved["sizes"].items()}
+        return RestoredPlan(steps, saved["results"], sizes)
 
     def _make_program(self, name: str, saved: dict[str, Any]) -> StableHLOProgram:
         structure = unpack_structure(saved["results"])

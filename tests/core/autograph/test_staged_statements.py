@@ -798,3 +798,22 @@ def test_error_range_used_outside_a_for():
 
     with pytest.raises(TypeError, match="only known when the traced function runs"):
         run(f, 3)
+
+
+@pytest.mark.parametrize("elements", [lambda: tf.range(0), lambda: tf.zeros([0, 2])])
+def test_gradient_of_a_loop_without_iterations(elements):
+    weight = tf.Variable(2.0)
+
+    @tf.function
+    def multiply(x):
+        result = tf.constant(1.0)
+        for _ in elements():
+            result = result * x * weight
+        return result
+
+    x = tf.constant(3.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        result = multiply(x)
+    gradients = tape.gradient(result, [x, weight])
+    assert (result.numpy(), [g.numpy() for g in gradients]) == (1.0, [0.0, 0.0])

@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import JaxprEqn, PyTree
 from meshflow.passes.jaxprs import summarize_jaxpr
 
 T = TypeVar("T")
@@ -44,6 +44,14 @@ Arrays = list[jax.Array]
 # with a custom gradient must not close over values that are differentiated.
 Test = Callable[[Arrays, Arrays], jax.Array]
 Step = Callable[[Arrays, Arrays], Arrays]
+
+
+def is_dynamic_loop(equation: JaxprEqn) -> bool:
+    """Check whether an equation is a loop with the gradient of this module."""
+    if equation.primitive.name != "custom_vjp_call":
+        return False
+    name: str = equation.params["call_jaxpr"].jaxpr.debug_info.func_name
+    return name == "dynamic_loop"
 
 
 def while_loop(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,9 +17,10 @@ from meshflow.core.staging.loop_state import LoopInvariants, LoopState, ShapeVar
 from meshflow.core.staging.merged_operands import MergedOperands, run_as_op
 from meshflow.core.staging.structure import NestedTemplate, to_tensor
 from meshflow.core.tracing.trace import TracedFunction, trace
+from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.symbolic_sizes import as_size
+from meshflow.core.values.symbolic_sizes import as_size, make_range
 from meshflow.core.values.tensor import Tensor
 
 T = TypeVar("T")
@@ -180,8 +182,8 @@ def for_loop(
     count = elements.count
     if not isinstance(count, Tensor):
         count = count if limit is None else min(count, limit)
-        if count <= 0:
-            return init
+        if isinstance(count, int) and count <= 0:
+            return _stage_no_iterations(elements, body, init, needed, invariants)
         if continues is None:
 
             def run_body(element: Any, values: Values) -> tuple[Values, tuple[()]]:
@@ -207,6 +209,31 @@ def for_loop(
         count = convert_to_tensor(count)
     start = Tensor(np.int32(0).reshape(()))
     return while_loop(test, step, [start, *init], [True, *needed], shifted, max_count)[1:]
+
+
+def _stage_no_iterations(
+    elements: LoopElements,
+    body: Callable[[Any, Values], Values],
+    init: Values,
+    needed: Sequence[bool],
+    invariants: LoopInvariants,
+) -> Values:
+    """Stage a loop that does not run, because the tensors that its body uses have gradients of zero."""
+    never = lambda values: scalar_logic.less(values[0], Tensor(np.int32(0).reshape(())))
+
+    def step(values: Values) -> Values:
+        if elements.stacked is None:
+            element = elements.get_element(values[0])
+        else:
+            make_blank = lambda rows: Tensor(np.zeros(tuple(rows.shape)[1:], rows.dtype.dtype))
+            element = nest.map_structure(make_blank, elements.stacked)
+        return [scalar_logic.increment(values[0]), *body(element, values[1:])]
+
+    start = [Tensor(np.int32(0).reshape(())), *init]
+    # The body may not be valid, as its elements do not exist.
+    with contextlib.suppress(Exception):
+        return while_loop(never, step, start, [True, *needed], _ShiftedInvariants(invariants))[1:]
+    return init
 
 
 def stream_loop(
@@ -304,7 +331,7 @@ def _scan(
     loop = LoopState(init, needed, invariants)
     inputs = loop.list_inputs()
     by_index = elements.stacked is None
-    stacked = NestedTemplate(np.arange(count, dtype=np.int32) if by_index else elements.stacked)
+    stacked = NestedTemplate(make_range(count).astype(np.int32) if by_index else elements.stacked)
     sources = [to_tensor(leaf) for leaf in stacked.leaves]
     heads = [TensorSpec(tuple(s.shape)[1:], s.dtype) for s in sources]
     outputs: list[NestedTemplate] = []

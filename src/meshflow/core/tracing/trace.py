@@ -47,6 +47,7 @@ from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor, read_tensor, read_tensors
+from meshflow.core.values.unknown_sizes import SIZE_PRIMITIVES
 from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.jax_internals import (
     dce_jaxpr,
@@ -69,8 +70,6 @@ _capture.def_abstract_eval(lambda *, index, aval: aval)
 
 # Names of opaque ops that are no functions.
 _STAGED_STATEMENTS = ("cond", "for_loop", "while_loop")
-# Primitives that only the interpreter runs; see `unknown_sizes`.
-_UNKNOWN_SIZES = frozenset(["host_computation", "set_sizes", "write_row"])
 # Attribute of errors that were raised in a branch, a loop or another inner function of a trace.
 STAGED_CODE_MARK = "_is_in_staged_code"
 
@@ -693,7 +692,7 @@ def trace(
     if isolated:
         traced.calls = scope.list_calls()
     # Traces that only determined shapes may have created symbols, too.
-    traced.has_unknown_sizes = num_unknown > num_earlier and not _UNKNOWN_SIZES.isdisjoint(
+    traced.has_unknown_sizes = num_unknown > num_earlier and not SIZE_PRIMITIVES.isdisjoint(
         summarize_jaxpr(closed.jaxpr).primitives
     )
     traced.iterator_captures, traced.infeeds, traced.fed_iterators = (

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.errors import InconclusiveDimensionOperation
 
 from meshflow.core.runtime.context import context
 from meshflow.environment.jax_internals import (
@@ -33,6 +34,8 @@ Shape = Sequence[int]
 
 # The value by which comparisons of a size that depends on values are decided at first.
 _DEFAULT_HINT = 2
+# The value by which comparisons of the first size of the arguments of a saved function are decided.
+_FIRST_HINT = 11
 
 
 class SizeScope:
@@ -40,6 +43,7 @@ class SizeScope:
 
     Args:
       hints: Values of symbols by name.
+      may_equal: Whether different sizes of arguments are equal in comparisons, and in operands.
 
     Attributes:
       num_unknown: Number of sizes that depend on values.
@@ -52,8 +56,9 @@ class SizeScope:
       u0 + 1
     """
 
-    def __init__(self, hints: Mapping[str, int]) -> None:
+    def __init__(self, hints: Mapping[str, int], may_equal: bool = False) -> None:
         self._scope = jax.export.SymbolicScope()
+        self._may_equal = may_equal
         self._hints = dict(hints)
         self._decisions = SizeDecisions({})
         self.num_unknown = 0
@@ -74,6 +79,20 @@ class SizeScope:
             self._decisions.guessed.add(name)
         context.has_symbolic_sizes = True
         return self._make_symbol(name)
+
+    def add_argument_size(self, text: str) -> Any:
+        """Return the size of an argument of a function that is saved, for a symbol or an expression of symbols."""
+        size, hints = self._make_symbol(text), self._decisions.hints
+        for name in list_dimensions(size):
+            hints.setdefault(name, _FIRST_HINT + (0 if self._may_equal else len(hints)))
+            if self._may_equal:
+                self._decisions.unknown.add(name)
+                self._decisions.guessed.add(name)
+        return size
+
+    def list_guards(self) -> list[tuple[str, str, bool]]:
+        """List the comparisons with zero: a size, "==" or ">=", and the result."""
+        return [guard for guard in self._decisions.list_results() if _can_fail(*guard)]
 
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size is zero; return whether it may depend on values and this was not disproved.
@@ -101,6 +120,16 @@ class SizeScope:
         finally:
             context.has_symbolic_sizes, context.unknown_sizes = saved
             self.anchors.clear()
+
+
+def _can_fail(size: str, relation: str, result: bool) -> bool:
+    """Check whether a comparison with zero may have another result for positive symbols."""
+    difference = jax.export.symbolic_shape(size)[0]
+    with contextlib.suppress(InconclusiveDimensionOperation):
+        if relation == ">=":
+            return bool(difference >= 0) is not result
+        return not (result is False and (difference >= 1 or -difference >= 1))
+    return True
 
 
 class GuardedSizes(SizeScope):

@@ -8,9 +8,10 @@ be compiled, the trace raises a `ValueNeededError`, and the function runs as Pyt
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from jax.export import is_symbolic_dim
 from jax.typing import DTypeLike
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import ValueNeededError
+from meshflow.core.runtime.errors import InvalidValueError, ValueNeededError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.jax_internals import ad, dce_rules, jex_core, list_dimensions
@@ -27,14 +28,19 @@ from meshflow.environment.types import Array, PyTree
 from meshflow.interpreter.symbolic_sizes import SizeGuardError
 
 __all__ = [
+    "HOST_FUNCTIONS",
+    "SIZE_PRIMITIVES",
     "Result",
     "can_have_unknown_sizes",
     "compute_on_host",
     "compute_size",
+    "host_function",
     "is_unknown",
     "read_sizes",
     "write_row",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # The shape of a result, with None for sizes that depend on values, and its dtype.
 Result = tuple[Sequence[Any], DTypeLike]
@@ -43,13 +49,18 @@ Sizes = tuple[Any, ...]
 # Number of elements up to which results in eager mode remain on the host.
 _MAX_HOST_RESULT_SIZE = 4096
 
+# Functions of `compute_on_host` that saved functions refer to by their names.
+HOST_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+# Primitives that only the interpreter runs.
+SIZE_PRIMITIVES = frozenset(["host_computation", "set_sizes", "write_row"])
+
 host_computation = jex_core.Primitive("host_computation")
 host_computation.multiple_results = True
 
 
 @host_computation.def_abstract_eval
 def _get_types(
-    *_: jax.core.ShapedArray, function: Callable[..., Any], results: Sequence[Result]
+    *_: jax.core.ShapedArray, function: Callable[..., Any], results: Sequence[Result], use: str
 ) -> list[jax.core.ShapedArray]:
     return [jax.core.ShapedArray(tuple(shape), dtype) for shape, dtype in results]
 
@@ -72,6 +83,17 @@ def _differentiate(
 
 
 ad.primitive_jvps[host_computation] = _differentiate
+
+
+def host_function(function: F) -> F:
+    """Add a function to `HOST_FUNCTIONS`, by its name without underscores at the start.
+
+    Its settings come first, so that `functools.partial` binds them: plain values that JSON can represent.
+    """
+    name = function.__name__.lstrip("_")
+    assert name not in HOST_FUNCTIONS, name
+    HOST_FUNCTIONS[name] = function
+    return function
 
 
 # Operand: an array. Parameter: `shape`, its shape with other symbols. Result: the same array.
@@ -172,7 +194,7 @@ def is_varying(size: Any) -> bool:
 
 def can_have_unknown_sizes() -> bool:
     """Check whether the function that is being traced may have sizes that depend on values."""
-    return context.unknown_sizes is not None and not context.exporting
+    return context.unknown_sizes is not None
 
 
 def compute_on_host(
@@ -184,8 +206,9 @@ def compute_on_host(
     """Compute tensors with NumPy; their sizes may depend on the values of the operands.
 
     Args:
-      function: A function of host arrays without side effects, which returns host arrays. A saved
-        function contains it if it also accepts traced arrays.
+      function: A function of host arrays without side effects, which returns host arrays. A function that
+        is saved calls it if it is a `host_function`, possibly with settings; otherwise it contains it, so it must
+        accept traced arrays.
       operands: Operands, which have no gradients.
       results: Shape and dtype of each result. A None in the shapes is a size that depends on values;
         equal strings are equal ones.
@@ -205,7 +228,7 @@ def compute_on_host(
       [0, 2]
     """
     tensors = [o if type(o) is Tensor else convert_to_tensor(o) for o in operands]
-    if is_recorded(tensors):
+    if is_recorded(tensors) or (_is_staged(tensors) and not _has_name(function)):
         traced = _call_on_tracers(function, tensors)
         return [
             Tensor(jnp.asarray(a, dtype)) for a, (_, dtype) in zip(traced, results, strict=True)
@@ -234,20 +257,16 @@ def compute_on_host(
     trace = context.trace
     assert trace is not None
     arrays = [trace.lookup(t) for t in tensors]
-    outputs = host_computation.bind(*arrays, function=function, results=types)
+    outputs = host_computation.bind(*arrays, function=function, results=types, use=use)
     sizes.anchors.extend(outputs)
     return list(map(Tensor, outputs))
 
 
 def is_unknown(tensors: Sequence[Tensor]) -> bool:
     """Check whether sizes that depend on these tensors become symbols."""
-    return (
-        context.unknown_sizes is not None
-        and can_have_unknown_sizes()
-        and not all(
-            not isinstance(t.array, jax.core.Tracer) or t.find_known_value() is not None
-            for t in tensors
-        )
+    return can_have_unknown_sizes() and not all(
+        not isinstance(t.array, jax.core.Tracer) or t.find_known_value() is not None
+        for t in tensors
     )
 
 
@@ -255,6 +274,17 @@ def is_recorded(tensors: Sequence[Any]) -> bool:
     """Check whether a function is being saved that computes sizes from these tensors on the host."""
     recorder = context.host_recorder
     return recorder is not None and context.exporting and recorder.should_record_values(tensors)
+
+
+def _is_staged(tensors: Sequence[Tensor]) -> bool:
+    """Check whether a function is being divided into stages, and sizes that depend on these tensors become symbols."""
+    return context.exporting and is_unknown(tensors)
+
+
+def _has_name(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return HOST_FUNCTIONS.get(function.__name__.lstrip("_")) is function
 
 
 def _call_on_tracers(function: Callable[..., Any], tensors: Sequence[Tensor]) -> PyTree:
@@ -279,16 +309,28 @@ def compute_size(function: Callable[..., Any], operands: Sequence[TensorLike], u
         return context.host_recorder.record_sizes(Tensor(_call_on_tracers(function, tensors)))[0]
     if not is_unknown(tensors):
         return int(function(*[t.require_value(use) for t in tensors]))
-
-    def make_rows(*arrays: np.ndarray) -> list[np.ndarray]:
-        size = int(function(*arrays))
-        if size < 1:
-            # JAX assumes that sizes are positive, so checks of the op may be missing in the trace.
-            raise SizeGuardError({})
-        # An array without memory has this size.
-        return [np.broadcast_to(np.int8(0), (size,))]
-
+    if context.exporting:
+        tensors = [Tensor(jnp.asarray(_call_on_tracers(function, tensors), np.int64))]
+        make_rows: Callable[..., list[np.ndarray]] = make_size_rows
+    else:
+        make_rows = functools.partial(_make_positive_rows, function)
     return compute_on_host(make_rows, tensors, [((None,), np.int8)], use)[0].array.shape[0]
+
+
+@host_function
+def make_size_rows(size: np.ndarray) -> list[np.ndarray]:
+    """Return an array without memory that has a size."""
+    if size < 0:
+        raise InvalidValueError(f"a computed size must not be negative, got {size}.")
+    return [np.broadcast_to(np.int8(0), (int(size),))]
+
+
+def _make_positive_rows(function: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
+    size = int(function(*arrays))
+    if size < 1:
+        # JAX assumes that sizes are positive, so checks of the op may be missing in the trace.
+        raise SizeGuardError({})
+    return make_size_rows(np.asarray(size))
 
 
 def read_sizes(value: Tensor, use: str) -> Any:

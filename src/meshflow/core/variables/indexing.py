@@ -25,6 +25,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.values.unknown_sizes import (
     can_have_unknown_sizes,
     compute_on_host,
+    host_function,
     read_sizes,
 )
 from meshflow.core.variables.variable import Variable, get_value_shape
@@ -192,7 +193,7 @@ def _take_computed_slices(tensor: Tensor, key: Any) -> tuple[Tensor, Any]:
             bounds = [item.start, item.stop, item.step]
             given = [i for i, b in enumerate(bounds) if b is not None]
             indices = compute_on_host(
-                functools.partial(_list_indices, given),
+                functools.partial(_list_indices, tuple(given)),
                 [make_sizes_tensor(tensor.array.shape[dim], np.int64), *(bounds[i] for i in given)],
                 [((None,), np.int64)],
                 "bounds of a slice",
@@ -209,6 +210,7 @@ def _is_computed(bound: Any) -> bool:
     return is_traced and get_sizes(bound) is None and bound.find_known_value() is None
 
 
+@host_function
 def _list_indices(positions: Sequence[int], size: Any, *given: Any) -> list[np.ndarray]:
     """Return the indices that a slice selects from a dimension."""
     bounds: list[Any] = [None, None, None]
@@ -255,8 +257,12 @@ def select_by_mask(tensor: Tensor, mask: Tensor, axis: int = 0) -> Tensor:
 def _find_true(mask: Tensor) -> list[Tensor]:
     """Return the indices of the true elements of a mask, by dimension."""
     use = "a mask (the result's shape depends on it; use tf.where)"
-    find = lambda array: np.nonzero(array)
-    return compute_on_host(find, [mask], [(("count",), np.int64)] * mask.ndim, use)
+    return compute_on_host(_find_nonzero, [mask], [(("count",), np.int64)] * mask.ndim, use)
+
+
+@host_function
+def _find_nonzero(mask: np.ndarray) -> tuple[np.ndarray, ...]:
+    return np.nonzero(mask)
 
 
 def _to_mask(key: Any) -> Tensor | None:

@@ -24,6 +24,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import DataLossError, InvalidValueError, OpError
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.sparse_leaves import is_sparse
@@ -31,6 +32,7 @@ from meshflow.environment.json_documents import parse_json
 from meshflow.environment.limits import MAX_DEFLATE_RATIO, UNPACKED_VARIABLE, get_unpacked_limit
 from meshflow.environment.types import Json, PyTree
 from meshflow.files import gfile
+from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
 
 _MAGIC = b"MFELEM2\n"
 # Length and checksum of a header; the length 0 marks the end of the elements.
@@ -60,7 +62,8 @@ class ElementWriter:
 
     def write(self, element: PyTree) -> None:
         """Append an element."""
-        header, buffers = _serialize_leaves(nest.flatten(element))
+        leaves = [part for leaf in nest.flatten(element) for part in _split_rows(leaf)]
+        header, buffers = _serialize_leaves(leaves)
         text = json.dumps(header).encode()
         checksum = functools.reduce(lambda crc, part: zlib.crc32(part, crc), buffers, 0)
         frame = _FRAME.pack(len(text), zlib.crc32(text))
@@ -195,7 +198,7 @@ class _ElementReader:
                 break
             header = self._read_json(size, checksum)
             with self._report_invalid_header():
-                element = pack(self._read_leaves(header, index))
+                element = pack(_join_rows(spec, self._read_leaves(header, index)))
             yield element
             index += 1
         counts = {
@@ -242,6 +245,31 @@ def _list_arrays(
         return [(name, shape)]
     count, rank = shape
     return [("int64", [count, rank]), (name.removeprefix("sparse "), [count]), ("int64", [rank])]
+
+
+def _split_rows(leaf: PyTree) -> list[Any]:
+    """Return the arrays of a ragged tensor or row: its values and row splits; or another leaf."""
+    if isinstance(leaf, RaggedRow):
+        return [leaf.array]
+    return [leaf.flat_values, *leaf.nested_row_splits] if isinstance(leaf, RaggedTensor) else [leaf]
+
+
+def _join_rows(spec: PyTree, parts: list[Any]) -> list[Any]:
+    """Return the leaves of an element, given the results of `_split_rows` for them."""
+    remaining, leaves = iter(parts), []
+    for leaf in nest.flatten(spec):
+        value = next(remaining)
+        if isinstance(leaf, RaggedTensorSpec):
+            splits = [next(remaining) for _ in range(leaf.ragged_rank)]
+            value = (
+                RaggedTensor.from_nested_row_splits(convert_to_tensor(value), splits)
+                if splits
+                else RaggedRow(value, leaf.row_splits_dtype)
+            )
+        leaves.append(value)
+    if next(remaining, None) is not None:
+        raise ValueError("an element has more parts than its spec")
+    return leaves
 
 
 def _serialize_leaves(leaves: list[Any]) -> tuple[list[Any], list[bytes]]:
@@ -312,16 +340,18 @@ def spec_to_json(spec: PyTree) -> Json:
     """Convert a spec of elements to JSON values.
 
     Raises:
-      InvalidValueError: If the elements are neither dense nor sparse tensors.
+      InvalidValueError: If the elements are no dense, sparse or ragged tensors.
     """
     if isinstance(spec, dict):
         return {"dict": {k: spec_to_json(v) for k, v in spec.items()}}
     if isinstance(spec, tuple):
         return {"tuple": [spec_to_json(v) for v in spec]}
-    if not isinstance(spec, (TensorSpec, SparseTensorSpec)):
+    if not isinstance(spec, (TensorSpec, SparseTensorSpec, RaggedTensorSpec)):
         raise InvalidValueError(f"Elements of {spec} cannot be saved: they must be tensors.")
     shape = None if spec.shape.rank is None else spec.shape.as_list()
-    type_entry = {"sparse": True} if isinstance(spec, SparseTensorSpec) else {}
+    type_entry: dict[str, Any] = {"sparse": True} if isinstance(spec, SparseTensorSpec) else {}
+    if isinstance(spec, RaggedTensorSpec):
+        type_entry = {"ragged": spec.ragged_rank, "splits": spec.row_splits_dtype.name}
     return {"shape": shape, "dtype": spec.dtype.name, **type_entry}
 
 
@@ -331,5 +361,8 @@ def spec_from_json(value: Json) -> PyTree:
         return {k: spec_from_json(v) for k, v in value["dict"].items()}
     if "tuple" in value:
         return tuple(spec_from_json(v) for v in value["tuple"])
+    if "ragged" in value:
+        kinds = [dtypes.as_dtype(value[key]) for key in ("dtype", "splits")]
+        return RaggedTensorSpec(value["shape"], kinds[0], value["ragged"], kinds[1])
     spec_type = SparseTensorSpec if value.get("sparse") else TensorSpec
     return spec_type(value["shape"], dtypes.as_dtype(value["dtype"]))

@@ -32,7 +32,7 @@ from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import compute_on_host
+from meshflow.core.values.unknown_sizes import compute_on_host, host_function
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import select_by_mask
 from meshflow.core.variables.variable import Variable
@@ -385,12 +385,17 @@ def find_true_indices(condition: TensorLike) -> Tensor:
         return result
     condition = convert_to_tensor(condition)
     (indices,) = compute_on_host(
-        lambda mask: [np.argwhere(mask)],
+        _list_true_indices,
         [condition],
         [((None, condition.ndim), np.int64)],
         "the condition of tf.where without x and y (its result's shape depends on the values)",
     )
     return indices
+
+
+@host_function
+def _list_true_indices(mask: np.ndarray) -> list[np.ndarray]:
+    return [np.argwhere(mask)]
 
 
 @accept_symbolic
@@ -457,23 +462,24 @@ def dynamic_partition(
     """
     if find_recording(partitions) is not None:
         return [boolean_mask(data, _equals_constant(partitions, i)) for i in range(num_partitions)]
-
-    def compare(ids: np.ndarray) -> list[np.ndarray]:
-        invalid_ids = ids[(ids < 0) | (ids >= num_partitions)]
-        if invalid_ids.size:
-            raise InvalidValueError(
-                f"dynamic_partition: partitions must be in [0, {num_partitions}), got {invalid_ids.flat[0]}."
-            )
-        return [ids == i for i in range(num_partitions)]
-
     ids = convert_to_tensor(partitions)
     masks = compute_on_host(
-        compare,
+        functools.partial(_select_partitions, num_partitions),
         [ids],
         [(ids.array.shape, np.bool_)] * num_partitions,
         "partitions (the results' shapes depend on them)",
     )
     return [boolean_mask(data, mask) for mask in masks]
+
+
+@host_function
+def _select_partitions(num_partitions: int, ids: np.ndarray) -> list[np.ndarray]:
+    invalid_ids = ids[(ids < 0) | (ids >= num_partitions)]
+    if invalid_ids.size:
+        raise InvalidValueError(
+            f"dynamic_partition: partitions must be in [0, {num_partitions}), got {invalid_ids.flat[0]}."
+        )
+    return [ids == i for i in range(num_partitions)]
 
 
 @op(same=(), differentiable=False, name="equal")
@@ -507,6 +513,7 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
     return gather(concat(rows, 0), order)
 
 
+@host_function
 def _order_rows(*indices: np.ndarray) -> list[np.ndarray]:
     """Return for each row of the result its index among all rows."""
     for index in indices:

@@ -21,7 +21,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import compute_on_host
+from meshflow.core.values.unknown_sizes import compute_on_host, host_function
 from meshflow.environment.types import Array
 from meshflow.ops.deferred_host_values import find_recording
 
@@ -181,6 +181,7 @@ def _find_unique(x: Any, out_idx: DTypeLike) -> list[Tensor]:
     return compute_on_host(_find_unique_on_host, [tensor], types, use)
 
 
+@host_function
 def _find_unique_on_host(array: np.ndarray) -> tuple[np.ndarray, ...]:
     values, first, inverse, counts = np.unique(
         array.astype("S") if array.dtype == object else array,

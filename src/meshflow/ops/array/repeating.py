@@ -19,7 +19,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.symbolic_sizes import make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
-from meshflow.core.values.unknown_sizes import compute_on_host, is_unknown
+from meshflow.core.values.unknown_sizes import compute_on_host, host_function, is_unknown
 from meshflow.core.variables.indexing import take_slices
 from meshflow.ops.array.shaping import StaticInts, normalize_axis, reshape
 
@@ -97,9 +97,13 @@ def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None =
         tensor, axis = reshape(tensor, [-1]), 0
     axis = normalize_axis(int(axis), tensor.ndim, "repeat")
     size = make_sizes_tensor(tensor.array.shape[axis], np.int64)
-    repeat_indices = lambda size, counts: [np.repeat(np.arange(size), counts)]
-    indices = compute_on_host(repeat_indices, [size, counts], [((None,), np.int64)], "repeats")
+    indices = compute_on_host(_repeat_indices, [size, counts], [((None,), np.int64)], "repeats")
     return take_slices(tensor, indices[0], axis)
+
+
+@host_function
+def _repeat_indices(size: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
+    return [np.repeat(np.arange(int(size)), counts)]
 
 
 def _check_paddings(tensor: jax.Array, paddings: Sequence[Sequence[int]]) -> None:

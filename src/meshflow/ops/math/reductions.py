@@ -592,7 +592,11 @@ def confusion_matrix(
             f"{predictions.shape}."
         )
     if num_classes is None:
-        find_count = lambda *ids: builtins.max(int(a.max(initial=-1)) for a in ids) + 1
+
+        def find_count(labels: Array, predictions: Array) -> Array:
+            last = labels.max(initial=-1)
+            return last.clip(predictions.max(initial=-1)) + 1
+
         num_classes = compute_size(find_count, [labels, predictions], "labels without num_classes")
     count_dtype = as_dtype(dtype)
     labels, predictions = (

@@ -5,6 +5,7 @@ They run on the host, because the sizes of their results depend on values.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import Result, compute_on_host, read_sizes
+from meshflow.core.values.unknown_sizes import Result, compute_on_host, host_function, read_sizes
 
 __all__ = ["ctc_beam_search_decoder", "ctc_greedy_decoder"]
 
@@ -25,7 +26,7 @@ _Paths = Sequence[Sequence[Sequence[int]]]
 def _decode(
     inputs: TensorLike,
     sequence_length: TensorLike,
-    decode: Callable[[np.ndarray, np.ndarray], tuple[_Paths, np.ndarray]],
+    decode: Callable[..., list[np.ndarray]],
     num_paths: int,
     op: str,
 ) -> tuple[list[SparseTensor], Tensor]:
@@ -34,7 +35,7 @@ def _decode(
     Args:
       inputs: Logits [time, batch, classes].
       sequence_length: Numbers of frames [batch].
-      decode: Function of both that returns the labels and the scores.
+      decode: Host function of both that returns the results of `_list_paths`.
       num_paths: Number of sparse tensors.
       op: Name of the op.
     """
@@ -45,31 +46,35 @@ def _decode(
             f"{list(logits.shape)} and {list(lengths.shape)}."
         )
 
-    def run(logits: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-        if lengths.size and lengths.max() > logits.shape[0]:
-            raise InvalidValueError(
-                f"{op}: sequence_length must be at most {logits.shape[0]}, the number of frames, got {lengths.max()}."
-            )
-        paths, scores = decode(logits, lengths)
-        results = [scores]
-        for path in paths:
-            indices = [(row, column) for row, s in enumerate(path) for column in range(len(s))]
-            results += [
-                np.asarray(indices, np.int64).reshape(-1, 2),
-                np.asarray([label for s in path for label in s], np.int64),
-                np.asarray(max(map(len, path), default=0)),
-            ]
-        return results
-
     batch_size = logits.array.shape[1]
     types: list[Result] = [((batch_size, num_paths), logits.array.dtype)]
     for n in range(num_paths):
         types += [((f"count{n}", 2), np.int64), ((f"count{n}",), np.int64), ((), np.int64)]
-    scores, *parts = compute_on_host(run, [logits, lengths], types, f"the inputs of {op}")
+    scores, *parts = compute_on_host(decode, [logits, lengths], types, f"the inputs of {op}")
     return [
         SparseTensor(indices, values, [batch_size, read_sizes(width, "a number of labels")])
         for indices, values, width in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
     ], scores
+
+
+def _check_lengths(op: str, logits: np.ndarray, lengths: np.ndarray) -> None:
+    if lengths.size and lengths.max() > logits.shape[0]:
+        raise InvalidValueError(
+            f"{op}: sequence_length must be at most {logits.shape[0]}, the number of frames, got {lengths.max()}."
+        )
+
+
+def _list_paths(paths: _Paths, scores: np.ndarray) -> list[np.ndarray]:
+    """Return the scores, and the indices, labels and maximum length of the sequences of each path."""
+    results = [scores]
+    for path in paths:
+        indices = [(row, column) for row, s in enumerate(path) for column in range(len(s))]
+        results += [
+            np.asarray(indices, np.int64).reshape(-1, 2),
+            np.asarray([label for s in path for label in s], np.int64),
+            np.asarray(max(map(len, path), default=0)),
+        ]
+    return results
 
 
 def ctc_greedy_decoder(
@@ -97,22 +102,27 @@ def ctc_greedy_decoder(
       >>> print(tf.sparse.to_dense(labels).numpy())
       [[0 1]]
     """
-
-    def decode(logits: np.ndarray, lengths: np.ndarray) -> tuple[_Paths, np.ndarray]:
-        classes = logits.shape[2]
-        blank = classes - 1 if blank_index is None else blank_index % classes
-        best = logits.argmax(-1)
-        sequences, scores = [], np.zeros((len(lengths), 1), logits.dtype)
-        for row, length in enumerate(lengths):
-            frames = best[:length, row]
-            scores[row] = -logits[np.arange(length), row, frames].sum()
-            selected = frames != blank
-            if merge_repeated:
-                selected[1:] &= frames[1:] != frames[:-1]
-            sequences.append(frames[selected].tolist())
-        return [sequences], scores
-
+    decode = functools.partial(_decode_greedily, bool(merge_repeated), blank_index)
     return _decode(inputs, sequence_length, decode, 1, "ctc_greedy_decoder")
+
+
+@host_function
+def _decode_greedily(
+    merge_repeated: bool, blank_index: int | None, logits: np.ndarray, lengths: np.ndarray
+) -> list[np.ndarray]:
+    _check_lengths("ctc_greedy_decoder", logits, lengths)
+    classes = logits.shape[2]
+    blank = classes - 1 if blank_index is None else blank_index % classes
+    best = logits.argmax(-1)
+    sequences, scores = [], np.zeros((len(lengths), 1), logits.dtype)
+    for row, length in enumerate(lengths):
+        frames = best[:length, row]
+        scores[row] = -logits[np.arange(length), row, frames].sum()
+        selected = frames != blank
+        if merge_repeated:
+            selected[1:] &= frames[1:] != frames[:-1]
+        sequences.append(frames[selected].tolist())
+    return _list_paths([sequences], scores)
 
 
 def _search_beams(
@@ -173,20 +183,25 @@ def ctc_beam_search_decoder(
         raise InvalidValueError(
             f"ctc_beam_search_decoder: top_paths ({top_paths}) is larger than beam_width ({beam_width})."
         )
-
-    def decode(logits: np.ndarray, lengths: np.ndarray) -> tuple[_Paths, np.ndarray]:
-        shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
-        log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-        beams = [
-            _search_beams(log_probs[:length, row], beam_width, logits.shape[2] - 1)[:top_paths]
-            for row, length in enumerate(lengths)
-        ]
-        if any(len(paths) < top_paths for paths in beams):
-            raise InvalidValueError(
-                f"ctc_beam_search_decoder: fewer than top_paths={top_paths} sequences are possible."
-            )
-        scores = np.asarray([[score for _, score in paths] for paths in beams], logits.dtype)
-        labels = [[paths[n][0] for paths in beams] for n in range(top_paths)]
-        return labels, scores.reshape(len(lengths), top_paths)
-
+    decode = functools.partial(_decode_by_beams, int(beam_width), int(top_paths))
     return _decode(inputs, sequence_length, decode, top_paths, "ctc_beam_search_decoder")
+
+
+@host_function
+def _decode_by_beams(
+    beam_width: int, top_paths: int, logits: np.ndarray, lengths: np.ndarray
+) -> list[np.ndarray]:
+    _check_lengths("ctc_beam_search_decoder", logits, lengths)
+    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    beams = [
+        _search_beams(log_probs[:length, row], beam_width, logits.shape[2] - 1)[:top_paths]
+        for row, length in enumerate(lengths)
+    ]
+    if any(len(paths) < top_paths for paths in beams):
+        raise InvalidValueError(
+            f"ctc_beam_search_decoder: fewer than top_paths={top_paths} sequences are possible."
+        )
+    scores = np.asarray([[score for _, score in paths] for paths in beams], logits.dtype)
+    labels = [[paths[n][0] for paths in beams] for n in range(top_paths)]
+    return _list_paths(labels, scores.reshape(len(lengths), top_paths))

@@ -8,6 +8,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host, is_unknown
 from meshflow.interpreter.symbolic_sizes import SizeGuardError
@@ -102,7 +103,7 @@ def embedding_lookup_sparse(
             f"{type(sp_ids).__name__}."
         )
     num_rows = None
-    if is_unknown([sp_ids.indices]):
+    if is_unknown([sp_ids.indices]) and not context.exporting:
         sp_ids, num_rows = _assume_all_rows(sp_ids)
     return _combine_rows(params, sp_ids, sp_weights, combiner, max_norm, num_rows)
 

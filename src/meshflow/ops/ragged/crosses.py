@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,10 +13,11 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import int64, string
+from meshflow.core.values.dtypes import DType, int64, string
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import Result, compute_on_host, host_function
 from meshflow.environment.types import PyTree
-from meshflow.ops import hashing
+from meshflow.ops import array, hashing
 from meshflow.ops.casting import cast
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
 
@@ -24,8 +26,8 @@ __all__ = ["cross", "cross_hashed"]
 _MAX_INT64 = (1 << 63) - 1
 
 
-def _list_rows(value: PyTree) -> list[list[Any]]:
-    """Return the values of each row.
+def _list_parts(value: PyTree) -> list[Tensor]:
+    """Return the values, their rows, and the number of rows.
 
     Raises:
       ValueError: If the value is not a matrix or has a dtype other than string or integers.
@@ -38,11 +40,7 @@ def _list_rows(value: PyTree) -> list[list[Any]]:
         values = value.values
         if values.dtype is not string:
             values = cast(values, int64)
-        # The order of the elements in a row is kept.
-        rows = value.indices[:, 0].require_value("indices of tf.sparse.cross")
-        order = np.argsort(rows, kind="stable")
-        values = convert_to_tensor(values.require_value("values of tf.sparse.cross")[order])
-        value = RaggedTensor.from_value_rowids(values, rows[order], value.shape[0])
+        return [values, value.indices[:, 0], value.dense_shape[0]]
     value = convert_values(value)
     if len(value.shape) != 2:
         raise InvalidValueError(
@@ -55,25 +53,45 @@ def _list_rows(value: PyTree) -> list[list[Any]]:
     if isinstance(value, RaggedTensor):
         if value.ragged_rank != 1 or len(value.flat_values.shape) != 1:
             raise ValueError("tf.ragged.cross only supports inputs with ragged_rank=1.")
-        return value.to_list()
-    return value.require_value("inputs of tf.ragged.cross").tolist()
+        return [value.flat_values, value.value_rowids(), convert_to_tensor(value.nrows())]
+    shape = array.shape(value, int64)
+    ids = array.broadcast_to(array.range(shape[0])[:, None], shape)
+    return [array.reshape(value, [-1]), array.reshape(ids, [-1]), shape[0]]
 
 
 def _cross_rows(
-    name: str, inputs: PyTree, combine: Callable[[tuple[Any, ...]], Any]
-) -> tuple[list[Any], np.ndarray]:
+    name: str, inputs: PyTree, combine: Callable[..., list[np.ndarray]], dtype: DType
+) -> RaggedTensor:
+    """Combine the values in each row by a host function."""
     if not isinstance(inputs, list | tuple):
         raise ValueError(f"{name}: expected a list of tensors, got {inputs!r}.")
-    columns = [_list_rows(value) for value in inputs]
-    if len({len(rows) for rows in columns}) > 1:
-        raise InvalidValueError(f"{name}: inputs have different numbers of rows.")
+    parts = [part for value in inputs for part in _list_parts(value)]
     ragged = next((v for v in inputs if isinstance(v, RaggedTensor)), None)
-    dtype = int64 if ragged is None else ragged.partition.dtype
-    rows = [
+    row_dtype = int64 if ragged is None else ragged.partition.dtype
+    if dtype is string or any(p.dtype is string for p in parts):
+        parts = [Tensor(p.require_value(f"inputs of {name}")) for p in parts]
+    results: list[Result] = [((None,), dtype.as_numpy_dtype), ((None,), row_dtype.dtype)]
+    values, lengths = compute_on_host(combine, parts, results, f"inputs of {name}")
+    return RaggedTensor.from_row_lengths(values, lengths)
+
+
+def _combine_rows(
+    combine: Callable[[tuple[Any, ...]], Any], parts: Sequence[np.ndarray]
+) -> tuple[list[Any], np.ndarray]:
+    """Return the combinations of the values in each row, and the number of combinations of each row."""
+    columns = []
+    for values, ids, count in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        rows: list[list[Any]] = [[] for _ in range(int(count))]
+        for i, value in zip(ids.tolist(), values.tolist(), strict=True):
+            rows[i].append(value)
+        columns.append(rows)
+    if len(set(map(len, columns))) > 1:
+        raise InvalidValueError("tf.ragged.cross: inputs have different numbers of rows.")
+    crosses = [
         [combine(items) for items in itertools.product(*row)] for row in zip(*columns, strict=True)
     ]
-    lengths = np.array([len(row) for row in rows], dtype.dtype)
-    return [item for row in rows for item in row], lengths
+    lengths = np.array([len(row) for row in crosses], np.int64)
+    return [item for row in crosses for item in row], lengths
 
 
 def _to_text(item: Any) -> bytes:
@@ -104,12 +122,17 @@ def join_crosses(op: str, inputs: Sequence[Any], separator: str) -> RaggedTensor
       inputs: As in `cross`.
       separator: Text between the values.
     """
-    values, lengths = _cross_rows(
-        op, inputs, lambda items: separator.encode().join(map(_to_text, items))
+    return _cross_rows(op, inputs, functools.partial(_join_rows, separator), string)
+
+
+@host_function
+def _join_rows(separator: str, *parts: np.ndarray) -> list[np.ndarray]:
+    values, lengths = _combine_rows(
+        lambda items: separator.encode().join(map(_to_text, items)), parts
     )
     flat: np.ndarray = np.empty(len(values), object)
     flat[:] = values
-    return RaggedTensor.from_row_lengths(Tensor(flat), lengths)
+    return [flat, lengths]
 
 
 @dispatch_composites
@@ -134,7 +157,12 @@ def cross_hashed(
       TensorShape([2, None])
     """
     start = hashing.DEFAULT_CROSS_KEY if hash_key is None else hash_key
+    combine = functools.partial(_hash_rows, int(start), int(num_buckets))
+    return _cross_rows("tf.ragged.cross_hashed", inputs, combine, int64)
 
+
+@host_function
+def _hash_rows(start: int, num_buckets: int, *parts: np.ndarray) -> list[np.ndarray]:
     def combine(items: tuple[Any, ...]) -> int:
         prints = [
             hashing.farm_fingerprint(v) if isinstance(v, bytes) else v & 0xFFFFFFFFFFFFFFFF
@@ -142,5 +170,5 @@ def cross_hashed(
         ]
         return hashing.cross_fingerprints_from(start, prints) % (num_buckets or _MAX_INT64)
 
-    values, lengths = _cross_rows("tf.ragged.cross_hashed", inputs, combine)
-    return RaggedTensor.from_row_lengths(convert_to_tensor(np.array(values, np.int64)), lengths)
+    values, lengths = _combine_rows(combine, parts)
+    return [np.array(values, np.int64), lengths]

@@ -1,12 +1,14 @@
-"""Functions to be saved, as plans: sequences of host calls and programs, or programs for each rank."""
+"""Functions to be saved, as plans: sequences of host calls and programs, stages, or programs for each rank."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import nest
+from meshflow.core.values.size_guards import SizeScope
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import PyTree
 from meshflow.saved_model.manifest.composite_values import list_component_specs, replace_slots
@@ -19,6 +21,10 @@ __all__ = [
     "ProgramsByRank",
     "RecordedFunction",
     "SavedFunction",
+    "SavedProgram",
+    "StagePlan",
+    "StageStep",
+    "StagedFunction",
 ]
 
 
@@ -74,6 +80,81 @@ class RecordedFunction:
 
 
 @dataclasses.dataclass
+class StageStep:
+    """Step between programs of a function with sizes that depend on values.
+
+    Attributes:
+      kind: "host", "write_row", "cond", "while" or "scan".
+      inputs: Indices of the values that it takes.
+      outputs: Indices of the values that it computes.
+      parameters: Its parameters in files.
+      plans: The branches, or the condition and the body of a loop.
+    """
+
+    kind: str
+    inputs: list[int]
+    outputs: list[int]
+    parameters: dict[str, Any]
+    plans: Sequence[StagePlan] = ()
+
+
+@dataclasses.dataclass
+class StagePlan:
+    """Steps of a function, a branch, or a part of a loop.
+
+    Attributes:
+      steps: The steps in their order.
+      results: Indices of the values that it returns.
+      sizes: For the index of a value, its axes with symbols: the axis, the name, and the number that the size
+        exceeds the symbol by.
+    """
+
+    steps: list[ProgramStep | StageStep]
+    results: list[int]
+    sizes: dict[int, list[tuple[int, str, int]]]
+
+
+@dataclasses.dataclass
+class StagedFunction:
+    """Function with sizes that depend on values.
+
+    Attributes:
+      traced: The traced function.
+      plan: Its steps, which take the arguments and the captures.
+      sizes: The symbols, with the decisions about them.
+      arguments: (args, kwargs) with `TensorSpec`s for tensors.
+    """
+
+    traced: TracedFunction
+    plan: StagePlan
+    sizes: SizeScope
+    arguments: PyTree
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """Return the specs of the tensor arguments, in TensorFlow's order."""
+        return list_component_specs(self.arguments)
+
+    @property
+    def result_specs(self) -> PyTree:
+        """Return the nested result with specs for tensors and composite tensors."""
+        specs = [TensorSpec(get_static_sizes(s.shape), s.dtype) for s in self.traced.out_specs]
+        return replace_slots(self.traced.structure, specs)
+
+    def explain_incompatibility(self) -> str:
+        """Return the reason for which TensorFlow cannot run the function."""
+        uses = ", ".join(dict.fromkeys(_list_uses(self.plan)))
+        return f"sizes depend on values ({uses}), for which the file has no ops of TensorFlow"
+
+
+def _list_uses(plan: StagePlan) -> list[str]:
+    """List the purposes of values that determine sizes."""
+    steps = [step for step in plan.steps if isinstance(step, StageStep)]
+    uses = [step.parameters["use"] for step in steps if "use" in step.parameters]
+    return uses + [use for step in steps for inner in step.plans for use in _list_uses(inner)]
+
+
+@dataclasses.dataclass
 class FunctionPlan:
     """Function as host calls and exported programs, as the writer of TensorFlow's graphs takes it.
 
@@ -119,7 +200,7 @@ class ProgramsByRank:
 
     name: str
     arguments: PyTree
-    programs: dict[int, ExportedProgram | FunctionPlan]
+    programs: dict[int, ExportedProgram | FunctionPlan | StagedFunction]
 
     @property
     def specs(self) -> list[TensorSpec]:
@@ -137,6 +218,9 @@ class ProgramsByRank:
         return next(
             filter(None, (p.explain_incompatibility() for p in self.programs.values())), None
         )
+
+
+SavedProgram: TypeAlias = ExportedProgram | FunctionPlan | StagedFunction | ProgramsByRank
 
 
 @dataclasses.dataclass
@@ -157,6 +241,6 @@ class SavedFunction:
     name: str
     parameters: list[Any]
     keywords: list[Any]
-    programs: list[ExportedProgram | FunctionPlan | ProgramsByRank]
+    programs: list[SavedProgram]
     concrete: bool
     aliases: list[str]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from meshflow.core.values.composite import (
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import can_have_unknown_sizes, compute_size
 from meshflow.environment.types import PyTree
 from meshflow.ops.ragged.partition import RowPartitionSpec
 from meshflow.ops.ragged.tensor import RaggedTensorSpec
@@ -232,7 +234,17 @@ def _specify_dense_shape(spec: PyTree, value: PyTree) -> PyTree:
         return value
     sizes = spec.shape.as_list()
     if None in sizes and recorder is None:
-        return value
+        if not can_have_unknown_sizes():
+            return value
+        computed = [
+            compute_size(operator.itemgetter(axis), [value.dense_shape], "a dense shape")
+            if n is None
+            else n
+            for axis, n in enumerate(sizes)
+        ]
+        return SparseTensor(
+            value.indices, value.values, make_sizes_tensor(tuple(computed), np.int64)
+        )
     if None in sizes:
         # The first dimension is that of the batch, as in dense arguments.
         known = ["batch" if axis == 0 and n is None else n for axis, n in enumerate(sizes)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -246,11 +246,14 @@ _SCATTERS = {
 
 def _list_block_ops(op: _Op) -> list[str]:
     """Return the names of the ops of a block without its return."""
-    return [o.operation.name for o in op.regions[0].blocks[0]][:-1]
+    return _list_ops(op.regions[0].blocks[0])
 
 
-def _find_monoid(op: _Op) -> Callable[..., Array]:
-    names = _list_block_ops(op)
+def _list_ops(block: Iterable[Any]) -> list[str]:
+    return [o.operation.name for o in block][:-1]
+
+
+def _find_monoid(names: Sequence[str]) -> Callable[..., Array]:
     if len(names) != 1 or names[0] not in _MONOIDS:
         raise UnsupportedOpError(f"its reduction computes {', '.join(names)}")
     return _MONOIDS[names[0]]
@@ -271,30 +274,45 @@ def _read_reduce(op: _Op, inputs: list[Any]) -> list[Array] | Array:
                 return [value, index]
     if half != 1:
         raise UnsupportedOpError("it reduces several tensors at once")
-    return lax.reduce(operands[0], as_array(inputs[1]), _find_monoid(op), axes)
+    monoid = _find_monoid(_list_block_ops(op))
+    return lax.reduce(operands[0], as_array(inputs[1]), monoid, axes)
 
 
 @register_op("reduce_window")
 def _read_reduce_window(op: _Op, inputs: list[Any]) -> Array:
-    operand, init = as_array(inputs[0]), as_array(inputs[1])
-    rank = operand.ndim
-    window = get_integers(op, "window_dimensions")
-    padding = get_integers(op, "padding", [0] * 2 * rank)
-    pairs = list(zip(padding[::2], padding[1::2], strict=True))
-    strides, base, inner = (
-        get_integers(op, n, [1] * rank)
-        for n in ("window_strides", "base_dilations", "window_dilations")
+    ones = [1] * as_array(inputs[0]).ndim
+    names = ("window_strides", "base_dilations", "window_dilations")
+    return _reduce_windows(
+        inputs,
+        _list_block_ops(op),
+        get_integers(op, "window_dimensions"),
+        [get_integers(op, n, ones) for n in names],
+        get_integers(op, "padding", [0] * 2 * len(ones)),
     )
+
+
+def _reduce_windows(
+    inputs: Sequence[Any],
+    reducer: Sequence[str],
+    window: list[Any],
+    steps: Sequence[list[int]],
+    padding: list[Any],
+) -> Array:
+    """Reduce windows of the first input, given the names of the reducer's ops and the windows as StableHLO has them."""
+    operand, init = as_array(inputs[0]), as_array(inputs[1])
+    strides, base, inner = steps
+    monoid = _find_monoid(reducer)
+    pairs = list(zip(padding[::2], padding[1::2], strict=True))
     axis = next((i for i, n in enumerate(window) if n != 1), 0)
     full_window = [n if i == axis else 1 for i, n in enumerate(operand.shape)]
     scans: dict[Any, Callable[..., Array]] = {
         lax.add: lax.cumsum, lax.max: lax.cummax, lax.min: lax.cummin, lax.mul: lax.cumprod,
     }  # fmt: skip
-    cumulate = scans.get(_find_monoid(op)) if window == full_window and {*strides, *base, *inner} == {1} else None  # fmt: skip
+    cumulate = scans.get(monoid) if window == full_window and {*strides, *base, *inner} == {1} else None  # fmt: skip
     before, after = pairs[axis]
-    if cumulate is not None and window[axis] > 1 and {before, after} == {0, window[axis] - 1}:
+    if cumulate is not None and window[axis] != 1 and {before, after} == {0, window[axis] - 1}:
         return cumulate(operand, axis, reverse=after > 0)
-    return lax.reduce_window(operand, init, _find_monoid(op), window, strides, pairs, base, inner)
+    return lax.reduce_window(operand, init, monoid, window, strides, pairs, base, inner)
 
 
 @register_op("sort")
@@ -370,6 +388,14 @@ def _read_custom_call(op: _Op, inputs: list[Any]) -> list[Array] | Array:
         return []
     if name in ("Sharding", "annotate_device_placement"):
         return inputs
+    if name == "stablehlo.dynamic_reduce_window":
+        reducer = mlir_ir.FlatSymbolRefAttr(op.attributes["called_computations"][0]).value
+        module = op
+        while module.parent is not None:
+            module = module.parent
+        function: Any = mlir_ir.SymbolTable(module)[reducer]
+        window, *steps, padding = map(get_sizes, inputs[2:])
+        return _reduce_windows(inputs, _list_ops(function.entry_block), window, steps, padding)
     if name == "mhlo.erf":
         return lax.erf(as_array(inputs[0]))
     if name in ("mhlo.topk", "stablehlo.dynamic_top_k"):

@@ -166,6 +166,7 @@ class Alternative:
 
     def __init__(self, arguments: PyTree, structure: PyTree, program: RestoredProgram) -> None:
         self.arguments, self.structure, self.program = arguments, structure, program
+        self._run: Callable[..., Any] | None = None
 
     @property
     def has_composites(self) -> bool:
@@ -200,8 +201,12 @@ class Alternative:
         return tensors
 
     def call(self, tensors: Sequence[Tensor]) -> PyTree:
-        """Run the program."""
-        return self.program.call(tensors)
+        """Run the program. The function of the components of composite arguments is traced once for all sizes."""
+        if not self.has_composites:
+            return self.program.call(tensors)
+        if self._run is None:
+            self._run = compile_program("saved_function", self.program)
+        return self._run(*tensors)
 
 
 def _convert_to_spec(spec: TensorSpec, value: Any) -> Tensor | TensorSpec | DeferredValue | None:

@@ -24,6 +24,7 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction, list_slots, trace
 from meshflow.core.values import nest
+from meshflow.core.values.size_guards import SizeScope
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import (
     jex_core,
@@ -70,6 +71,7 @@ __all__ = [
     "serialize_program",
     "specialize_program",
     "trace_for_export",
+    "trace_in_stages",
     "verify_foreign_programs",
 ]
 
@@ -81,6 +83,8 @@ _PLATFORMS = ("cpu", "cuda", "tpu")
 # A divisor of unknown image sizes, for networks that halve images up to five times and combine the
 # results.
 _SIZE_DIVISOR = 32
+# Format of the symbols of sizes if no first axes are equal.
+_INDEPENDENT_SYMBOL = "n{count}"
 # Returns a symbol for a data-dependent size of the function that is being traced, by its name or a new one.
 _new_size: contextvars.ContextVar[Callable[[str | None], Any]] = contextvars.ContextVar("new_size")
 # Custom calls to code in JAX's wheels, which TensorFlow does not have.
@@ -189,21 +193,56 @@ def trace_for_export(
     return _trace_for_sizes(function, args, kwargs, False)
 
 
+def trace_in_stages(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[TracedFunction, SizeScope]:
+    """Trace a function like `trace_for_export`, with symbols in place of sizes that depend on values.
+
+    Returns:
+      The traced function, and its symbols with the decisions of the trace about them.
+    """
+    scopes: list[SizeScope] = []
+
+    def trace_symbols(symbol: str, may_equal: bool = False) -> TracedFunction:
+        scopes.append(SizeScope({}, may_equal))
+        with scopes[-1].record(has_symbols=True):
+            return _trace_with_symbols(function, args, kwargs, symbol, False, scopes[-1])
+
+    with contextlib.suppress(InvalidArgumentError):
+        return trace_symbols(_INDEPENDENT_SYMBOL), scopes[-1]
+    # The function combines tensors with different symbols, or compares their shapes.
+    with contextlib.suppress(InvalidArgumentError):
+        return trace_symbols(_INDEPENDENT_SYMBOL, may_equal=True), scopes[-1]
+    return trace_symbols("d{count}"), scopes[-1]
+
+
 def _trace_for_sizes(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], allows_empty: bool
 ) -> TracedFunction:
+    """Trace a function with the first names of symbols that succeed."""
+
+    def trace_symbols(symbol: str, last: int | None = None) -> TracedFunction:
+        return _trace_with_symbols(function, args, kwargs, symbol, allows_empty, last=last)
+
     # Independent symbols may fail if unknown sizes must be equal, for example ids and a mask with the
-    # same number of columns. The next attempt uses one symbol for each axis, the last one also makes it
-    # divisible, for images that are resized down and up.
+    # same number of columns. The next attempts use one symbol for the first axes, then one for each axis, and the
+    # last one also makes it divisible, for images that are resized down and up.
+    num_first_axes = sum(
+        bool(s.shape.rank) and s.shape[0] is None and not isinstance(s, ComponentSpec)
+        for s in list_component_specs((args, kwargs))
+    )
+    if num_first_axes > 1:
+        with contextlib.suppress(Exception):
+            return trace_symbols(_INDEPENDENT_SYMBOL)
     for symbol in ("d{count}", "size{axis}", f"{_SIZE_DIVISOR}*size{{axis}}"):
         try:
-            return _trace_with_symbols(function, args, kwargs, symbol, allows_empty)
+            return trace_symbols(symbol)
         except InvalidArgumentError as error:
             failure = error
     # Weights may determine the last size, as a kernel does for a matrix of unknown size; the error names their sizes.
     for size in dict.fromkeys(re.findall(r"(?<=[\[( ])\d+(?=[\]),])", str(failure))):
         with contextlib.suppress(InvalidArgumentError):
-            return _trace_with_symbols(function, args, kwargs, "d{count}", allows_empty, int(size))
+            return trace_symbols("d{count}", int(size))
     raise failure
 
 
@@ -213,6 +252,7 @@ def _trace_with_symbols(
     kwargs: Mapping[str, Any],
     symbol: str,
     allows_empty: bool,
+    sizes: SizeScope | None = None,
     last: int | None = None,
 ) -> TracedFunction:
     """Trace a function with a symbol for each unknown size.
@@ -223,15 +263,18 @@ def _trace_with_symbols(
       kwargs: Its keyword arguments.
       symbol: Format of the symbols, with the fields `count` (of all symbols) and `axis`.
       allows_empty: Whether composite values and data-dependent sizes may be empty.
+      sizes: Decides comparisons of sizes, and creates symbols for those that depend on values; or None.
       last: The size in place of an unknown size of the last axis; None for a symbol.
     """
     counts = itertools.count()
     scope = jax.export.SymbolicScope()
-    # The first axis is the batch axis of every tensor, so all of them get the same symbol.
+    # The first axis is usually the batch axis of every tensor.
 
     def make_size(text: str) -> Any:
         # JAX assumes that symbols are positive.
         text = text if allows_empty else text.removesuffix(" - 1")
+        if sizes is not None:
+            return sizes.add_argument_size(text)
         return jax.export.symbolic_shape(text, scope=scope)[0]
 
     batch = make_size("batch")
@@ -246,7 +289,9 @@ def _trace_with_symbols(
         first = batch
         if isinstance(leaf, ComponentSpec):
             first = None if leaf.first is None else make_size(leaf.first)
-        sizes = [
+        elif symbol == _INDEPENDENT_SYMBOL:
+            first = None
+        shape = [
             size
             if size is not None
             else first
@@ -256,18 +301,19 @@ def _trace_with_symbols(
             else make_size(symbol.format(count=next(counts), axis=axis))
             for axis, size in enumerate(leaf.shape)
         ]
-        spec = TensorSpec(sizes, leaf.dtype, leaf.name)
+        spec = TensorSpec(shape, leaf.dtype, leaf.name)
         return StringArgument(spec) if leaf.dtype.name == "string" else spec
 
     new_names = (f"found{i} - 1" for i in itertools.count())
     arguments = nest.map_structure(make_argument, (args, kwargs))
-    saved = context.exporting, context.has_symbolic_sizes
+    saved = context.exporting, context.has_symbolic_sizes, context.unknown_sizes
     context.exporting = context.has_symbolic_sizes = True
+    context.unknown_sizes = sizes
     token = _new_size.set(lambda name: make_size(name or next(new_names)))
     try:
         return trace(function, *arguments, isolated=True)
     finally:
-        context.exporting, context.has_symbolic_sizes = saved
+        context.exporting, context.has_symbolic_sizes, context.unknown_sizes = saved
         _new_size.reset(token)
 
 

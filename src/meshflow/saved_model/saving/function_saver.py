@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -18,11 +19,16 @@ from meshflow.saved_model.host_steps.plan import (
     FunctionPlan,
     HostStep,
     ProgramsByRank,
+    ProgramStep,
     RecordedFunction,
     SavedFunction,
+    SavedProgram,
+    StagedFunction,
+    StagePlan,
 )
 from meshflow.saved_model.host_steps.plan_program import pack_argument
 from meshflow.saved_model.host_steps.recorder import record_function
+from meshflow.saved_model.host_steps.staging import stage_function
 from meshflow.saved_model.host_steps.text_steps import TextFunction
 from meshflow.saved_model.manifest.composite_values import ComponentFunction, UnsavableError
 from meshflow.saved_model.manifest.json_structures import pack_structure
@@ -89,7 +95,7 @@ class FunctionSaver:
         self.entries: list[dict[str, Any]] = []
         self.saved: list[SavedFunction] = []
         self.left_out: list[dict[str, Any]] = []
-        self.programs_by_entry: dict[int, ExportedProgram | FunctionPlan | ProgramsByRank] = {}
+        self.programs_by_entry: dict[int, SavedProgram] = {}
         self._stored_programs: dict[bytes, str] = {}
         # Serialized programs by their StableHLO.
         self._serialized_programs: dict[bytes, list[tuple[ExportedProgram, bytes]]] = {}
@@ -265,7 +271,7 @@ class FunctionSaver:
 
     def _trace(
         self, name: str, call: _SavableFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], ExportedProgram | FunctionPlan]:
+    ) -> tuple[dict[str, Any], ExportedProgram | FunctionPlan | StagedFunction]:
         """Trace a function; return its entry in the manifest and its program."""
         if isinstance(call, TextFunction):
             rest = nest.map_structure(_remove_text, (args, kwargs))
@@ -286,13 +292,53 @@ class FunctionSaver:
             )
         except Exception as error:
             # The function may use strings or tables internally.
-            try:
+            with contextlib.suppress(Exception):
                 plan = record_function(name, call, args, kwargs)
+                if any(isinstance(step, HostStep) for step in plan.steps):
+                    return self._store_plan(name, args, kwargs, plan)
+            try:
+                return self._store_stages(name, stage_function(name, call, args, kwargs))
             except Exception:
                 raise error from None
-            if not any(isinstance(step, HostStep) for step in plan.steps):
-                raise
-            return self._store_plan(name, args, kwargs, plan)
+
+    def _store_stages(
+        self, name: str, staged: StagedFunction
+    ) -> tuple[dict[str, Any], StagedFunction]:
+        """Store a function in stages; return its entry in the manifest and itself."""
+        traced = staged.traced
+
+        def store(plan: StagePlan) -> dict[str, Any]:
+            steps: list[dict[str, Any]] = []
+            for step in plan.steps:
+                if isinstance(step, ProgramStep):
+                    part = self._store_part(name, step)[0]
+                else:
+                    plans = [store(inner) for inner in step.plans]
+                    part = {"kind": step.kind, "parameters": step.parameters, "plans": plans}
+                steps.append({**part, "inputs": step.inputs, "outputs": step.outputs})
+            return {"steps": steps, "results": plan.results, "sizes": plan.sizes}
+
+        with staged.sizes.record():
+            plan = store(staged.plan)
+        stages = {
+            "plan": plan,
+            "guards": staged.sizes.list_guards(),
+            "specs": [
+                pack_structure(TensorSpec(get_static_sizes(s.shape), s.dtype))
+                for s in traced.out_specs
+            ],
+            "captures": [self._objects.describe_capture(c) for c in traced.captures],
+            "writes": [self._objects.describe_capture(v) for v in traced.writes],
+        }
+        return {"results": pack_structure(traced.structure), "stages": stages}, staged
+
+    def _store_part(self, name: str, step: ProgramStep) -> tuple[dict[str, Any], ExportedProgram]:
+        """Store the program of a step; return its entry in the manifest and the program."""
+        avals = step.traced.closed_jaxpr.in_avals[: len(step.inputs)]
+        specs = tuple([TensorSpec(a.shape, a.dtype) for a in avals])
+        return self._store_program(
+            ExportedProgram(name, (specs, {}), step.traced, export_traced(step.traced))
+        )
 
     def _store_program(self, program: ExportedProgram) -> tuple[dict[str, Any], ExportedProgram]:
         """Store a program, once for all equal programs; return its manifest entry and itself."""
@@ -332,14 +378,7 @@ class FunctionSaver:
                 steps.append({**call, "result": step.result})
                 parts.append(step)
                 continue
-            specs = [
-                TensorSpec(a.shape, a.dtype)
-                for a in step.traced.closed_jaxpr.in_avals[: len(step.inputs)]
-            ]
-            part = ExportedProgram(
-                f"{name}_{len(steps)}", (tuple(specs), {}), step.traced, export_traced(step.traced)
-            )
-            entry, part = self._store_program(part)
+            entry, part = self._store_part(f"{name}_{len(steps)}", step)
             steps.append({**entry, "inputs": step.inputs, "outputs": step.outputs})
             parts.append((step, part))
         specs = [TensorSpec(get_static_sizes(s.shape), s.dtype) for s in plan.specs]

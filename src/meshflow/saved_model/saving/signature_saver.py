@@ -12,7 +12,7 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import PyTree
-from meshflow.saved_model.host_steps.plan import FunctionPlan, ProgramsByRank
+from meshflow.saved_model.host_steps.plan import SavedProgram
 from meshflow.saved_model.host_steps.text_steps import TextFunction
 from meshflow.saved_model.manifest.composite_values import (
     ComponentFunction,
@@ -22,7 +22,6 @@ from meshflow.saved_model.manifest.composite_values import (
 from meshflow.saved_model.manifest.restored_objects import RestoredObject
 from meshflow.saved_model.manifest.saved_objects import SavedObjects
 from meshflow.saved_model.programs.restored_functions import AlternativeDispatcher
-from meshflow.saved_model.programs.stablehlo import ExportedProgram
 from meshflow.saved_model.saving.function_discovery import (
     FunctionCall,
     iterate_functions,
@@ -55,7 +54,7 @@ class SignatureSaver:
     def __init__(self, objects: SavedObjects, functions: FunctionSaver) -> None:
         self._objects, self._functions = objects, functions
         self.entries: dict[str, Any] = {}
-        self.programs: dict[str, ExportedProgram | FunctionPlan | ProgramsByRank] = {}
+        self.programs: dict[str, SavedProgram] = {}
         # A function with several names is traced once.
         self._by_function: dict[int, dict[str, Any]] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import Result, compute_on_host
+from meshflow.core.values.unknown_sizes import Result, compute_on_host, host_function
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
 from meshflow.ops.coordinates import add_elements, get_sizes_list, make_sparse, unique_rows
@@ -151,6 +152,16 @@ def _to_dense(sparse: SparseTensor) -> Tensor:
     return add_elements(empty, sparse.indices, sparse.values, False)
 
 
+@host_function
+def _count_tokens(
+    depth: int, indices: np.ndarray, tokens: np.ndarray, amounts: np.ndarray
+) -> list[np.ndarray]:
+    is_valid = (tokens >= 0) & (tokens < depth)
+    pairs = np.concatenate([indices[:, :-1], tokens[:, None]], 1)[is_valid].astype(np.int64)
+    indices, owner = unique_rows(pairs)
+    return [indices, np.bincount(owner, amounts[is_valid], len(indices))]
+
+
 def _encode_sparse(
     ids: SparseTensor,
     output_mode: str,
@@ -163,13 +174,7 @@ def _encode_sparse(
     if output_mode == "count" and weights is not None:
         values = weights.values if isinstance(weights, SparseTensor) else weights
         amounts = array.reshape(math.cast(values, "float32"), [-1])
-
-    def count(indices: np.ndarray, tokens: np.ndarray, amounts: np.ndarray) -> list[np.ndarray]:
-        is_valid = (tokens >= 0) & (tokens < depth)
-        pairs = np.concatenate([indices[:, :-1], tokens[:, None]], 1)[is_valid].astype(np.int64)
-        indices, owner = unique_rows(pairs)
-        return [indices, np.bincount(owner, amounts[is_valid], len(indices))]
-
+    count = functools.partial(_count_tokens, int(depth))
     results: list[Result] = [(("n", len(ids.shape)), np.int64), (("n",), np.float32)]
     operands = [ids.indices, ids.values, amounts]
     indices, counts = compute_on_host(count, operands, results, "ids to encode in a sparse tensor")

@@ -37,7 +37,13 @@ from meshflow.saved_model.graph.format.structured_values import (
 from meshflow.saved_model.graph.writing import program_functions
 from meshflow.saved_model.graph.writing.program_functions import ExportedProgram, WrittenFunction
 from meshflow.saved_model.graph.writing.table_nodes import add_table
-from meshflow.saved_model.host_steps.plan import FunctionPlan, HostStep, ProgramsByRank
+from meshflow.saved_model.host_steps.plan import (
+    FunctionPlan,
+    HostStep,
+    ProgramsByRank,
+    SavedProgram,
+    StagedFunction,
+)
 from meshflow.saved_model.manifest.composite_values import list_component_specs
 from meshflow.saved_model.manifest.json_structures import UnsavableError
 from meshflow.saved_model.programs.stablehlo import NO_GRADIENT
@@ -51,7 +57,6 @@ _TENSORFLOW_VERSION, _GRAPH_PRODUCER = "2.21.0", 2286
 _PREDICT_METHOD = "tensorflow/serving/predict"
 _INIT_SIGNATURE = "__saved_model_init_op"
 _KERAS_CHILD, _KERAS_CALL = "keras_api", "call_and_return_conditional_losses"
-_SavedProgram = ExportedProgram | FunctionPlan | ProgramsByRank
 _CONTAINER_IDENTIFIERS = {"list": "trackable_list_wrapper", "dict": "trackable_dict_wrapper"}
 
 
@@ -90,7 +95,7 @@ class GraphWriter:
         # Functions of the root object by name, with each program and the function that it was
         # written as.
         self._root_functions: dict[
-            str, tuple[SavedFunction, list[tuple[_SavedProgram, WrittenFunction]]]
+            str, tuple[SavedFunction, list[tuple[SavedProgram, WrittenFunction]]]
         ] = {}
         self._kinds = [node["kind"] for node in nodes]
         tables: list[tuple[int, Any]] = []
@@ -228,7 +233,7 @@ class GraphWriter:
             proto.SetInParent()
 
     def _write_concrete(
-        self, function: SavedFunction, program: _SavedProgram, written: WrittenFunction
+        self, function: SavedFunction, program: SavedProgram, written: WrittenFunction
     ) -> None:
         args, kwargs = program.arguments
         parameters = [(p[0], a) for p, a in zip(function.parameters, args, strict=False)]
@@ -273,12 +278,14 @@ class GraphWriter:
     def _is_function(self, index: int) -> bool:
         return index < len(self._kinds) and self._kinds[index] == "function"
 
-    def _add_program(self, program: _SavedProgram, trainable: bool) -> WrittenFunction:
+    def _add_program(self, program: SavedProgram, trainable: bool) -> WrittenFunction:
         """Add a program as a concrete function, with its gradient if it has one."""
         if isinstance(program, ProgramsByRank):
             return self._add_rank_dispatch(program)
         if isinstance(program, FunctionPlan):
             return self._add_plan(program, trainable)
+        if isinstance(program, StagedFunction):
+            raise UnsavableError(program.explain_incompatibility())
         if trainable and program_functions.is_trainable(program):
             try:
                 return self._add_concrete(program, True)
@@ -366,7 +373,7 @@ class GraphWriter:
 
     # ---- signatures ------------------------------------------------------------------------
 
-    def add_signature(self, name: str, program: _SavedProgram) -> None:
+    def add_signature(self, name: str, program: SavedProgram) -> None:
         """Add a signature, which maps tensors by name to tensors by name.
 
         Args:
@@ -382,7 +389,7 @@ class GraphWriter:
         self._describe_function(written, program.arguments, program.result_specs)
         self._add_signature(name, program, written)
 
-    def _add_signature(self, name: str, program: _SavedProgram, written: WrittenFunction) -> None:
+    def _add_signature(self, name: str, program: SavedProgram, written: WrittenFunction) -> None:
         names = sorted(program.arguments[1])
         index = self._add_object(self._signatures, name)
         bare = self._objects.nodes[index].bare_concrete_function
@@ -467,7 +474,7 @@ class GraphWriter:
         return self.model.SerializeToString(deterministic=True)
 
 
-def _check_writable(name: str, program: _SavedProgram) -> bool:
+def _check_writable(name: str, program: SavedProgram) -> bool:
     """Check whether TensorFlow can run a program, with a warning if it cannot."""
     reason = program.explain_incompatibility()
     if reason is not None:
