@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kernels.beside_xla import needs
+from meshflow.interpreter import build_plan
 from meshflow.kernels import library, lowerings, pooling
 from meshflow.ops.nn.windows import Windows, _gradient_primitive, max_windows
 
@@ -43,11 +44,14 @@ def by_xla(function, *arrays):
         library.load = loaded
 
 
-def assert_equals_xla(function, *arrays):
-    found = jax.jit(lambda *a: function(*a))(*arrays)
-    for got, wanted in zip(found, by_xla(function, *arrays), strict=True):
-        assert got.dtype == wanted.dtype
-        np.testing.assert_array_equal(np.asarray(got, "f4"), np.asarray(wanted, "f4"))
+def same(function, *arrays):
+    """Check that compiled programs and the interpreter compute what XLA does."""
+    compiled = jax.jit(lambda *a: function(*a))(*arrays)
+    interpreted = build_plan(jax.make_jaxpr(function)(*arrays)).run([np.array(a) for a in arrays])
+    for *found, expected in zip(compiled, interpreted, by_xla(function, *arrays), strict=True):
+        for got in found:
+            assert got.dtype == expected.dtype
+            np.testing.assert_array_equal(np.asarray(got, "f4"), np.asarray(expected, "f4"))
 
 
 def image(shape, dtype="float32"):

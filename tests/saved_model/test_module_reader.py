@@ -9,6 +9,7 @@ from jax import lax
 import meshflow as tf
 from meshflow.deployment.equations import flatten_jaxpr
 from meshflow.environment.jax_internals import jex_core
+from meshflow.interpreter import build_plan
 from meshflow.saved_model.programs.module_reader import read_jaxpr
 
 X = np.random.RandomState(0).normal(size=(4, 6)).astype(np.float32)
@@ -98,6 +99,19 @@ def test_convolutions_and_windows():
     _, found = read_again(both, IMAGES)
     for one, other in zip(found, both(IMAGES), strict=True):
         np.testing.assert_allclose(one, other, 1e-5, 1e-5)
+
+
+def test_strided_convolutions_have_paddings_of_symbolic_sizes():
+    convolve = lambda x: lax.conv_general_dilated(
+        x, KERNEL, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    height, width = jax.export.symbolic_shape("height, width")
+    spec = jax.ShapeDtypeStruct((2, height, width, 2), np.float32)
+    program = jax.export.export(jax.jit(convolve))(spec)
+    plan = build_plan(read_jaxpr(program, [spec]))
+    for size in (1, 2, 3, 6):
+        x = IMAGES[:, :size]
+        np.testing.assert_allclose(plan.run([x])[0], convolve(x), 1e-5, 1e-5)
 
 
 def test_sizes_and_cumulative_sums_round_trip():

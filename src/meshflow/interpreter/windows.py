@@ -22,7 +22,8 @@ from meshflow.interpreter.elementwise import (
 )
 from meshflow.interpreter.reductions import get_identity
 from meshflow.interpreter.shapes import Padding, plan_padding
-from meshflow.interpreter.table import Compute, Equation, HostArray, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, Spec, rule
+from meshflow.kernels import pooling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,11 +275,23 @@ def _take_maxima(equation: Equation) -> Compute:
     geometry = Geometry(
         shape, windows.size, windows.strides, windows.pads, windows.dilations, (1,) * len(shape)
     )
+    is_gated = equation.name == "max_windows_gated_gradient"
+    call = pooling.make_call(shape, windows, dtype, len(equation.inputs), is_gated)
+    if call is not None:
+        return _call_kernel(call, equation.outputs[0])
     if equation.name == "max_windows":
         run = reduce_windows(geometry, np.maximum, wide)
         return widen(run, dtype) if wide != dtype else run
-    is_gated = equation.name == "max_windows_gated_gradient"
     return geometry.run_by_blocks(lambda part: _scatter_to_maxima(part, dtype, wide, is_gated))
+
+
+def _call_kernel(call: Callable[..., None], result: Spec) -> Compute:
+    def run(*arrays: HostArray) -> HostArray:
+        out = np.empty(*result)
+        call(*map(np.ascontiguousarray, arrays), out)
+        return out
+
+    return run
 
 
 def _scatter_to_maxima(

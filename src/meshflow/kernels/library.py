@@ -164,7 +164,8 @@ class Library:
             self._set_threads = self.compiled.meshflow_onednn_set_threads
             self._packed_bytes = getattr(self.compiled, "meshflow_onednn_packed_bytes", None)
             self._runs = {
-                name: getattr(self.compiled, f"{name}_run", None) for name in (TARGET, RECURRENT)
+                name: getattr(self.compiled, f"{name}_run", None)
+                for name in (TARGET, RECURRENT, POOLING, GATED_POOLING)
             }
             self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
             self._release = getattr(self.compiled, "meshflow_release_memory", None)

@@ -12,6 +12,7 @@
 
 #include "cpus.h"
 #include "floats.h"
+#include "guard.h"
 #include "handler.h"
 
 namespace {
@@ -204,6 +205,16 @@ void pool(const Geometry& g, const std::vector<void*>& buffers) {
   }
 }
 
+void run(const Geometry& geometry, bool is_single, const std::vector<void*>& buffers) {
+  Team::get().run([&] {
+    if (is_single) {
+      pool<float>(geometry, buffers);
+    } else {
+      pool<bfloat16>(geometry, buffers);
+    }
+  });
+}
+
 // From x, its windows' maxima; from x, these and their gradients, the gradient of x.
 template <bool gated>
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
@@ -230,14 +241,16 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
     }
     if (type != ffi::DataType::F32 && type != ffi::DataType::BF16)
       return ffi::Error::InvalidArgument("meshflow_pooling: the type is not float32 or bfloat16");
-    Team::get().run([&] {
-      if (type == ffi::DataType::F32) {
-        pool<float>(geometry, buffers);
-      } else {
-        pool<bfloat16>(geometry, buffers);
-      }
-    });
+    run(geometry, type == ffi::DataType::F32, buffers);
     return ffi::Error::Success();
+  });
+}
+
+template <bool gated>
+int run_descriptor(const int64_t* descriptor, int64_t size, const char* types, void* const* buffers) noexcept {
+  return meshflow::guarded(1, [&] {
+    run(Geometry(Reader(descriptor, size), gated), *types == 'f', std::vector<void*>(buffers, buffers + std::strlen(types)));
+    return 0;
   });
 }
 
@@ -249,3 +262,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_pooling, execute<false>,
 // The gradient of max pooling fused with that of the preceding ReLU: zero where x is not positive.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_gated_pooling, execute<true>,
                               ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("descriptor"));
+
+// Run a descriptor without XLA, on the operands and results at `buffers`; return 0 on success.
+extern "C" int meshflow_pooling_run(const int64_t* descriptor, int64_t size, const char* types, void* const* buffers) noexcept {
+  return run_descriptor<false>(descriptor, size, types, buffers);
+}
+extern "C" int meshflow_gated_pooling_run(const int64_t* descriptor, int64_t size, const char* types, void* const* buffers) noexcept {
+  return run_descriptor<true>(descriptor, size, types, buffers);
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -64,6 +65,25 @@ def _choose_handler(is_gated: bool, *avals: Any) -> HandlerCall | None:
         return None
     result = jax.ShapeDtypeStruct(out.shape, out.dtype)
     return lambda *arrays: lowerings.call_handler(integers, arrays, result, target)
+
+
+def make_call(
+    shape: tuple[int, ...], windows: Any, dtype: np.dtype, num_operands: int, is_gated: bool
+) -> Callable[..., None] | None:
+    """Return a function that runs the handler without XLA, or None if the handler has no loop for the windows.
+
+    Args:
+      shape: Shape of the image.
+      windows: A `Windows`.
+      dtype: Dtype of all arrays.
+      num_operands: 1 for maxima; 3 for the gradient, from the image, its maxima and their gradients.
+      is_gated: Whether the gradient is zero where the image is not positive.
+    """
+    integers, loaded = describe_windows(shape, windows), library.load()
+    if integers is None or loaded is None or dtype.name not in ("float32", "bfloat16"):
+        return None
+    target = library.GATED_POOLING if is_gated else library.POOLING
+    return loaded.make_call(integers, [dtype.name] * (num_operands + 1), target)
 
 
 def register(maximum: Primitive, gradient: Primitive, gated: Primitive) -> None:

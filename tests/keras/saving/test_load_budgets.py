@@ -13,6 +13,7 @@ import meshflow as tf
 from helpers import read_manifest
 from meshflow.environment.json_documents import MAX_JSON_BYTES, MAX_JSON_DEPTH, parse_json
 from meshflow.environment.limits import UNPACKED_VARIABLE
+from meshflow.keras.engine.saving import archives
 from meshflow.keras.engine.saving.group_paths import KERAS_3_STYLE, iterate_objects
 
 h5py = pytest.importorskip("h5py")
@@ -186,3 +187,14 @@ def test_honest_models_fit(model, tmp_path):
         model.save(tmp_path / name)
         loaded = keras.models.load_model(tmp_path / name)
         np.testing.assert_array_equal(loaded.layers[0].kernel, model.layers[0].kernel)
+
+
+def test_stored_weights_are_read_in_place(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "_CHUNK_BYTES", 1 << 12)
+    model.save(tmp_path / "m.keras")
+    tracemalloc.start()
+    with archives.Archive(str(tmp_path / "m.keras")) as archive, archive.open_weights() as file:
+        peak = tracemalloc.get_traced_memory()[1]
+        np.testing.assert_array_equal(file["layers/dense/vars/0"], model.get_weights()[0])
+    tracemalloc.stop()
+    assert peak < model.get_weights()[0].nbytes / 2

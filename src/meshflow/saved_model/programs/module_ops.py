@@ -217,18 +217,20 @@ def _read_convolution(op: _Op, inputs: list[Any]) -> Array:
     reversal = op.attributes.get("window_reversal", None)
     if reversal is not None and any(mlir_ir.DenseBoolArrayAttr(reversal)):
         raise UnsupportedOpError("its window is reversed")
-    operand, kernel = map(as_array, inputs[:2])
-    return lax.conv_general_dilated(
-        operand,
-        kernel,
-        get_integers(op, "window_strides", [1] * rank),
-        list(zip(padding[::2], padding[1::2], strict=True)),
-        get_integers(op, "lhs_dilation", [1] * rank),
-        get_integers(op, "rhs_dilation", [1] * rank),
-        dimensions,
-        get_integer(op, "feature_group_count", 1),
-        get_integer(op, "batch_group_count", 1),
-        preferred_element_type=get_element_type(op.results[0]),
+    dtype = get_element_type(op.results[0])
+    # `lax.conv_general_dilated` refuses symbolic sizes.
+    return lax.conv_general_dilated_p.bind(
+        *map(as_array, inputs[:2]),
+        window_strides=tuple(get_integers(op, "window_strides", [1] * rank)),
+        padding=tuple(zip(padding[::2], padding[1::2], strict=True)),
+        lhs_dilation=tuple(get_integers(op, "lhs_dilation", [1] * rank)),
+        rhs_dilation=tuple(get_integers(op, "rhs_dilation", [1] * rank)),
+        dimension_numbers=dimensions,
+        feature_group_count=get_integer(op, "feature_group_count", 1),
+        batch_group_count=get_integer(op, "batch_group_count", 1),
+        precision=None,
+        preferred_element_type=dtype,
+        out_sharding=None,
     )
 
 

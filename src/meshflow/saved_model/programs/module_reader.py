@@ -147,7 +147,8 @@ class ModuleReader:
     def _run_op(self, operation: Any, operands: list[Any], values: _Environment) -> list[Any]:
         name = operation.name
         if name == "func.call":
-            return self.call_function(_get_symbol_name(operation.attributes["callee"]), operands)
+            callee = _get_symbol_name(operation.attributes["callee"])
+            return _divide_sizes(callee, operands) or self.call_function(callee, operands)
         evaluate = _STATIC_OPS.get(name.removeprefix("stablehlo."))
         if evaluate is not None and all(isinstance(v, StaticValue) for v in operands):
             with contextlib.suppress(UnsupportedOpError):
@@ -267,6 +268,27 @@ def _divide_toward_zero(a: Any, b: Any) -> Any:
     # Symbolic sizes are not negative, and they have no division that rounds toward zero.
     is_integer = isinstance(a, (int, np.integer)) and isinstance(b, (int, np.integer))
     return int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1) if is_integer else a // b
+
+
+# JAX's functions of integer division, whose steps compare signs and remainders.
+_DIVISIONS: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
+    "divmod": lambda a, b: (a // b, a % b),
+    "floor_divide": lambda a, b: (a // b,),
+    "remainder": lambda a, b: (a % b,),
+}
+
+
+def _divide_sizes(callee: str, operands: Sequence[Any]) -> list[Any] | None:
+    """Return the results of a call that divides a size by a positive integer, or None for other calls."""
+    divide = _DIVISIONS.get(callee)
+    if divide is None or not all(
+        isinstance(v, StaticValue) and v.values.size == 1 for v in operands[-2:]
+    ):
+        return None
+    a, b = (v.values.item() for v in operands[-2:])
+    if not _is_plain(b) or b < 1:
+        return None
+    return [StaticValue(np.array(v, object), operands[-1].dtype) for v in divide(a, int(b))]
 
 
 def _evaluate_compare(operation: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:

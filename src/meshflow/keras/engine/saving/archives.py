@@ -13,6 +13,7 @@ import lzma
 import math
 import mmap
 import os
+import struct
 import sys
 import zipfile
 import zlib
@@ -40,6 +41,8 @@ __all__ = ["Archive", "get_object_address", "is_open_hdf5", "load_h5py", "open_h
 
 # Number of bytes that are unpacked at once.
 _CHUNK_BYTES = 1 << 20
+# The local header of a member of a zip file, with the lengths of the name and the extra field that follow it.
+_LOCAL_HEADER = struct.Struct("<26xHH")
 # Start of a collection of strings in an HDF5 file.
 _HEAP_SIGNATURE = b"GCOL"
 # Errors that `zipfile` raises while it reads a damaged member.
@@ -82,7 +85,7 @@ class Archive:
     """
 
     def __init__(self, path: str, label: str | None = None) -> None:
-        self._path, self._size = label or path, os.path.getsize(path)
+        self._path, self._size, self._file = label or path, os.path.getsize(path), path
         with contextlib.ExitStack() as stack:
             try:
                 self._zip = stack.enter_context(zipfile.ZipFile(path))
@@ -124,16 +127,33 @@ class Archive:
           KeyError: if there is no such member.
           ValueError: if the member is damaged, or longer than its header declares.
         """
-        member = self._zip.getinfo(name)
         content = io.BytesIO()
+        for chunk in self._iter_chunks(name):
+            content.write(chunk)
+        return content
+
+    def _iter_chunks(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a member, and compare it with its checksum; see `read`."""
+        member = self._zip.getinfo(name)
         try:
             with self._zip.open(member) as stream:
                 while chunk := stream.read(_CHUNK_BYTES):
                     spend_load_budget(len(chunk), f"a part of {name}")
-                    content.write(chunk)
+                    yield chunk
         except _READ_ERRORS as error:
             raise ValueError(f"{name} of {self._path} is damaged: {error}.") from error
-        return content
+
+    def _open_member(self, name: str) -> Any:
+        """Open a member as a seekable file, which is read in place if it is not compressed; see `read`."""
+        member = self._zip.getinfo(name)
+        if member.compress_type != zipfile.ZIP_STORED:
+            return self.read(name)
+        for _ in self._iter_chunks(name):
+            pass
+        with open(self._file, "rb") as file:
+            header = os.pread(file.fileno(), _LOCAL_HEADER.size, member.header_offset)
+        offset = member.header_offset + _LOCAL_HEADER.size + sum(_LOCAL_HEADER.unpack(header))
+        return io.BufferedReader(_FileRange(self._file, offset, member.file_size))
 
     def read_config(self) -> Config:
         """Read the model's configuration.
@@ -185,14 +205,49 @@ class Archive:
           ValueError: if the archive holds no weights.
         """
         try:
-            content = self.read("model.weights.h5")
+            content = self._open_member("model.weights.h5")
         except KeyError:
             raise ValueError(
                 f"{self._path} holds no weights (model.weights.h5 is missing)."
             ) from None
         label = f"model.weights.h5 of {self._path}"
-        with open_hdf5(content, label, content.tell()) as file:
+        with content, open_hdf5(content, label, content.seek(0, os.SEEK_END)) as file:
             yield file
+
+
+class _FileRange(io.RawIOBase):
+    """Bytes of a file, as a file for reading.
+
+    Args:
+      path: Path of the file.
+      offset: Offset of the first byte.
+      size: Number of bytes.
+    """
+
+    def __init__(self, path: str, offset: int, size: int) -> None:
+        self._stream = open(path, "rb")  # noqa: SIM115  `close` closes it.
+        self._offset, self._size, self._position = offset, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
+        count = os.preadv(self._stream.fileno(), [view], self._offset + self._position)
+        self._position += count
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
 @contextlib.contextmanager
