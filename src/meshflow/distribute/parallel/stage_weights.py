@@ -9,12 +9,14 @@ partitions the computation over the last.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -161,8 +163,7 @@ def resolve_resident_cut(
       group: Key of the weights that the optimizer updates together.
 
     Returns:
-      The axes; None if rules split the weight over devices of the batch or of the pipeline, or if
-        the optimizer needs values that are split.
+      The axes; None if rules split the weight over devices of the batch or of the pipeline.
     """
     ruled: Layout = variable._ruled_layout  # type: ignore[attr-defined]
     axes, mesh = strategy.batch_dimensions, ruled.mesh
@@ -180,7 +181,7 @@ def resolve_resident_cut(
     taken = {strategy.options.pipeline_options.over, *axes}
     if not taken.isdisjoint(name for _, names in rules for name in names):
         return None
-    if not set(cut.get("over", ())) <= set(axes) or ((cut or rules) and not group.is_elementwise):
+    if not set(cut.get("over", ())) <= set(axes):
         return None
     return WeightCut(**cut, rules=tuple(rules), group=group)
 
@@ -219,6 +220,7 @@ class WeightPack:
         self._zero = [math.prod(sizes[n] for n in self.cut.over)] * (self.cut.zero is not None)
         self._stage = [sizes[over]] * (self.cut.stage is not None)
         self.leading_shape = (*self._rules, *self._zero, *self._stage)
+        self._devices = sizes[over]
         self._shapes = {n: a.shape for arrays in stages for n, a in arrays.items()}
         self._pack = StagePack(
             [
@@ -491,10 +493,41 @@ class ResidentPack(WeightPack):
                 )
             return lax.psum(v, rest) if rest else v
 
-        return {
-            n: jnp.stack([run_over_split_axes(run, b[n], self.names) for b in sums])[None].astype(n)
-            for n in sums[0]
-        }
+        rows = {n: [run_over_split_axes(run, b[n], self.names) for b in sums] for n in sums[0]}
+        if len(self._list_users()) > 1:
+            rows = {n: self._sum_copies(row) for n, row in rows.items()}
+        return {n: jnp.stack(row)[None].astype(n) for n, row in rows.items()}
+
+    def _list_users(self) -> list[tuple[int, int]]:
+        """Return (device, chunk) of each copy of a weight that several stages use, otherwise []."""
+        stages = [s for s, spans in enumerate(self.spans) if spans]
+        indices = {i for s in stages for i in self.spans[s]}
+        return (
+            [(s % self._devices, s // self._devices) for s in stages] if len(indices) == 1 else []
+        )
+
+    def _sum_copies(self, row: list[jax.Array]) -> list[jax.Array]:
+        """Sum the gradients of the copies of a weight, which only their devices exchange."""
+        users = self._list_users()
+        devices = sorted({device for device, _ in users})
+        p, k = self._devices, len(devices)
+        has_copy = np.zeros((p, len(row)), bool)
+        has_copy[tuple(np.transpose(users))] = True
+        device = lax.axis_index(self.over)
+        is_used = jnp.asarray(has_copy)[device]
+        own = [jnp.where(is_used[c], g, jnp.zeros_like(g)) for c, g in enumerate(row)]
+        parts = [functools.reduce(jnp.add, own)]
+        for distance in range(1, k):
+            pairs = [(devices[n], devices[(n + distance) % k]) for n in range(k)]
+            send = lambda v, pairs=pairs: lax.ppermute(v, self.over, pairs)
+            parts.append(run_over_split_axes(send, parts[0], self.names))
+        if k > 2:
+            # All devices add in one order, so that their sums are equal.
+            ranks = [devices.index(d) if d in devices else 0 for d in range(p)]
+            stacked, rank = jnp.stack(parts), jnp.asarray(ranks)[device]
+            parts = [stacked[(rank - n) % k] for n in range(k)]
+        total = functools.reduce(jnp.add, parts)
+        return [jnp.where(is_used[c], total, g) for c, g in enumerate(own)]
 
 
 def split_axes(array: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:

@@ -225,13 +225,14 @@ class State:
             ) from None
 
     def place_slots(self, buffer: StageBuffer) -> None:
-        """Move the slots of the weights in a buffer into buffers, which are updated together.
+        """Move the slots of the weights in a buffer into buffers.
 
         Args:
           buffer: The buffer.
         """
-        for name in self._slots.get(self._var_key(buffer.members[0]), {}):
-            buffer.combine_slots([self.get_slot(v, name) for v in buffer.members])
+        slots = [self._slots.get(self._var_key(v), {}) for v in buffer.members]
+        for name in slots[0]:
+            buffer.combine_slots([own.get(name) for own in slots])
 
     def get_slot_names(self) -> list[str]:
         """Return the names of the slots; before they exist, the names of the slots to be created."""
