@@ -43,6 +43,7 @@ READ, WRITE = "read_stage_part", "write_stage_part"
 
 # Primitives that cannot run on some devices only.
 _IMMOVABLE = {"shard_map", "device_put", "pure_callback", "io_callback", "debug_callback"}
+_IMMOVABLE |= {"sharding_constraint", READ, WRITE}
 # Primitives of equal operands and results that exchange elements of an axis, and those that keep a
 # sharding although the shapes differ.
 _EXCHANGES = {"rev", "sort", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "scan"}
@@ -58,12 +59,12 @@ class PartForm(Protocol):
     Attributes:
       mesh: Mesh of the array.
       over: Mesh dimension of the rows.
-      pairs: (axis, number of parts) of the axes of a part that are split over other devices.
+      spec: Spec of a part over other mesh dimensions.
     """
 
     mesh: jax.sharding.Mesh
     over: str
-    pairs: tuple[tuple[int, int], ...]
+    spec: PartitionSpec
 
     def extract(self, rows: Array, chunk: Any, offset: Any) -> Array:
         """Return a part of the row of one device."""
@@ -80,10 +81,17 @@ class _Write(NamedTuple):
 
 
 class _State(NamedTuple):
-    """An array after writes: the array before them, and the written parts by position."""
+    """An array after writes.
+
+    Attributes:
+      base: The array before them.
+      parts: The written parts by position.
+      constraint: Equation that constrains the sharding of the array, or None.
+    """
 
     base: Var
     parts: dict[Positions, _Write]
+    constraint: JaxprEqn | None = None
 
 
 def partition_stages(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -145,24 +153,46 @@ class _StagePartition:
     def _add(self, eqn: JaxprEqn) -> None:
         name = eqn.primitive.name
         if name in (READ, WRITE) and _get_key(eqn) == (self.mesh, self.over):
-            self._is_split = self._is_split or bool(eqn.params["form"].pairs)
+            self._is_split = self._is_split or any(eqn.params["form"].spec)
             (self._add_read if name == READ else self._add_write)(eqn)
             return
         operands = select_variables(eqn.invars)
-        owners = [self._owners[v] for v in operands if v in self._owners]
-        common = frozenset.intersection(*owners) if owners else frozenset[int]()
-        if common and not any(v in self._states for v in operands) and _is_movable(eqn):
-            self._add_local(eqn, common, self._get_phase(operands))
+        if _is_constraint(eqn) and operands[0] in self._states:
+            self._states[eqn.outvars[0]] = self._states[operands[0]]._replace(constraint=eqn)
+            self._phases[eqn.outvars[0]] = self._phases[operands[0]]
             return
+        is_movable = _is_movable(eqn) and not any(v in self._states for v in operands)
+        owners = self._choose_owners(operands) if is_movable else frozenset[int]()
         phase = self._get_phase(operands)
         for v in operands:
-            if v in self._owners or v in self._states:
-                self._sent[v] = min(self._phases[v], self._sent.get(v, self._phases[v]))
+            if (
+                v in self._states
+                or not owners <= self._owners.get(v, owners)
+                or (v in self._owners and not owners)
+            ):
+                self._sent[v] = self._phases[v]
                 phase = max(phase, self._phases[v] + 1)
+        if owners:
+            self._add_local(eqn, owners, phase)
+            return
         if eqn.effects:
             phase = self._first_phase = max(phase, self._first_phase)
         self._shared.append((phase, eqn))
         self._phases |= dict.fromkeys(eqn.outvars, phase)
+
+    def _choose_owners(self, operands: Sequence[Var]) -> frozenset[int]:
+        """Return the devices that compute an equation; an empty set for all devices."""
+        local = [v for v in operands if v in self._owners]
+        if not local:
+            return frozenset()
+        common = frozenset.intersection(*(self._owners[v] for v in local))
+        largest = max(local, key=lambda v: get_aval(v).size)
+        if get_aval(largest).size > 1:
+            # Other devices send smaller values.
+            return common or self._owners[largest]
+        # All devices add numbers of several devices, which are sent together.
+        rest = self._get_phase(v for v in operands if v not in self._owners)
+        return common if rest <= self._get_phase(local) else frozenset()
 
     def _get_phase(self, atoms: Iterable[Atom]) -> int:
         return max((self._phases.get(v, 0) for v in select_variables(atoms)), default=0)
@@ -248,7 +278,8 @@ class _StagePartition:
                     for positions, write in state.parts.items():
                         for owner, chunk, offset in positions:
                             if owner == device:
-                                row = write.form.insert(row, chunk, offset, _read(env, write.value))
+                                value = _constrain(write.form, _read(env, write.value))
+                                row = write.form.insert(row, chunk, offset, value)
                     new.append(row)
                 sent = [
                     _to_bits(env[v]) if min(self._owners[v]) == device else _make_zero_bits(v)
@@ -272,6 +303,11 @@ class _StagePartition:
                 check_vma=False,
             )
             new, sent = mapped(list(arrays[: len(bases)]), list(arrays[len(bases) :]))
+            constraints = [self._states[v].constraint for v in states]
+            new = [
+                row if eqn is None else bind_equation(eqn, [row])[0]
+                for row, eqn in zip(new, constraints, strict=True)
+            ]
             return [*new, *sent]
 
         atoms = [*bases, *operands]
@@ -306,9 +342,10 @@ class _StagePartition:
             if positions in state.parts:
                 return [_read(env, state.parts[positions].value)]
             _, chunk, offset = next(p for p in positions if p[0] == device)
-            return [eqn.params["form"].extract(row_of[state.base], chunk, offset)]
+            form = eqn.params["form"]
+            return [_constrain(form, form.extract(row_of[state.base], chunk, offset))]
         operands = [_read(env, a) for a in eqn.invars]
-        if eqn.primitive.name == "sharding_constraint":
+        if _is_constraint(eqn):
             return operands
         if self._is_split and not _keeps_sharding(eqn):
             # Other exchanges than those of one stage could wait for devices of other stages.
@@ -323,12 +360,26 @@ def _read(env: dict[Atom, Any], atom: Atom) -> Any:
     return atom.val if isinstance(atom, jex_core.Literal) else env[atom]
 
 
-def _is_movable(eqn: JaxprEqn) -> bool:
+def _constrain(form: PartForm, value: Array) -> Array:
+    """Split a part over devices, so that they compute different elements."""
+    return lax.with_sharding_constraint(value, form.spec) if any(form.spec) else value
+
+
+def _list_primitives(eqn: JaxprEqn) -> frozenset[str]:
+    """Return the names of an equation's primitives, those of inner programs if it has any."""
     inner = [summarize_jaxpr(to_open_jaxpr(j)).primitives for j in find_inner_jaxprs(eqn)]
-    names = frozenset([eqn.primitive.name]).union(*inner)
+    return frozenset[str]().union(*inner) if inner else frozenset([eqn.primitive.name])
+
+
+def _is_constraint(eqn: JaxprEqn) -> bool:
+    """Check whether an equation only constrains the sharding of its operand."""
+    return _list_primitives(eqn) == {"sharding_constraint"}
+
+
+def _is_movable(eqn: JaxprEqn) -> bool:
+    names = _list_primitives(eqn) | {eqn.primitive.name}
     keys = any(jax.dtypes.issubdtype(v.aval.dtype, jax.dtypes.extended) for v in eqn.outvars)
-    nested = {"sharding_constraint", READ, WRITE} if inner else set()
-    return not (eqn.effects or keys or names & (_IMMOVABLE | nested))
+    return _is_constraint(eqn) or not (eqn.effects or keys or names & _IMMOVABLE)
 
 
 def _keeps_sharding(eqn: JaxprEqn) -> bool:

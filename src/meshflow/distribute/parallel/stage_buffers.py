@@ -54,12 +54,14 @@ class PartForm:
       over: Mesh dimension of the pipeline.
       shape: Shape of the variable.
       pairs: (axis, number of parts) of the axes that the buffer has in front.
+      spec: Spec of the variable over the mesh dimensions of these axes.
     """
 
     mesh: jax.sharding.Mesh
     over: str
     shape: tuple[int, ...]
     pairs: tuple[tuple[int, int], ...]
+    spec: PartitionSpec
 
     def read(self, buffer: Array, position: Array) -> Array:
         """Return the part at a position (device, stage of the device, offset), on all devices."""
@@ -228,11 +230,12 @@ class StageBuffer(MirroredVariable):
     def _shape(self) -> tuple[int, ...]:
         return tuple(self._static_shape.as_list())
 
-    def combine_slots(self, slots: Sequence[Variable | None]) -> None:
+    def combine_slots(self, slots: Sequence[Variable | None], fill: float = 1.0) -> None:
         """Move slots of the members into a buffer, unless they are in one or differ from the members.
 
         Args:
           slots: A slot of each member, or None.
+          fill: Value of the elements that belong to no variable, and have gradients of zero.
         """
         if any(
             not isinstance(slot, Variable) or (slot.shape, slot.dtype) != (v.shape, v.dtype)
@@ -243,9 +246,7 @@ class StageBuffer(MirroredVariable):
         if isinstance(buffer, StageBuffer) and buffer.holds(slots, self.parts):
             return
         layout = self.pack.make_layout(self.layout.mesh, is_slot=True)
-        # Elements that belong to no variable have a gradient of zero. A one is a valid value of all
-        # slots, also of those that a rule divides by.
-        StageBuffer(self.pack, self._shape, slots, self.parts, layout, self.stage_layers, fill=1.0)
+        StageBuffer(self.pack, self._shape, slots, self.parts, layout, self.stage_layers, fill)
 
     def _assemble(self, shape: tuple[int, ...], layout: Layout) -> Array:
         """Return the array of the members' values; a device also holds one row of other devices."""
@@ -464,7 +465,9 @@ def place_weights(
         own, parts = [members[index] for index in positions], []
         for index, copies in positions.items():
             shape, pairs = pack.get_shape(index), tuple(pack.list_parts(index))
-            form = PartForm(layout.mesh.jax_mesh, pack.over, shape, pairs)
+            form = PartForm(
+                layout.mesh.jax_mesh, pack.over, shape, pairs, pack.get_part_spec(index)
+            )
             parts.append(BufferPart(form, tuple(copies)))
         buffer = get_storage(own[0])
         if not (isinstance(buffer, StageBuffer) and buffer.holds(own, parts)):

@@ -462,6 +462,12 @@ class ResidentPack(WeightPack):
         """Return a weight's (axis, number of parts) pairs in the order of the leading axes."""
         return self._list_cut_axes(index)
 
+    def get_part_spec(self, index: int) -> PartitionSpec:
+        """Return the spec of a weight over the mesh dimensions of the leading axes."""
+        names = [*self.names, self.cut.over]
+        entries = {axis: n for (axis, _), n in zip(self.list_parts(index), names, strict=False)}
+        return PartitionSpec(*(entries.get(i) for i in range(len(self.get_shape(index)))))
+
     def take_own_stages(self, rows: Buffers) -> list[Buffers]:
         """Return the buffers of a device's stages from its rows of the arrays."""
         chunks = next(iter(rows.values())).shape[1]
