@@ -213,8 +213,8 @@ class PipelinedStep:
         weights = {id(v): v for v in getattr(program.model, "weights", self.variables)}
         trained = {i for indices in self._capture_indices for i in indices}
         # Devices use parts of these weights, too.
-        partial = {indices[0] for indices in self._capture_indices if len(indices) > 1}
-        for i, capture in enumerate(self.traced.captures):
+        partial = {i for indices in self._capture_indices if len(indices) > 1 for i in indices}
+        for i, capture in enumerate(map(get_captured_variable, self.traced.captures)):
             storage = get_storage(capture)
             group: UpdateGroup | None = None
             is_own = users[i] and i not in partial and id(capture) in weights
@@ -248,7 +248,7 @@ class PipelinedStep:
         """Move weights to their stages, or use the buffers that hold them."""
         buffers: list[dict[str, StageBuffer]] = []
         for pack in self.loop.resident_packs:
-            members = {i: self.traced.captures[i] for i in pack.cuts}
+            members = {i: get_captured_variable(self.traced.captures[i]) for i in pack.cuts}
             placed = place_weights(
                 pack,
                 members,
