@@ -136,9 +136,12 @@ class _StagePartition:
         self._owners: dict[Var, frozenset[int]] = {}
         self._local: list[JaxprEqn] = []
         self._states: dict[Var, _State] = {}
-        # Phase that computes a value, and phase that sends it.
+        # Equations that repeat local values along new axes.
+        self._expansions: dict[Var, JaxprEqn] = {}
+        # Phases that compute a value and that send it, and from which all devices know it.
         self._phases: dict[Var, int] = {}
         self._sent: dict[Var, int] = {}
+        self._known: dict[Var, int] = {}
         self._shared: list[tuple[int, JaxprEqn]] = []
         self._is_split = False
         # Equations with effects keep their order.
@@ -147,8 +150,8 @@ class _StagePartition:
             self._add(eqn)
         last = max([0, *self._phases.values()])
         for v in select_variables(jaxpr.outvars):
-            if v in self._owners or v in self._states:
-                self._sent.setdefault(v, last)
+            if v not in self._known and (v in self._owners or v in self._states):
+                self._sent[v] = last
 
     def _add(self, eqn: JaxprEqn) -> None:
         name = eqn.primitive.name
@@ -165,13 +168,9 @@ class _StagePartition:
         owners = self._choose_owners(operands) if is_movable else frozenset[int]()
         phase = self._get_phase(operands)
         for v in operands:
-            if (
-                v in self._states
-                or not owners <= self._owners.get(v, owners)
-                or (v in self._owners and not owners)
-            ):
-                self._sent[v] = self._phases[v]
-                phase = max(phase, self._phases[v] + 1)
+            is_local = v in self._owners and bool(owners) and owners <= self._owners[v]
+            if v in self._states or (v in self._owners and not is_local):
+                phase = max(phase, self._send(v))
         if owners:
             self._add_local(eqn, owners, phase)
             return
@@ -181,24 +180,45 @@ class _StagePartition:
         self._phases |= dict.fromkeys(eqn.outvars, phase)
 
     def _choose_owners(self, operands: Sequence[Var]) -> frozenset[int]:
-        """Return the devices that compute an equation; an empty set for all devices."""
+        """Return the devices that compute an equation; an empty set for all devices.
+
+        The devices with the largest operand compute it, and receive the others.
+        """
         local = [v for v in operands if v in self._owners]
         if not local:
             return frozenset()
         common = frozenset.intersection(*(self._owners[v] for v in local))
-        largest = max(local, key=lambda v: get_aval(v).size)
-        if get_aval(largest).size > 1:
-            # Other devices send smaller values.
-            return common or self._owners[largest]
+        largest = max(map(self._get_size, local))
+        rest = [v for v in operands if v not in self._owners]
+        if any(self._get_size(v) > largest for v in rest):
+            return frozenset()
+        if largest > 1:
+            return common or self._owners[max(local, key=self._get_size)]
         # All devices add numbers of several devices, which are sent together.
-        rest = self._get_phase(v for v in operands if v not in self._owners)
-        return common if rest <= self._get_phase(local) else frozenset()
+        return common if self._get_phase(rest) <= self._get_phase(local) else frozenset()
+
+    def _get_size(self, v: Var) -> int:
+        """Return the number of elements that are sent for a value."""
+        source = self._expansions.get(v)
+        return get_aval(v).size if source is None else self._get_size(source.invars[0])
+
+    def _send(self, v: Var) -> int:
+        """Send a value, or the one that it repeats, and return the phase from which it is known."""
+        if v not in self._known and v in self._expansions:
+            eqn = self._expansions[v]
+            self._known[v] = self._send(eqn.invars[0])
+            self._shared.append((self._known[v], eqn))
+        elif v not in self._known:
+            self._sent[v], self._known[v] = self._phases[v], self._phases[v] + 1
+        return self._known[v]
 
     def _get_phase(self, atoms: Iterable[Atom]) -> int:
         return max((self._phases.get(v, 0) for v in select_variables(atoms)), default=0)
 
     def _add_local(self, eqn: JaxprEqn, owners: frozenset[int], phase: int) -> None:
         self._local.append(eqn)
+        if eqn.primitive.name == "broadcast_in_dim" and len(eqn.invars) == 1:
+            self._expansions[eqn.outvars[0]] = eqn
         self._owners |= dict.fromkeys(eqn.outvars, owners)
         self._phases |= dict.fromkeys(eqn.outvars, phase)
 
@@ -220,8 +240,7 @@ class _StagePartition:
         if not isinstance(value, jex_core.Literal) and not owners <= self._owners.get(
             value, owners
         ):
-            self._sent[value] = self._phases[value]
-            phase = max(phase, self._phases[value] + 1)
+            phase = max(phase, self._send(value))
         write = _Write(eqn.params["form"], value)
         self._states[eqn.outvars[0]] = _State(state.base, {**state.parts, positions: write})
         self._phases[eqn.outvars[0]] = phase
@@ -241,7 +260,7 @@ class _StagePartition:
 
     def _is_local(self, atom: Atom, phase: int) -> bool:
         """Check whether a phase computes a value on the devices that own it."""
-        is_known = isinstance(atom, jex_core.Literal) or self._sent.get(atom, phase) < phase
+        is_known = isinstance(atom, jex_core.Literal) or self._known.get(atom, phase + 1) <= phase
         return not is_known and atom in self._owners
 
     def _make_phase(self, targets: Sequence[Var], phase: int) -> list[JaxprEqn]:
