@@ -160,7 +160,7 @@ class _StagePartition:
             (self._add_read if name == READ else self._add_write)(eqn)
             return
         operands = select_variables(eqn.invars)
-        if _is_constraint(eqn) and operands[0] in self._states:
+        if _is_constraint(eqn) and operands and operands[0] in self._states:
             self._states[eqn.outvars[0]] = self._states[operands[0]]._replace(constraint=eqn)
             self._phases[eqn.outvars[0]] = self._phases[operands[0]]
             return
@@ -372,6 +372,9 @@ class _StagePartition:
                 lax.with_sharding_constraint(v, PartitionSpec()) if jnp.ndim(v) else v
                 for v in operands
             ]
+        if eqn.params.get("sharding") is not None:
+            # It names the mesh of the program.
+            eqn = eqn.replace(params={**eqn.params, "sharding": None})
         return bind_equation(eqn, operands)
 
 

@@ -462,7 +462,9 @@ class CostModel:
                 max(kernels, _KERNELS_AND_GRADIENTS * kernel) * gathers,
             )
             largest = max(largest, sizes, key=sum)
-        return largest
+        # The gradient of the logits is computed before the last layer gathers its kernel.
+        head = rows * (sum(edges) + split.kept[-1]) + self._compute_head(choice, layers, rows)
+        return max(largest, (head, 0), key=sum)
 
     def _compute_step_bytes(self, choice: PlanChoice, split: SplitProfile) -> dict[str, int]:
         sizes, d, rows = self.get_sizes(choice), choice.data, self._count_rows(choice)
