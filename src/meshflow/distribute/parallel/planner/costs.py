@@ -580,11 +580,11 @@ class CostModel:
         gathered = max(weights) + (sizes.divisible_resident if choice.zero == 3 else 0)
         if not _is_offloaded(choice):
             gathered += self._cached_copies(choice.stage, *self._get_split_key(choice))
-        # At the end of a pass, gradients use the memory of activations.
+        # At the end of a step, gradients use the memory of activations and of gathered weights.
         sums = max(weights) + sizes.resident
         return {
             "gathered": gathered,
-            "gradients": max(sums, _PIPELINE_GRADIENTS * sums - activations),
+            "gradients": max(sums, _PIPELINE_GRADIENTS * sums - activations - gathered),
             "activations": inside + (inputs + _ARRIVING_BUFFERS) * edge,
         }
 
