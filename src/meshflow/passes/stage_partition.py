@@ -136,8 +136,8 @@ class _StagePartition:
         self._owners: dict[Var, frozenset[int]] = {}
         self._local: list[JaxprEqn] = []
         self._states: dict[Var, _State] = {}
-        # Equations that repeat local values along new axes.
-        self._expansions: dict[Var, JaxprEqn] = {}
+        # Sources of local values that repeat them along new axes, with the equations.
+        self._expansions: dict[Var, tuple[Var, JaxprEqn]] = {}
         # Phases that compute a value and that send it, and from which all devices know it.
         self._phases: dict[Var, int] = {}
         self._sent: dict[Var, int] = {}
@@ -199,14 +199,14 @@ class _StagePartition:
 
     def _get_size(self, v: Var) -> int:
         """Return the number of elements that are sent for a value."""
-        source = self._expansions.get(v)
-        return get_aval(v).size if source is None else self._get_size(source.invars[0])
+        expansion = self._expansions.get(v)
+        return get_aval(v).size if expansion is None else self._get_size(expansion[0])
 
     def _send(self, v: Var) -> int:
         """Send a value, or the one that it repeats, and return the phase from which it is known."""
         if v not in self._known and v in self._expansions:
-            eqn = self._expansions[v]
-            self._known[v] = self._send(eqn.invars[0])
+            source, eqn = self._expansions[v]
+            self._known[v] = self._send(source)
             self._shared.append((self._known[v], eqn))
         elif v not in self._known:
             self._sent[v], self._known[v] = self._phases[v], self._phases[v] + 1
@@ -217,24 +217,26 @@ class _StagePartition:
 
     def _add_local(self, eqn: JaxprEqn, owners: frozenset[int], phase: int) -> None:
         self._local.append(eqn)
-        if eqn.primitive.name == "broadcast_in_dim" and len(eqn.invars) == 1:
-            self._expansions[eqn.outvars[0]] = eqn
+        operands = select_variables(eqn.invars)
+        if eqn.primitive.name == "broadcast_in_dim" and len(operands) == 1:
+            self._expansions[eqn.outvars[0]] = operands[0], eqn
         self._owners |= dict.fromkeys(eqn.outvars, owners)
         self._phases |= dict.fromkeys(eqn.outvars, phase)
 
-    def _get_state(self, buffer: Var) -> _State:
+    def _get_state(self, eqn: JaxprEqn) -> _State:
+        """Return the state of the array that a read or a write has as its operand."""
+        buffer = select_variables(eqn.invars)[0]
         return self._states.get(buffer) or _State(buffer, {})
 
     def _add_read(self, eqn: JaxprEqn) -> None:
-        (buffer,) = eqn.invars
-        state, positions = self._get_state(buffer), eqn.params["positions"]
+        state, positions = self._get_state(eqn), eqn.params["positions"]
         sources = [state.parts[positions].value] if positions in state.parts else [state.base]
         owners = frozenset(device for device, _, _ in positions)
         self._add_local(eqn, owners, self._get_phase(sources))
 
     def _add_write(self, eqn: JaxprEqn) -> None:
         buffer, value = eqn.invars
-        state, positions = self._get_state(buffer), eqn.params["positions"]
+        state, positions = self._get_state(eqn), eqn.params["positions"]
         phase = max(self._get_phase([buffer]), self._get_phase([value]))
         owners = {device for device, _, _ in positions}
         if not isinstance(value, jex_core.Literal) and not owners <= self._owners.get(
@@ -273,7 +275,7 @@ class _StagePartition:
         operands: dict[Var, None] = {}
         for eqn in (eqn for plan in plans for eqn in plan):
             if eqn.primitive.name == READ:
-                state = self._get_state(eqn.invars[0])
+                state = self._get_state(eqn)
                 write = state.parts.get(eqn.params["positions"])
                 reads = [] if write is None else [write.value]
                 bases |= {} if reads else {state.base: None}
@@ -348,8 +350,8 @@ class _StagePartition:
             plan.append(eqn)
             reads: Iterable[Atom] = eqn.invars
             if eqn.primitive.name == READ:
-                write = self._get_state(eqn.invars[0]).parts.get(eqn.params["positions"])
-                reads = [] if write is None else [write.value]
+                source = self._get_state(eqn).parts.get(eqn.params["positions"])
+                reads = [] if source is None else [source.value]
             needed |= {v for v in select_variables(reads) if self._is_local(v, phase)}
         return plan[::-1]
 
@@ -357,7 +359,7 @@ class _StagePartition:
         self, eqn: JaxprEqn, env: dict[Atom, Any], row_of: dict[Var, Array], device: int
     ) -> list[Any]:
         if eqn.primitive.name == READ:
-            state, positions = self._get_state(eqn.invars[0]), eqn.params["positions"]
+            state, positions = self._get_state(eqn), eqn.params["positions"]
             if positions in state.parts:
                 return [_read(env, state.parts[positions].value)]
             _, chunk, offset = next(p for p in positions if p[0] == device)
@@ -400,7 +402,7 @@ def _is_constraint(eqn: JaxprEqn) -> bool:
 
 def _is_movable(eqn: JaxprEqn) -> bool:
     names = _list_primitives(eqn) | {eqn.primitive.name}
-    keys = any(jax.dtypes.issubdtype(v.aval.dtype, jax.dtypes.extended) for v in eqn.outvars)
+    keys = any(jax.dtypes.issubdtype(get_aval(v).dtype, jax.dtypes.extended) for v in eqn.outvars)
     return _is_constraint(eqn) or not (eqn.effects or keys or names & _IMMOVABLE)
 
 
