@@ -65,7 +65,7 @@ _MODEL_PURPOSES = ("products", "attention", "parts")
 # model with 2 blocks on 8 virtual CPU devices, compiled by `compiled_plans.py 60` in tests/distribute/parallel/planner.
 # For each constant they give the mean absolute error of the estimated memory over the plans that the constant affects,
 # with all other constants fixed. They are older than the formulas of masks, residual connections, waiting gradients and
-# weights of stages; with these, the error over 53 of the 60 plans has the mean 4.9 % and the range -13.8 % to +12.7 %.
+# weights of stages; with these, the error over 48 of the 60 plans has the mean 5.2 % and the range -12.6 % to +12.7 %.
 
 # Gradients inside a layer are this part of the layer's residuals, because residuals are freed as they are used.
 # Error over 30 plans: 6.9 % with 2, 4.4 % with 3, 3.9 % with 4, 4.8 % with 6, 8.9 % without these gradients.
