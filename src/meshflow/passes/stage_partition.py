@@ -230,9 +230,12 @@ class _StagePartition:
 
     def _add_read(self, eqn: JaxprEqn) -> None:
         state, positions = self._get_state(eqn), eqn.params["positions"]
-        sources = [state.parts[positions].value] if positions in state.parts else [state.base]
+        source = state.parts[positions].value if positions in state.parts else state.base
+        phase = self._get_phase([source])
+        if not isinstance(source, jex_core.Literal):
+            phase = max(phase, self._known.get(source, 0))
         owners = frozenset(device for device, _, _ in positions)
-        self._add_local(eqn, owners, self._get_phase(sources))
+        self._add_local(eqn, owners, phase)
 
     def _add_write(self, eqn: JaxprEqn) -> None:
         buffer, value = eqn.invars

@@ -172,7 +172,7 @@ class PipelinedStep:
         noted, predictions = self._rebuild_results(results)
         pairs: list[tuple[Any, Variable]] = []
         for buffer, gradient in zip(buffers, gradients, strict=False):
-            if buffer.group.is_elementwise:
+            if buffer.group is not None and buffer.group.is_elementwise:
                 pairs.append((gradient, buffer))
             else:
                 parts = zip(buffer.parts, buffer.members, strict=True)
@@ -223,7 +223,7 @@ class PipelinedStep:
                     group = storage.group if isinstance(storage, StageBuffer) else None
                 elif i in trained:
                     group = program.get_update_group(capture)
-                    if users[i] > 1:
+                    if group is not None and users[i] > 1:
                         # A norm of all weights must count the copies once.
                         group = group._replace(is_elementwise=False)
                 elif capture.dtype.is_floating and not any(

@@ -99,8 +99,8 @@ class LossProgram(Protocol):
           The slot.
         """
 
-    def get_update_group(self, variable: Variable) -> UpdateGroup:
-        """Return a key of the weights that the optimizer updates together.
+    def get_update_group(self, variable: Variable) -> UpdateGroup | None:
+        """Return a key of the weights that the optimizer updates together, or None if it has none.
 
         Args:
           variable: A weight.

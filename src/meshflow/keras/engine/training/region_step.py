@@ -174,10 +174,11 @@ class ModelProgram:
         masks = [getattr(p, "_keras_mask", None) for p in nest.flatten(y_pred)]
         return loss, noted, (y_pred, masks)
 
-    def get_update_group(self, variable: Variable) -> UpdateGroup:
+    def get_update_group(self, variable: Variable) -> UpdateGroup | None:
         """Return a key of the weights that the optimizer updates together; see `LossProgram`."""
-        group: UpdateGroup = self.model.optimizer.get_update_group(variable)
-        return group
+        # TensorFlow 1's optimizers have no groups.
+        find_group = getattr(self.model.optimizer, "get_update_group", lambda _: None)
+        return find_group(variable)
 
     def add_slot(self, variable: Variable, name: str, shape: ShapeLike) -> Variable:
         """Add a slot to a variable; see `LossProgram`."""
