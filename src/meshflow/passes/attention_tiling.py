@@ -9,7 +9,7 @@ another equation reads them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from meshflow.kernels import attention
 from meshflow.kernels.attention import AttentionOperands, ScoreOptions
 from meshflow.passes.attention_match import RANDOM_CALL, AttentionMatch, is_long
 from meshflow.passes.attention_terms import CONSTANT, MismatchError, Product, require
-from meshflow.passes.jaxprs import get_aval, rewrite_equations
+from meshflow.passes.jaxprs import get_aval, rewrite_equations, splice_program, trace_atoms
 from meshflow.passes.sub_jaxprs import CALLS, find_call_body
 
 __all__ = ["tile_attention"]
@@ -156,8 +156,9 @@ def _replace_equations(match: AttentionMatch) -> list[JaxprEqn]:
         return [restore(changes[names.index(p.kind)], p) for p in gradients]
 
     inserted: dict[int, list[JaxprEqn]] = {}
-    results = _trace(attend, atoms)
-    inserted[forward.eqn_index] = _splice(
+    results = trace_atoms(attend, atoms)
+    require(not results.consts)
+    inserted[forward.eqn_index] = splice_program(
         results, atoms, [match.eqns[forward.eqn_index].outvars[0]]
     )
     if gradients:
@@ -165,7 +166,9 @@ def _replace_equations(match: AttentionMatch) -> list[JaxprEqn]:
         operands = [*atoms, *residuals, matrices["gradient"].root]
         outputs = [match.eqns[p.eqn_index].outvars[0] for p in gradients]
         first = min(p.eqn_index for p in gradients)
-        inserted[first] = _splice(_trace(differentiate, operands), operands, outputs)
+        changes = trace_atoms(differentiate, operands)
+        require(not changes.consts)
+        inserted[first] = splice_program(changes, operands, outputs)
     eqns: list[JaxprEqn] = []
     for i, eqn in enumerate(match.eqns):
         eqns += inserted.get(i, [])
@@ -184,21 +187,3 @@ def _align(array: Array, axes: tuple[int, ...], rank: int) -> Array:
     shape = [next(sizes) if i in present else 1 for i in range(rank)]
     full = [1] * (3 - rank) + shape if rank < 4 else shape
     return array.reshape([full[0], 1, *full[1:]] if rank < 4 else full)
-
-
-def _trace(function: Callable[..., Any], atoms: Sequence[Atom]) -> ClosedJaxpr:
-    specs = [jax.ShapeDtypeStruct(get_aval(a).shape, get_aval(a).dtype) for a in atoms]
-    return jax.make_jaxpr(function)(*specs)
-
-
-def _splice(program: ClosedJaxpr, atoms: Sequence[Atom], outputs: Sequence[Var]) -> list[JaxprEqn]:
-    """Return the equations of a program for these operands; its first results are `outputs`."""
-    jaxpr = program.jaxpr
-    names: dict[Any, Any] = dict(zip(jaxpr.invars, atoms, strict=True))
-    require(not jaxpr.constvars)
-    names |= zip(jaxpr.outvars, outputs, strict=False)
-    read = lambda a: a if isinstance(a, Literal) else names.get(a, a)
-    return [
-        eqn.replace(invars=list(map(read, eqn.invars)), outvars=list(map(read, eqn.outvars)))
-        for eqn in jaxpr.eqns
-    ]

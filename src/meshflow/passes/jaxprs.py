@@ -138,6 +138,32 @@ def inline_calls(
     return jax.make_jaxpr(lambda *arrays: run(closed.jaxpr, closed.consts, arrays))(*specs)
 
 
+def trace_atoms(function: Callable[..., Any], atoms: Sequence[Atom]) -> ClosedJaxpr:
+    """Trace a function of arrays with the shapes and dtypes of some atoms."""
+    specs = [jax.ShapeDtypeStruct(get_aval(a).shape, get_aval(a).dtype) for a in atoms]
+    return jax.make_jaxpr(function)(*specs)
+
+
+def splice_program(
+    program: ClosedJaxpr, atoms: Sequence[Atom], outputs: Sequence[Var]
+) -> list[JaxprEqn]:
+    """Return the equations of a program without constants for other operands.
+
+    Args:
+      program: The program.
+      atoms: Its operands.
+      outputs: Variables of its first results.
+    """
+    jaxpr = program.jaxpr
+    names: dict[Any, Any] = dict(zip(jaxpr.invars, atoms, strict=True))
+    names |= zip(jaxpr.outvars, outputs, strict=False)
+    read = lambda a: a if isinstance(a, jex_core.Literal) else names.get(a, a)
+    return [
+        eqn.replace(invars=list(map(read, eqn.invars)), outvars=list(map(read, eqn.outvars)))
+        for eqn in jaxpr.eqns
+    ]
+
+
 class JaxprSummary(NamedTuple):
     """Summary of the equations of a jaxpr.
 

@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from distribute.parallel.test_pipeline import compiled, pipelined
+from distribute.parallel.test_pipeline import (
+    LENGTH,
+    WORDS,
+    Tied,
+    compiled,
+    curve,
+    pipelined,
+    same,
+    words,
+)
 from distribute.parallel.training import data, mlp
 from meshflow.distribute.parallel.packs import separate_equal_arrays
 from meshflow.distribute.parallel.stage_buffers import StageBuffer, get_storage
@@ -45,35 +54,113 @@ def accumulating():
     return OPTIMIZERS.Adam(1e-2, gradient_accumulation_steps=2)
 
 
+class Signs(OPTIMIZERS.Optimizer):
+    """An optimizer of a user: signs of the momentum, scaled by a norm, with slots in a list."""
+
+    def __init__(self, **kwargs):
+        super().__init__("Signs", learning_rate=1e-2, **kwargs)
+
+    def build(self, var_list):
+        super().build(var_list)
+        self.momenta = [self.add_variable_from_reference(v, "momentum") for v in var_list]
+
+    def update_step(self, gradient, variable):
+        momentum = self.momenta[self._index_dict[self._var_key(variable)]]
+        momentum.assign(0.9 * momentum + gradient)
+        step = tf.sign(momentum) * tf.norm(gradient)
+        variable.assign_sub(self.learning_rate * step)
+
+
+def transforming():
+    scale = lambda pairs: [(g / (1 + tf.norm(g)), v) for g, v in pairs]
+    return OPTIMIZERS.SGD(0.1, gradient_transformers=[scale])
+
+
+def transformation():
+    optax = pytest.importorskip("optax")
+    return OPTIMIZERS.get(optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1e-2)))
+
+
+def constrained():
+    rule = {"kernel_constraint": "max_norm"}
+    middle = [LAYERS.Dense(n, "tanh", **rule) for n in (32, 24)]
+    return tf.keras.Sequential([tf.keras.Input([16]), *middle, LAYERS.Dense(8)])
+
+
 @pytest.mark.parametrize(
-    ("make", "options", "is_resident"),
+    ("make", "options"),
     [
-        (averaging, {"data": 2, "zero": 1}, True),
-        (lambda: OPTIMIZERS.Lamb(1e-2, clipnorm=0.1), {}, True),
-        pytest.param(scaling, {"schedule": "interleaved:2"}, True, marks=SOAK),
-        pytest.param(accumulating, {"data": 2, "zero": 3}, True, marks=SOAK),
-        pytest.param(lambda: OPTIMIZERS.Ftrl(1e-2), {}, True, marks=SOAK),
-        pytest.param(lambda: OPTIMIZERS.legacy.Nadam(1e-2), {}, True, marks=SOAK),
-        pytest.param(lambda: OPTIMIZERS.Adafactor(1e-2), {}, False, marks=SOAK),
-        pytest.param(
-            lambda: OPTIMIZERS.Adam(1e-2, clipnorm=0.1), {"data": 2, "zero": 1}, False, marks=SOAK
-        ),
+        (averaging, {"data": 2, "zero": 1}),
+        (lambda: Signs(global_clipnorm=0.1), {"data": 2, "zero": 1}),
+        pytest.param(lambda: OPTIMIZERS.Lamb(1e-2, clipnorm=0.1), {}, marks=SOAK),
+        pytest.param(lambda: OPTIMIZERS.Lamb(1e-2), {"data": 2, "zero": 3}, marks=SOAK),
+        pytest.param(scaling, {"schedule": "interleaved:2"}, marks=SOAK),
+        pytest.param(accumulating, {"data": 2, "zero": 3}, marks=SOAK),
+        pytest.param(lambda: OPTIMIZERS.AdaScale(accumulating()), {}, marks=SOAK),
+        pytest.param(lambda: OPTIMIZERS.Ftrl(1e-2), {}, marks=SOAK),
+        pytest.param(lambda: OPTIMIZERS.legacy.Nadam(1e-2), {}, marks=SOAK),
+        pytest.param(lambda: OPTIMIZERS.Adafactor(1e-2), {"data": 2, "zero": 3}, marks=SOAK),
+        pytest.param(lambda: Signs(gradient_accumulation_steps=2), {}, marks=SOAK),
+        pytest.param(transforming, {}, marks=SOAK),
+        pytest.param(transformation, {}, marks=SOAK),
+        pytest.param(adam, {"make_model": constrained}, marks=SOAK),
     ],
 )
-def test_optimizers(make, options, is_resident):
-    plain = compiled(mlp, None, optimizer=make(), loss="mse")
+def test_optimizers(make, options):
+    options = dict(options)
+    make_model = options.pop("make_model", mlp)
+    plain = compiled(make_model, None, optimizer=make(), loss="mse")
     strategy = pipelined(micro_batches=2, **options)
-    model = compiled(mlp, strategy, optimizer=make(), loss="mse")
+    model = compiled(make_model, strategy, optimizer=make(), loss="mse")
     np.testing.assert_allclose(fit(model), fit(plain), rtol=1e-6)
-    assert are_resident(model) == [is_resident] * len(model.weights)
+    assert all(are_resident(model))
     assert_close(model.get_weights(), plain.get_weights())
     assert_close(model.optimizer.get_weights(), plain.optimizer.get_weights())
     # Evaluation reads the same rows, and sends no weights either.
     x, y = data()
     evaluated = [m.evaluate(x, y, verbose=0) for m in (model, plain)]
     np.testing.assert_allclose(*evaluated, rtol=1e-5)
-    gathered = strategy.explain(model, x[:16], y[:16]).pipeline.packed
-    assert (gathered == 0) is is_resident
+    report = strategy.explain(model, x[:16], y[:16])
+    assert report.pipeline.packed == 0
+    # Stages only send activations, norms, and the small slots of Adafactor.
+    between = [c for c in report.step.collectives if "stage" in c.axes]
+    assert sum(c.bytes for c in between if c.kind != "collective-permute") < 1024
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (lambda: OPTIMIZERS.Adam(1e-2, global_clipnorm=0.5), {"data": 2, "zero": 1}),
+        pytest.param(lambda: OPTIMIZERS.Lamb(1e-2), {"data": 2, "zero": 3}, marks=SOAK),
+        pytest.param(adam, {"stage": 4}, marks=SOAK),
+        pytest.param(adam, {"schedule": "interleaved:2"}, marks=SOAK),
+        pytest.param(adam, {"schedule": "zero_bubble"}, marks=SOAK),
+    ],
+)
+def test_copies_of_tied_weights(make, options):
+    def language_model():
+        embedding, inputs = LAYERS.Embedding(WORDS, 16), tf.keras.Input([LENGTH], dtype="int32")
+        x = embedding(inputs)
+        for _ in range(3):
+            x = x + LAYERS.Dense(16, "tanh")(x)
+        return tf.keras.Model(inputs, Tied(embedding)(x))
+
+    x, y = words(16)
+    plain = compiled(language_model, optimizer=make())
+    strategy = pipelined(**options)
+    model = compiled(language_model, strategy, optimizer=make())
+    same(curve(model, x, y, 2), curve(plain, x, y, 2), rtol=1e-6)
+    assert all(are_resident(model))
+    assert_close(model.get_weights(), plain.get_weights())
+    table = model.layers[1].embeddings
+    rows = table.buffer.numpy()
+    first, *others = [rows[device, chunk] for device, chunk, _ in table.part.positions]
+    assert others
+    for row in others:
+        np.testing.assert_array_equal(row, first)
+    report = strategy.explain(model, x[:8], y[:8])
+    sent = report.step.sent("collective-permute") - report.pipeline.sent
+    assert sent == first.nbytes // options.get("data", 1)
 
 
 def test_predictions_of_interleaved_stages_gather_no_weights():
@@ -139,12 +226,12 @@ def test_variables_outside_of_steps(tmp_path):
     for other in (model, plain):
         make_step(other)()
     assert_close(model.get_weights(), plain.get_weights())
-    # Other optimizers cannot update weights in rows; frozen weights have a separate row.
+    # Another optimizer has slots of other sizes; frozen weights are in a row of their own.
     for other in (model, plain):
         other.layers[0].trainable = False
         other.compile(OPTIMIZERS.Adafactor(1e-2), "mse")
     np.testing.assert_allclose(fit(model), fit(plain), rtol=1e-5)
-    assert are_resident(model) == [True] * 2 + [False] * (len(model.weights) - 2)
+    assert all(are_resident(model))
 
 
 @SOAK

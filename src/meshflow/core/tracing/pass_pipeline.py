@@ -19,6 +19,7 @@ from meshflow.passes.convert_folding import fold_converts
 from meshflow.passes.epilogue_fusion import fuse_epilogues
 from meshflow.passes.fusion_boundaries import insert_fusion_boundaries
 from meshflow.passes.simplification_barriers import insert_simplification_barriers
+from meshflow.passes.stage_partition import partition_stages
 from meshflow.passes.transpose_elimination import eliminate_transposes
 from meshflow.passes.wide_sums import widen_sums
 
@@ -70,7 +71,7 @@ def apply_all_passes(
     """
     if jax.default_backend() == "gpu":
         closed = widen_sums(closed)
-    closed = tile_attention(apply_installed_passes(closed))
+    closed = tile_attention(partition_stages(apply_installed_passes(closed)))
     closed = fuse_bias_gradients(fuse_epilogues(fold_converts(eliminate_transposes(closed))))
     if jax.default_backend() == "cpu":
         closed = insert_fusion_boundaries(fuse_column_sums(closed))

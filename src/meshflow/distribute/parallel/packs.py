@@ -8,6 +8,7 @@ largest stage.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -205,7 +206,7 @@ class UnpackedBuffers:
 def separate_equal_arrays(
     stages: Sequence[Mapping[int, AbstractArray]],
 ) -> list[list[dict[int, AbstractArray]]]:
-    """Separate arrays that have a counterpart of equal size in each stage.
+    """Separate arrays of several stages, and those that have a counterpart of equal size in each stage.
 
     Counterparts can share a buffer without padding, and programs use it without slices.
 
@@ -213,19 +214,25 @@ def separate_equal_arrays(
       stages: For each stage the shapes and dtypes of its arrays by index, in order.
 
     Returns:
-      Lists of the arrays of each stage: some with one array of each stage, and one with the rest.
+      Lists of the arrays of each stage: some with an array of several stages, some with one array
+      of each stage, and one with the rest.
     """
+    counts = Counter(index for arrays in stages for index in arrays)
+    shared = [i for i, n in counts.items() if n > 1]
+    copies = [[{i: arrays[i]} if i in arrays else {} for arrays in stages] for i in shared]
+    stages = [{i: a for i, a in arrays.items() if counts[i] == 1} for arrays in stages]
     queues: list[dict[Any, list[int]]] = []
     for arrays in stages:
         queue: dict[Any, list[int]] = {}
         for index, aval in arrays.items():
             queue.setdefault((np.dtype(aval.dtype), math.prod(aval.shape)), []).append(index)
         queues.append(queue)
-    parts, rest = [], [dict(arrays) for arrays in stages]
+    parts: list[list[dict[int, AbstractArray]]] = []
+    rest = [dict(arrays) for arrays in stages]
     for key in queues[0]:
         for indices in zip(*(queue.get(key, []) for queue in queues), strict=False):
             parts.append([{i: r.pop(i)} for i, r in zip(indices, rest, strict=True)])
-    return [*parts, rest] if any(rest) else parts
+    return [*copies, *parts, rest] if any(rest) else [*copies, *parts]
 
 
 def concatenate_rows(arrays: Sequence[jax.Array]) -> jax.Array:

@@ -165,18 +165,27 @@ class PipelinedStep:
         trained = self._buffers[: len(self._buffers) - len(self.loop.frozen)]
         buffers = [b for pack in trained for b in pack.values()]
         count = len(buffers) + len(self._gathered) if self.schedule.has_backward_passes else 0
-        gradients, outputs = outputs[:count], outputs[count:]
+        gradients, outputs = iter(outputs[:count]), outputs[count:]
         state, results = outputs[: len(self.traced.writes)], outputs[len(self.traced.writes) :]
         self.traced.assign_variables(state)
         self.shares.finish()
         noted, predictions = self._rebuild_results(results)
-        first = len(buffers)
-        used_gradients = gradients[:first] + [
-            g if self._capture_indices[n] else None
-            for n, g in zip(self._gathered, gradients[first:], strict=False)
-        ]
-        variables = [*buffers, *(self.variables[n] for n in self._gathered)]
-        return RegionResult(noted, used_gradients, predictions, variables=variables)
+        pairs: list[tuple[Any, Variable]] = []
+        for buffer, gradient in zip(buffers, gradients, strict=False):
+            if buffer.group is not None and buffer.group.is_elementwise:
+                pairs.append((gradient, buffer))
+            else:
+                parts = zip(buffer.parts, buffer.members, strict=True)
+                pairs += [(part.read(gradient), member) for part, member in parts]
+        for n, gradient in zip(self._gathered, gradients, strict=False):
+            pairs.append((gradient if self._capture_indices[n] else None, self.variables[n]))
+        # Optimizers that update all variables together depend on their order.
+        order = {id(get_storage(v)): n for n, v in reversed([*enumerate(self.variables)])}
+        order |= {id(v): n for n, v in enumerate(self.variables)}
+        pairs.sort(key=lambda pair: order.get(id(pair[1]), 0))
+        return RegionResult(
+            noted, [g for g, _ in pairs], predictions, variables=[v for _, v in pairs]
+        )
 
     # ---- weights on their stages -------------------------------------------------------------
 
@@ -195,9 +204,8 @@ class PipelinedStep:
     def _find_update_groups(self, program: LossProgram) -> dict[int, UpdateGroup]:
         """Return the update groups of the resident weights, by capture.
 
-        A weight is resident, only on the devices of its stage, if no other stage uses it, if its
-        values are in the memory of devices, and if the optimizer can update it as a part of an
-        array or does not update it. A step gathers the others.
+        A weight is resident, only on the devices of the stages that use it, if its values are in
+        the memory of devices. A step gathers the others.
         """
         groups: dict[int, UpdateGroup] = {}
         trains = self.schedule.has_backward_passes
@@ -205,16 +213,19 @@ class PipelinedStep:
         weights = {id(v): v for v in getattr(program.model, "weights", self.variables)}
         trained = {i for indices in self._capture_indices for i in indices}
         # Devices use parts of these weights, too.
-        partial = {indices[0] for indices in self._capture_indices if len(indices) > 1}
-        for i, capture in enumerate(self.traced.captures):
+        partial = {i for indices in self._capture_indices if len(indices) > 1 for i in indices}
+        for i, capture in enumerate(map(get_captured_variable, self.traced.captures)):
             storage = get_storage(capture)
             group: UpdateGroup | None = None
-            is_own = users[i] == 1 and i not in partial and id(capture) in weights
+            is_own = users[i] and i not in partial and id(capture) in weights
             if is_own and can_join_buffer(capture):
                 if not trains:
                     group = storage.group if isinstance(storage, StageBuffer) else None
                 elif i in trained:
                     group = program.get_update_group(capture)
+                    if group is not None and users[i] > 1:
+                        # A norm of all weights must count the copies once.
+                        group = group._replace(is_elementwise=False)
                 elif capture.dtype.is_floating and not any(
                     capture is v for v in self.traced.writes
                 ):
@@ -237,7 +248,7 @@ class PipelinedStep:
         """Move weights to their stages, or use the buffers that hold them."""
         buffers: list[dict[str, StageBuffer]] = []
         for pack in self.loop.resident_packs:
-            members = {i: self.traced.captures[i] for i in pack.cuts}
+            members = {i: get_captured_variable(self.traced.captures[i]) for i in pack.cuts}
             placed = place_weights(
                 pack,
                 members,

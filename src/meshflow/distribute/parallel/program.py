@@ -22,10 +22,11 @@ __all__ = ["CompressionState", "LossProgram", "RegionResult", "RegionStrategy", 
 
 
 class UpdateGroup(NamedTuple):
-    """Key of weights that an optimizer updates as parts of one array.
+    """Key of weights that an optimizer updates together.
 
     Attributes:
-      is_elementwise: Whether it computes each element independently of the others.
+      is_elementwise: Whether it computes each element independently of the others, so that it can
+        update an array of several weights.
       has_weight_decay: Whether it subtracts a fraction of the weights.
       is_trained: Whether it updates the weights at all.
     """
@@ -99,7 +100,7 @@ class LossProgram(Protocol):
         """
 
     def get_update_group(self, variable: Variable) -> UpdateGroup | None:
-        """Return a key of the weights that the optimizer can update as parts of one array, or None.
+        """Return a key of the weights that the optimizer updates together, or None if it has none.
 
         Args:
           variable: A weight.

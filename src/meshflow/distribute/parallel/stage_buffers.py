@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -27,12 +27,13 @@ from meshflow.core.runtime.context import Trace, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, get_value_shape
-from meshflow.distribute.parallel.packs import switch_on_index
 from meshflow.distribute.parallel.program import UpdateGroup
 from meshflow.distribute.parallel.stage_weights import ResidentPack, merge_axes, split_axes
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.distribute.replicas.variables import MirroredVariable
-from meshflow.environment.types import PyTree
+from meshflow.environment.jax_internals import jex_core
+from meshflow.kernels.composite_primitives import register as register_composite
+from meshflow.passes.stage_partition import READ, WRITE, broadcast_from
 from meshflow.placement.layout import Layout
 
 __all__ = [
@@ -40,7 +41,6 @@ __all__ = [
     "StageVariable",
     "can_join_buffer",
     "get_storage",
-    "map_parts",
     "place_weights",
 ]
 
@@ -54,33 +54,34 @@ class PartForm:
       over: Mesh dimension of the pipeline.
       shape: Shape of the variable.
       pairs: (axis, number of parts) of the axes that the buffer has in front.
+      spec: Spec of the variable over the mesh dimensions of these axes.
     """
 
     mesh: jax.sharding.Mesh
     over: str
     shape: tuple[int, ...]
     pairs: tuple[tuple[int, int], ...]
+    spec: PartitionSpec
 
     def read(self, buffer: Array, position: Array) -> Array:
         """Return the part at a position (device, stage of the device, offset), on all devices."""
 
         def run(rows: Array, position: Array) -> Array:
             value = self.extract(rows, position[1], position[2])
-            # The sum of the bits of one device and of zeros is exact.
-            bits = lax.bitcast_convert_type(value, f"uint{8 * value.dtype.itemsize}")
-            own = jnp.where(lax.axis_index(self.over) == position[0], bits, jnp.zeros_like(bits))
-            return lax.bitcast_convert_type(lax.psum(own, self.over), value.dtype)
+            return broadcast_from(value, lax.axis_index(self.over) == position[0], self.over)
 
         return self._map(run, 0)(buffer, position)
 
-    def write(self, buffer: Array, position: Array, value: Array) -> Array:
-        """Return the buffer with another value of the part at a position."""
+    def write(self, buffer: Array, positions: Array, value: Array) -> Array:
+        """Return the buffer with another value of the part at each of some positions."""
 
-        def run(rows: Array, position: Array, value: Array) -> Array:
-            new = self.insert(rows, position[1], position[2], value)
-            return jnp.where(lax.axis_index(self.over) == position[0], new, rows)
+        def run(rows: Array, positions: Array, value: Array) -> Array:
+            for position in positions:
+                new = self.insert(rows, position[1], position[2], value)
+                rows = jnp.where(lax.axis_index(self.over) == position[0], new, rows)
+            return rows
 
-        return self._map(run, 1)(buffer, position, value)
+        return self._map(run, 1)(buffer, positions, value)
 
     def extract(self, rows: Array, chunk: Any, offset: Any) -> Array:
         """Return a part of the row of one device."""
@@ -112,10 +113,24 @@ def _list_starts(lead: tuple[int, ...], chunk: Any, offset: Any) -> list[Any]:
     return [jnp.asarray(i, np.int32) for i in (0, chunk, *[0] * len(lead), offset)]
 
 
-_READ = Op("read_stage_part", lambda o, s: s[0].read(*o), differentiable=False, is_foldable=False)
-_WRITE = Op(
-    "write_stage_part", lambda o, s: s[0].write(*o), differentiable=False, is_foldable=False
+_read_p, _write_p = map(jex_core.Primitive, (READ, WRITE))
+register_composite(
+    _read_p, lambda b, form, positions: form.read(b, np.array(positions[0], np.int32)), None, None
 )
+register_composite(
+    _write_p,
+    lambda b, v, form, positions: form.write(b, np.array(positions, np.int32), v),
+    None,
+    None,
+)
+_READ = Op(READ, lambda o, s: _bind_part(_read_p, o, *s), differentiable=False, is_foldable=False)
+_WRITE = Op(
+    WRITE, lambda o, s: _bind_part(_write_p, o, *s), differentiable=False, is_foldable=False
+)
+
+
+def _bind_part(primitive: Any, operands: Sequence[Array], form: PartForm, positions: Any) -> Any:
+    return primitive.bind(*operands, form=form, positions=positions)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -124,8 +139,8 @@ def _read(form: PartForm, buffer: Array, position: Array, sharding: Any) -> Arra
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4), donate_argnums=1)
-def _write(form: PartForm, buffer: Array, position: Array, value: Array, sharding: Any) -> Array:
-    return lax.with_sharding_constraint(form.write(buffer, position, value), sharding)
+def _write(form: PartForm, buffer: Array, positions: Array, value: Array, sharding: Any) -> Array:
+    return lax.with_sharding_constraint(form.write(buffer, positions, value), sharding)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
@@ -149,64 +164,21 @@ class BufferPart:
 
     Attributes:
       form: Its form.
-      position: Device, stage of the device, and offset.
+      positions: Device, stage of the device, and offset of each copy; several stages can use a
+        weight.
     """
 
     form: PartForm
-    position: tuple[int, int, int]
+    positions: tuple[tuple[int, int, int], ...]
 
     @property
     def position_array(self) -> np.ndarray:
-        """Return the position as an array."""
-        return np.array(self.position, np.int32)
+        """Return the positions as an array."""
+        return np.array(self.positions, np.int32)
 
-
-def map_parts(
-    function: Callable[..., list[Array]],
-    parts: Sequence[BufferPart],
-    count: int,
-    arrays: Sequence[Array],
-    scalars: PyTree = (),
-) -> list[Array]:
-    """Apply a function to each part of arrays of buffers, on the devices that hold it.
-
-    Args:
-      function: Function of a list of the parts at one position, and of `scalars`.
-      parts: The parts.
-      count: Number of results of the function, which have the forms of the first arrays.
-      arrays: Arrays of buffers with these parts.
-      scalars: Further values.
-
-    Returns:
-      The arrays of the results.
-    """
-    form = parts[0].form
-    row = PartitionSpec(form.over)
-
-    def run(rows: list[Array], scalars: PyTree) -> list[Array]:
-        def run_device(index: int) -> list[Array]:
-            new = rows[:count]
-            for part in parts:
-                device, chunk, offset = part.position
-                if device == index:
-                    values = [part.form.extract(r, chunk, offset) for r in rows]
-                    results = function(values, scalars)
-                    pairs = zip(new, results, strict=True)
-                    new = [part.form.insert(r, chunk, offset, v) for r, v in pairs]
-            return new
-
-        branches = [functools.partial(run_device, i) for i in range(form.mesh.shape[form.over])]
-        return switch_on_index(lax.axis_index(form.over), branches)
-
-    mapped = jax.shard_map(
-        run,
-        mesh=form.mesh,
-        in_specs=([row] * len(arrays), PartitionSpec()),
-        out_specs=[row] * count,
-        axis_names={form.over},
-        check_vma=False,
-    )
-    return list(mapped(list(arrays), scalars))
+    def read(self, buffer: Tensor) -> Tensor:
+        """Return the part of a buffer's value, or of an array of gradients, in a trace."""
+        return apply(_READ, (buffer,), (self.form, self.positions))
 
 
 class StageBuffer(MirroredVariable):
@@ -258,19 +230,23 @@ class StageBuffer(MirroredVariable):
     def _shape(self) -> tuple[int, ...]:
         return tuple(self._static_shape.as_list())
 
-    def combine_slots(self, slots: Sequence[Variable]) -> None:
-        """Move slots of the members into a buffer, unless they are in one.
+    def combine_slots(self, slots: Sequence[Variable | None], fill: float = 1.0) -> None:
+        """Move slots of the members into a buffer, unless they are in one or differ from the members.
 
         Args:
-          slots: A slot of each member, of its shape.
+          slots: A slot of each member, or None.
+          fill: Value of the elements that belong to no variable, and have gradients of zero.
         """
+        if any(
+            not isinstance(slot, Variable) or (slot.shape, slot.dtype) != (v.shape, v.dtype)
+            for slot, v in zip(slots, self.members, strict=True)
+        ):
+            return
         buffer = get_storage(slots[0])
         if isinstance(buffer, StageBuffer) and buffer.holds(slots, self.parts):
             return
         layout = self.pack.make_layout(self.layout.mesh, is_slot=True)
-        # Elements that belong to no variable have a gradient of zero. A one is a valid value of all
-        # slots, also of those that a rule divides by.
-        StageBuffer(self.pack, self._shape, slots, self.parts, layout, self.stage_layers, fill=1.0)
+        StageBuffer(self.pack, self._shape, slots, self.parts, layout, self.stage_layers, fill)
 
     def _assemble(self, shape: tuple[int, ...], layout: Layout) -> Array:
         """Return the array of the members' values; a device also holds one row of other devices."""
@@ -280,17 +256,18 @@ class StageBuffer(MirroredVariable):
         shards: dict[Any, Array] = {}
         for index in range(shape[0]):
             parts = [
-                (part, member)
+                (part.form, (chunk, offset), member)
                 for part, member in zip(self.parts, self.members, strict=True)
-                if part.position[0] == index
+                for device, chunk, offset in part.positions
+                if device == index
             ]
             row = _make_row(
-                tuple(part.form for part, _ in parts),
-                tuple(part.position[1:] for part, _ in parts),
+                tuple(form for form, _, _ in parts),
+                tuple(offsets for _, offsets, _ in parts),
                 ((1, *shape[1:]), self.members[0].dtype.name),
                 self.fill,
                 row_sharding,
-                [member.value().array for _, member in parts],
+                [member.value().array for _, _, member in parts],
             )
             own = {device for device, i in indices.items() if i and (i[0].start or 0) == index}
             shards |= {s.device: s.data for s in row.addressable_shards if s.device in own}
@@ -337,7 +314,7 @@ class ReleasedBuffer(StageBuffer):
     def _value(self, value: Any) -> None:
         for member, part in zip(self.members, self.parts, strict=True):
             sharding = member.layout.to_sharding()
-            member.assign(Tensor(_read(part.form, value, part.position_array, sharding)))
+            member.assign(Tensor(_read(part.form, value, part.position_array[0], sharding)))
 
     @property
     def has_no_value(self) -> bool:
@@ -366,18 +343,18 @@ class StageVariable(MirroredVariable):
             return _to_abstract(self)
         with init_scope():
             array = self.buffer.value().array
-            return _read(form, array, self.part.position_array, sharding)
+            return _read(form, array, self.part.position_array[0], sharding)
 
     @_value.setter
     def _value(self, value: Any) -> None:
         if self.buffer.has_no_value:
             return
-        form, position = self.part.form, self.part.position_array
+        form, positions = self.part.form, self.part.position_array
         sharding = self.buffer.layout.to_sharding()
         with init_scope():
             value = jax.device_put(value, self._find_sharding())
             array = self.buffer.value().array
-            self.buffer.assign(Tensor(_write(form, array, position, value, sharding)))
+            self.buffer.assign(Tensor(_write(form, array, positions, value, sharding)))
 
     def _find_sharding(self) -> Any:
         if self._own_layout is None:
@@ -413,15 +390,14 @@ class StageVariable(MirroredVariable):
     def _read_in_trace(self, trace: Trace) -> Tensor:
         if self._is_captured:
             return super()._read_in_trace(trace)
-        operands = self.buffer.value(), Tensor(self.part.position_array)
-        return apply(_READ, operands, (self.part.form,))
+        return self.part.read(self.buffer.value())
 
     def _write(self, value: Tensor) -> None:
         if context.trace is None or self._is_captured:
             super()._write(value)
             return
-        operands = self.buffer.value(), Tensor(self.part.position_array), value
-        self.buffer.assign(apply(_WRITE, operands, (self.part.form,)))
+        static = self.part.form, self.part.positions
+        self.buffer.assign(apply(_WRITE, (self.buffer.value(), value), static))
 
 
 def _to_abstract(variable: Variable) -> jax.ShapeDtypeStruct:
@@ -480,14 +456,19 @@ def place_weights(
     buffers: dict[str, StageBuffer] = {}
     p = layout.mesh.dim_size(pack.over)
     for dtype in pack.lengths:
-        own, parts = [], []
+        positions: dict[int, list[tuple[int, int, int]]] = {}
         for stage, spans in enumerate(pack.spans):
             for index, span in spans.items():
                 if span.dtype == dtype:
-                    shape, pairs = pack.get_shape(index), tuple(pack.list_parts(index))
-                    form = PartForm(layout.mesh.jax_mesh, pack.over, shape, pairs)
-                    own.append(members[index])
-                    parts.append(BufferPart(form, (stage % p, stage // p, span.offset)))
+                    position = stage % p, stage // p, span.offset
+                    positions.setdefault(index, []).append(position)
+        own, parts = [members[index] for index in positions], []
+        for index, copies in positions.items():
+            shape, pairs = pack.get_shape(index), tuple(pack.list_parts(index))
+            form = PartForm(
+                layout.mesh.jax_mesh, pack.over, shape, pairs, pack.get_part_spec(index)
+            )
+            parts.append(BufferPart(form, tuple(copies)))
         buffer = get_storage(own[0])
         if not (isinstance(buffer, StageBuffer) and buffer.holds(own, parts)):
             if not creates:

@@ -9,12 +9,14 @@ partitions the computation over the last.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -151,20 +153,20 @@ def resolve_weight_cut(capture: Any, over: str, axes: Sequence[str]) -> WeightCu
 
 
 def resolve_resident_cut(
-    strategy: RegionStrategy, variable: Variable, group: UpdateGroup
+    strategy: RegionStrategy, capture: Any, group: UpdateGroup
 ) -> WeightCut | None:
     """Return the axes along which a resident weight is sharded.
 
     Args:
       strategy: The strategy.
-      variable: The weight.
+      capture: The weight, or a device's part of one.
       group: Key of the weights that the optimizer updates together.
 
     Returns:
-      The axes; None if rules split the weight over devices of the batch or of the pipeline, or if
-        the optimizer needs values that are split.
+      The axes; None if rules split the weight over devices of the batch or of the pipeline.
     """
-    ruled: Layout = variable._ruled_layout  # type: ignore[attr-defined]
+    variable = get_captured_variable(capture)
+    ruled: Layout = variable._ruled_layout
     axes, mesh = strategy.batch_dimensions, ruled.mesh
     layout = shard_layout(ruled, get_value_shape(variable), strategy.zero_dimensions)
     cut: dict[str, Any] = {}
@@ -173,14 +175,16 @@ def resolve_resident_cut(
         zip(layout.sharding_specs, ruled.sharding_specs, strict=True)
     ):
         names = list_spec_dimensions(spec, mesh)
-        if list_spec_dimensions(rule, mesh):
+        if isinstance(capture, LocalPart) and names and set(names) <= set(axes):
+            cut["local"] = axis, names
+        elif list_spec_dimensions(rule, mesh):
             rules.append((axis, names))
         elif names:
-            cut = {"zero": axis, "over": names, "held": strategy.options.zero == 3}
+            cut |= {"zero": axis, "over": names, "held": strategy.options.zero == 3}
     taken = {strategy.options.pipeline_options.over, *axes}
     if not taken.isdisjoint(name for _, names in rules for name in names):
         return None
-    if not set(cut.get("over", ())) <= set(axes) or ((cut or rules) and not group.is_elementwise):
+    if not set(cut.get("over", ())) <= set(axes):
         return None
     return WeightCut(**cut, rules=tuple(rules), group=group)
 
@@ -219,6 +223,8 @@ class WeightPack:
         self._zero = [math.prod(sizes[n] for n in self.cut.over)] * (self.cut.zero is not None)
         self._stage = [sizes[over]] * (self.cut.stage is not None)
         self.leading_shape = (*self._rules, *self._zero, *self._stage)
+        self._devices = sizes[over]
+        self._local = [math.prod(sizes[n] for n in local)] * bool(local)
         self._shapes = {n: a.shape for arrays in stages for n, a in arrays.items()}
         self._pack = StagePack(
             [
@@ -431,34 +437,53 @@ class WeightPack:
 class ResidentPack(WeightPack):
     """Resident weights: rows of arrays that are split over the pipeline's devices.
 
-    The arrays have the shape [devices, stages of a device, parts by each rule, parts by ZeRO,
-    length].
+    The arrays have the shape [devices, stages of a device, local parts, parts by each rule, parts
+    by ZeRO, length]; without axes for shardings that the weights do not have.
     """
 
     def get_array_shape(self, dtype: str, devices: int) -> tuple[int, ...]:
         """Return the shape of the array of a dtype."""
-        return devices, len(self.spans) // devices, *self.leading_shape, self.lengths[dtype]
+        lead = *self._local, *self.leading_shape
+        return devices, len(self.spans) // devices, *lead, self.lengths[dtype]
+
+    @property
+    def _local_names(self) -> list[_Names]:
+        return [] if self.cut.local is None else [self.cut.local[1]]
 
     def get_specs(self, gradient: bool = False) -> PartitionSpec:
         """Return the spec of an array, or of its gradient, in the `jax.shard_map` of the pipeline."""
         is_split = self.cut.zero is not None and (self.cut.held or gradient)
         zero = [self.cut.over] if is_split else []
-        return PartitionSpec(self.over, None, *[None for _ in self._rules], *zero)
+        rules = [None for _ in self._rules]
+        return PartitionSpec(self.over, None, *self._local_names, *rules, *zero)
 
     def make_layout(self, mesh: Mesh, is_slot: bool = False) -> Layout:
         """Return the layout of an array of weights, or of their slots."""
         is_split = self.cut.held or is_slot
         zero = ["+".join(self.cut.over) if is_split else UNSHARDED for _ in self._zero]
-        rules = ["+".join(names) for names in self.names]
+        rules = ["+".join(names) for names in (*self._local_names, *self.names)]
         return Layout([self.over, UNSHARDED, *rules, *zero, UNSHARDED], mesh)
 
     def get_shape(self, index: int) -> tuple[int, ...]:
         """Return the full shape of a weight."""
-        return tuple(self._shapes[index])
+        shape = list(self._shapes[index])
+        for axis, n in self._list_local_axes(index):
+            shape[axis] *= n
+        return tuple(shape)
+
+    def _list_local_axes(self, index: int) -> list[tuple[int, int]]:
+        local = self.cuts[index].local
+        return [] if local is None else [(local[0], n) for n in self._local]
 
     def list_parts(self, index: int) -> list[tuple[int, int]]:
         """Return a weight's (axis, number of parts) pairs in the order of the leading axes."""
-        return self._list_cut_axes(index)
+        return [*self._list_local_axes(index), *self._list_cut_axes(index)]
+
+    def get_part_spec(self, index: int) -> PartitionSpec:
+        """Return the spec of a weight over the mesh dimensions of the leading axes."""
+        names = [*self._local_names, *self.names, self.cut.over]
+        entries = {axis: n for (axis, _), n in zip(self.list_parts(index), names, strict=False)}
+        return PartitionSpec(*(entries.get(i) for i in range(len(self.get_shape(index)))))
 
     def take_own_stages(self, rows: Buffers) -> list[Buffers]:
         """Return the buffers of a device's stages from its rows of the arrays."""
@@ -471,7 +496,8 @@ class ResidentPack(WeightPack):
             full = run_over_split_axes(run, row, self.names) if self.cut.held else row
             return self.constrain_layout(full)
 
-        return [{n: gather(b[0, c]) for n, b in rows.items()} for c in range(chunks)]
+        part = (0,) * len(self._local)
+        return [{n: gather(b[0, c, *part]) for n, b in rows.items()} for c in range(chunks)]
 
     def reduce_rows(self, sums: Sequence[Buffers]) -> Buffers:
         """Sum gradients over the devices of the batch.
@@ -491,10 +517,42 @@ class ResidentPack(WeightPack):
                 )
             return lax.psum(v, rest) if rest else v
 
-        return {
-            n: jnp.stack([run_over_split_axes(run, b[n], self.names) for b in sums])[None].astype(n)
-            for n in sums[0]
-        }
+        rows = {n: [run_over_split_axes(run, b[n], self.names) for b in sums] for n in sums[0]}
+        if len(self._list_users()) > 1:
+            rows = {n: self._sum_copies(row) for n, row in rows.items()}
+        part = (None,) * len(self._local)
+        return {n: jnp.stack(row)[None, :, *part].astype(n) for n, row in rows.items()}
+
+    def _list_users(self) -> list[tuple[int, int]]:
+        """Return (device, chunk) of each copy of a weight that several stages use, otherwise []."""
+        stages = [s for s, spans in enumerate(self.spans) if spans]
+        indices = {i for s in stages for i in self.spans[s]}
+        return (
+            [(s % self._devices, s // self._devices) for s in stages] if len(indices) == 1 else []
+        )
+
+    def _sum_copies(self, row: list[jax.Array]) -> list[jax.Array]:
+        """Sum the gradients of the copies of a weight, which only their devices exchange."""
+        users = self._list_users()
+        devices = sorted({device for device, _ in users})
+        p, k = self._devices, len(devices)
+        has_copy = np.zeros((p, len(row)), bool)
+        has_copy[tuple(np.transpose(users))] = True
+        device = lax.axis_index(self.over)
+        is_used = jnp.asarray(has_copy)[device]
+        own = [jnp.where(is_used[c], g, jnp.zeros_like(g)) for c, g in enumerate(row)]
+        parts = [functools.reduce(jnp.add, own)]
+        for distance in range(1, k):
+            pairs = [(devices[n], devices[(n + distance) % k]) for n in range(k)]
+            send = lambda v, pairs=pairs: lax.ppermute(v, self.over, pairs)
+            parts.append(run_over_split_axes(send, parts[0], self.names))
+        if k > 2:
+            # All devices add in one order, so that their sums are equal.
+            ranks = [devices.index(d) if d in devices else 0 for d in range(p)]
+            stacked, rank = jnp.stack(parts), jnp.asarray(ranks)[device]
+            parts = [stacked[(rank - n) % k] for n in range(k)]
+        total = functools.reduce(jnp.add, parts)
+        return [jnp.where(is_used[c], total, g) for c, g in enumerate(own)]
 
 
 def split_axes(array: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:

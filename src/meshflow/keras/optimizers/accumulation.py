@@ -12,12 +12,10 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.stage_buffers import get_storage
 from meshflow.keras.optimizers.hooks import densify_gradient
-from meshflow.keras.optimizers.state import GradientPairs, State
+from meshflow.keras.optimizers.state import ACCUMULATOR, GradientPairs, State
 from meshflow.ops import array, math
 from meshflow.ops.control_flow import cond
 from meshflow.placement.layout import Layout
-
-SLOT = "gradient_accumulator"
 
 
 class GradientAccumulation(State):
@@ -29,7 +27,7 @@ class GradientAccumulation(State):
 
     def _create_accumulators(self, variables: Sequence[Variable]) -> None:
         for var in variables:
-            self.add_slot(var, SLOT)
+            self.add_slot(var, ACCUMULATOR)
         if self._accumulated_steps is None:
             self._accumulated_steps = self.add_weight("accumulated_steps", dtype="int64")
             if self._mesh is not None:
@@ -43,20 +41,20 @@ class GradientAccumulation(State):
         for gradient, var in pairs:
             if isinstance(gradient, IndexedSlices):
                 gradient = densify_gradient(gradient, var)
-            total = self.get_slot(var, SLOT)
+            total = self.get_slot(var, ACCUMULATOR)
             total.assign_add(math.cast(convert_to_tensor(gradient, var.dtype), total.dtype))
         step_count.assign_add(np.int64(1))
 
         def finish_round() -> None:
-            totals = [self.get_slot(var, SLOT) for _, var in pairs]
+            totals = [self.get_slot(var, ACCUMULATOR) for _, var in pairs]
             averages = [total.value() / float(steps) for total in totals]
             update([(mean, var) for mean, (_, var) in zip(averages, pairs, strict=True)])
             # A round also ends for variables without a gradient in this step.
             accumulators = {
-                id(get_storage(slots[SLOT])): get_storage(slots[SLOT])
+                id(get_storage(slots[ACCUMULATOR])): get_storage(slots[ACCUMULATOR])
                 for slots in self._slots.values()
                 # The accumulator may be on another parameter server.
-                if isinstance(slots.get(SLOT), Variable)
+                if isinstance(slots.get(ACCUMULATOR), Variable)
             }
             for total in accumulators.values():
                 total.assign(array.zeros_like(total.value()))

@@ -49,8 +49,7 @@ class Adafactor(RuleOptimizer):
     """
 
     _list_names = {"v": "_v"}
-    # Slots have the sizes of rows and columns.
-    _has_full_slots = False
+    _is_elementwise = False
     setting_names = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold")
 
     def __init__(

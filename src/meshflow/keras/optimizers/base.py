@@ -453,13 +453,13 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         """
         self._excluded = (list(var_list or []), list(var_names or []))
 
-    def get_update_group(self, var: Variable) -> UpdateGroup | None:
-        """Return a key of the variables that can be updated as parts of one array, or None.
+    def get_update_group(self, var: Variable) -> UpdateGroup:
+        """Return a key of the variables that are updated together.
 
         Args:
           var: A trained variable.
         """
-        return None
+        return UpdateGroup(is_elementwise=False)
 
     def _has_weight_decay(self, var: Variable) -> bool:
         excluded, patterns = self._excluded

@@ -6,22 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices
-from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.tensor import Tensor
-from meshflow.distribute.parallel.stage_buffers import StageBuffer, map_parts
 from meshflow.keras.optimizers.hyperparameters import check_number
 from meshflow.ops import math
-from meshflow.ops.math.clipping import scale_to_norm
-
-
-def _clip_parts(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
-    parts, norm = static
-    clip = lambda arrays, _: [scale_to_norm(arrays[0], norm)]
-    return map_parts(clip, parts, 1, operands)[0]
-
-
-_CLIP_PARTS = Op("clip_parts_by_norm", _clip_parts, differentiable=False)
 
 
 def check_clipping(
@@ -83,10 +70,7 @@ def clip_gradients(
     if clipnorm is not None:
         norm = float(clipnorm)
         grads_and_vars = [
-            (apply(_CLIP_PARTS, (g,), (tuple(v.parts), norm)), v)
-            if isinstance(v, StageBuffer)
-            else (_map_values(g, lambda x: math.clip_by_norm(x, norm)), v)
-            for g, v in grads_and_vars
+            (_map_values(g, lambda x: math.clip_by_norm(x, norm)), v) for g, v in grads_and_vars
         ]
     if global_clipnorm is not None:
         values = [g.values if isinstance(g, IndexedSlices) else g for g, _ in grads_and_vars]

@@ -18,7 +18,6 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.gradients.tape import GradientTape, suspend_tapes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parallel.program import UpdateGroup
 from meshflow.distribute.parallel.stage_buffers import get_storage
 from meshflow.distribute.strategy import get_strategy
 from meshflow.environment.signatures import ConstructorSignature
@@ -227,14 +226,6 @@ class LossScaleOptimizer(WrappingOptimizer):
         return self.get_unscaled_gradients(super()._get_gradients(tape, loss, var_list, grad_loss))
 
     # ---- steps -----------------------------------------------------------------------------
-
-    def get_update_group(self, var: Variable) -> UpdateGroup | None:
-        """Return the inner optimizer's key of the variables that can be updated as parts of one array.
-
-        Args:
-          var: A trained variable.
-        """
-        return self._optimizer.get_update_group(var)
 
     def apply_gradients(
         self,

@@ -16,6 +16,7 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.stage_buffers import StageBuffer
 from meshflow.distribute.replicas.context import sum_over_replicas
 from meshflow.environment import optional_packages
 from meshflow.environment.types import ArrayLike, PyTree
@@ -107,6 +108,25 @@ class OptaxOptimizer(Optimizer):
                 f"The optimizer {self._name} was built for other variables than {[v.name for v in var_list]}, but an optax "
                 "transformation updates all variables together. Create a new optimizer."
             )
+
+    def place_slots(self, buffer: StageBuffer) -> None:
+        """Move the parts of the state that belong to the weights in a buffer into buffers.
+
+        Args:
+          buffer: The buffer.
+        """
+        state: list[Variable] = self._state  # type: ignore[assignment]
+        lists: dict[Any, dict[int, Variable]] = {}
+        paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(self._tree, state))
+        for (*path, index), slot in paths:
+            if isinstance(index, jax.tree_util.SequenceKey):
+                lists.setdefault(tuple(path), {})[index.idx] = slot
+        for slots in lists.values():
+            own = [slots.get(self._index_dict[self._var_key(v)]) for v in buffer.members]
+            for slot, v in zip(own, buffer.members, strict=True):
+                if slot is not None and slot.layout is None:
+                    slot.layout = getattr(v, "_slot_layout", None) or v.layout
+            buffer.combine_slots(own)
 
     def _update(self, operands: tuple[Any, ...], _: None) -> list[jax.Array]:
         optax = optional_packages.import_extra("optax", "optax", "OptaxOptimizer needs optax")

@@ -34,6 +34,10 @@ GradientPairs: TypeAlias = list[tuple[Any, Variable]]
 Initializer: TypeAlias = str | Callable[..., TensorLike]
 
 
+# Slot of gradients that are accumulated over several steps.
+ACCUMULATOR = "gradient_accumulator"
+
+
 class VariableList(list):
     """List that can be called: `optimizer.variables` and `optimizer.variables()` are equal."""
 
@@ -225,13 +229,17 @@ class State:
             ) from None
 
     def place_slots(self, buffer: StageBuffer) -> None:
-        """Move the slots of the weights in a buffer into buffers, which are updated together.
+        """Move the slots of the weights in a buffer into buffers.
 
         Args:
           buffer: The buffer.
         """
-        for name in self._slots.get(self._var_key(buffer.members[0]), {}):
-            buffer.combine_slots([self.get_slot(v, name) for v in buffer.members])
+        slots = [self._slots.get(self._var_key(v), {}) for v in buffer.members]
+        for name in slots[0]:
+            # A one is a valid value of all slots, also of those that a rule divides by. Sums of
+            # gradients are zero, so that they do not change a norm.
+            fill = 0.0 if name == ACCUMULATOR else 1.0
+            buffer.combine_slots([own.get(name) for own in slots], fill)
 
     def get_slot_names(self) -> list[str]:
         """Return the names of the slots; before they exist, the names of the slots to be created."""

@@ -22,7 +22,6 @@ from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.program import UpdateGroup
-from meshflow.distribute.parallel.stage_buffers import StageBuffer, map_parts
 from meshflow.environment.types import overridable
 from meshflow.keras.optimizers import row_updates
 from meshflow.keras.optimizers.base import Optimizer
@@ -69,8 +68,6 @@ class RuleOptimizer(Optimizer):
     _op: Op
     # Whether the rule computes each element from the elements of its operands at the same index.
     _is_elementwise = True
-    # Whether all slots have the shapes of their variables.
-    _has_full_slots = True
     # Update mode for gradients of some rows (`IndexedSlices`): see `_update_by_rows`.
     _by_rows = "all"
 
@@ -108,19 +105,18 @@ class RuleOptimizer(Optimizer):
     def _rule_settings(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.setting_names)
 
-    def get_update_group(self, var: Variable) -> UpdateGroup | None:
-        """Return a key of the variables that can be updated as parts of one array, or None.
+    def get_update_group(self, var: Variable) -> UpdateGroup:
+        """Return a key of the variables that are updated together.
 
         Args:
           var: A trained variable.
         """
         # Subclasses of users can override any step of the update.
-        is_own = type(self).__module__.startswith("meshflow.") and self._has_full_slots
-        transforms = self.gradient_transformers or self.gradient_aggregator
-        if not is_own or transforms or var.constraint is not None:
-            return None
-        is_elementwise = self._is_elementwise and not self.clipnorm
-        return UpdateGroup(is_elementwise, bool(self.weight_decay) and self._has_weight_decay(var))
+        is_own = type(self).__module__.startswith("meshflow.")
+        transforms = self.gradient_transformers or self.gradient_aggregator or self.clipnorm
+        if not is_own or transforms or var.constraint is not None or not self._is_elementwise:
+            return super().get_update_group(var)
+        return UpdateGroup(True, bool(self.weight_decay) and self._has_weight_decay(var))
 
     def _get_slot_names(self, var: Variable) -> tuple[str, ...]:
         return self.slot_names
@@ -161,10 +157,7 @@ class RuleOptimizer(Optimizer):
         # Other threads still use the old values of lent variables, for example workers of a
         # parameter server.
         lent = tuple(v._is_lent for v in (var, *slots))
-        # The variables in a buffer, if their elements depend on each other.
-        by_part = isinstance(var, StageBuffer) and not self._is_elementwise
-        parts = tuple(var.parts) if by_part else ()  # type: ignore[attr-defined]
-        static = names, self._by_rows, lent, parts, *self._rule_settings()
+        static = names, self._by_rows, lent, *self._rule_settings()
         scalars = [values[n] for n in names]
         lazy_context = context.trace or context.place_output or context.worker_closure
         if indices is not None and lazy_context is None:
@@ -200,7 +193,7 @@ class RuleOptimizer(Optimizer):
     @classmethod
     def _call_rule(cls, operands: Any, static: tuple[Any, ...]) -> list[Array]:
         var, grad, indices, slots, values = operands
-        names, by_rows, lent, parts, *settings = static
+        names, by_rows, lent, *settings = static
         grad = grad.astype(var.dtype)
         arguments = dict(zip(names, values, strict=True)), *settings
         if indices is not None:
@@ -208,11 +201,6 @@ class RuleOptimizer(Optimizer):
         elif any(lent):
             rule = lambda arrays, grad: cls.rule(arrays[0], grad, arrays[1:], *arguments)
             new = array_updates.update_arrays(rule, [var, *slots], grad, lent)
-        elif parts:
-            update = lambda arrays, values: cls.rule(
-                arrays[0], arrays[-1], arrays[1:-1], values, *settings
-            )
-            new = map_parts(update, parts, 1 + len(slots), [var, *slots, grad], arguments[0])
         else:
             new = cls.rule(var, grad, slots, *arguments)
         return [x.astype(var.dtype) for x in new]

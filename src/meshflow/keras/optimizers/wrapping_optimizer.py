@@ -8,6 +8,7 @@ from typing import Any, Self
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.program import UpdateGroup
 from meshflow.distribute.parallel.stage_buffers import StageBuffer
 from meshflow.environment.types import PyTree
 from meshflow.keras import registry
@@ -109,6 +110,14 @@ class WrappingOptimizer(Optimizer):
           var_list: All variables to be trained.
         """
         self._optimizer.build(var_list)
+
+    def get_update_group(self, var: Variable) -> UpdateGroup:
+        """Return the inner optimizer's key of the variables that are updated together.
+
+        Args:
+          var: A trained variable.
+        """
+        return self._optimizer.get_update_group(var)
 
     def place_slots(self, buffer: StageBuffer) -> None:
         """Move the inner optimizer's slots of the weights in a buffer into buffers.

@@ -65,7 +65,7 @@ _MODEL_PURPOSES = ("products", "attention", "parts")
 # model with 2 blocks on 8 virtual CPU devices, compiled by `compiled_plans.py 60` in tests/distribute/parallel/planner.
 # For each constant they give the mean absolute error of the estimated memory over the plans that the constant affects,
 # with all other constants fixed. They are older than the formulas of masks, residual connections, waiting gradients and
-# weights of stages; with these, the error over 53 of the 60 plans has the mean 4.9 % and the range -13.8 % to +12.7 %.
+# weights of stages; with these, the error over 48 of the 60 plans has the mean 5.2 % and the range -12.6 % to +12.7 %.
 
 # Gradients inside a layer are this part of the layer's residuals, because residuals are freed as they are used.
 # Error over 30 plans: 6.9 % with 2, 4.4 % with 3, 3.9 % with 4, 4.8 % with 6, 8.9 % without these gradients.
@@ -145,6 +145,7 @@ class _StateSizes:
       regathered: Bytes of those that it gathers again for the backward pass.
       resident: Bytes of the resident weights of a pipeline, which a step does not gather.
       divisible_resident: Bytes of those that ZeRO can shard.
+      shared: Bytes of gradients that the devices of weights of several stages exchange.
     """
 
     weights: int
@@ -156,6 +157,7 @@ class _StateSizes:
     regathered: int = 0
     resident: int = 0
     divisible_resident: int = 0
+    shared: int = 0
 
 
 class CostModel:
@@ -214,12 +216,14 @@ class CostModel:
         recompute: str | None,
         budget: int | None,
         is_offloaded: bool,
+        zero: bool,
     ) -> _StateSizes:
         weights = slots = divisible = divisible_slots = own = released = regathered = 0.0
         gathers = self.profile.list_regathered(recompute, budget)
         expert_axes = self.profile.find_named_axes(("experts",) if experts else ())
         axes = zip(self.profile.find_named_axes(names), expert_axes, gathers, strict=True)
-        stage_of = {} if is_offloaded else self._find_resident_weights(stage)
+        users = {} if is_offloaded else self._find_resident_weights(stage)
+        shared = 0
         # Bytes of each stage's resident weights, and of their slots: those that ZeRO cannot shard, and those that it can.
         rows = [[[0.0] * stage, [0.0] * stage] for _ in range(2)]
         for n, (w, (split, expert, (is_released, is_regathered))) in enumerate(
@@ -232,10 +236,15 @@ class CostModel:
                 continue
             split_axes = [split if model > 1 else None]
             parts = model if split_axes[0] is not None else 1
-            if n in stage_of:
+            if n in users:
                 is_divisible = data > 1 and w.find_free_axis(data, split_axes) is not None
+                # All devices have a row for a weight that several stages use.
+                stages = range(stage) if len(users[n]) > 1 else users[n]
                 for kind, size in enumerate((w.bytes, w.slots)):
-                    rows[kind][is_divisible][stage_of[n]] += size / parts
+                    for s in stages:
+                        rows[kind][is_divisible][s] += size / parts
+                part = data if is_divisible and zero else 1
+                shared += (len(users[n]) - 1) * w.bytes // parts // part
                 continue
             if stage > 1:
                 axis = w.find_free_axis(stage, split_axes)
@@ -255,25 +264,24 @@ class CostModel:
             divisible + resident,
             divisible_slots + resident_slots,
             *(own, released, regathered),
-            *(fixed + resident, resident),
+            *(fixed + resident, resident, shared),
         )
         return _StateSizes(*map(int, sums))
 
-    def _find_resident_weights(self, stages: int) -> dict[int, int]:
-        """Return the stage of each resident weight: all weights but those that several stages use."""
-        if stages == 1:
-            return {}
-        stage_of = self._find_stages(self.profile.uses, stages)
-        return {n: s for n, s in stage_of.items() if self.profile.weights[n].is_grouped}
+    def _find_resident_weights(self, stages: int) -> dict[int, tuple[int, ...]]:
+        """Return the stages that use each resident weight."""
+        return {} if stages == 1 else self._find_stages(self.profile.uses, stages)
 
-    def _find_stages(self, uses: Sequence[Iterable[int]], stages: int) -> dict[int, int]:
-        """Return the stage of each weight that only one stage uses."""
+    def _find_stages(
+        self, uses: Sequence[Iterable[int]], stages: int
+    ) -> dict[int, tuple[int, ...]]:
+        """Return the stages that use each weight."""
         users: dict[int, set[int]] = {}
         ends = self.profile.find_stage_ends(stages)
         for stage, (a, b) in enumerate(itertools.pairwise([0, *ends])):
             for n in itertools.chain(*uses[a:b]):
                 users.setdefault(n, set()).add(stage)
-        return {n: min(found) for n, found in users.items() if len(found) == 1}
+        return {n: tuple(sorted(found)) for n, found in users.items()}
 
     def _count_frozen_elsewhere(self, choice: PlanChoice) -> int:
         """Return the bytes of frozen weights that are on other stages than the one with most of them."""
@@ -285,8 +293,8 @@ class CostModel:
     def _list_frozen(self, stages: int) -> list[list[int]]:
         """Return the bytes of each frozen weight on each stage."""
         sizes = {n: size for used in self.profile.frozen for n, size in used.items()}
-        stage_of = self._find_stages(self.profile.frozen, stages)
-        return [[sizes[n] for n, s in stage_of.items() if s == k] for k in range(stages)]
+        users = self._find_stages(self.profile.frozen, stages)
+        return [[sizes[n] for n, s in users.items() if k in s] for k in range(stages)]
 
     def _compute_copies(self, stages: int, names: tuple[str, ...], model: int, over: int) -> int:
         """Return the bytes of the weights that a pass of a stage copies from an array of several weights.
@@ -295,8 +303,8 @@ class CostModel:
         weights of a stage share an array.
         """
         weights = self._cached_weights(names, model, over)
-        stage_of = self._find_resident_weights(stages)
-        trained = [[weights[n] for n, s in stage_of.items() if s == k] for k in range(stages)]
+        users = self._find_resident_weights(stages)
+        trained = [[weights[n] for n, s in users.items() if s == (k,)] for k in range(stages)]
         copies = 0
         for by_stage in (trained, self._cached_frozen(stages)):
             counts = [Counter(sizes) for sizes in by_stage]
@@ -316,7 +324,9 @@ class CostModel:
         """
         budget = choice.options.get("max_live_parameters")
         split = choice.names, choice.data, choice.model, choice.stage, choice.experts
-        return self._cached_sizes(*split, choice.recompute, budget, _is_offloaded(choice))
+        return self._cached_sizes(
+            *split, choice.recompute, budget, _is_offloaded(choice), bool(choice.zero)
+        )
 
     def _compute_state_bytes(self, choice: PlanChoice) -> dict[str, int]:
         sizes, d = self.get_sizes(choice), choice.data
@@ -452,7 +462,9 @@ class CostModel:
                 max(kernels, _KERNELS_AND_GRADIENTS * kernel) * gathers,
             )
             largest = max(largest, sizes, key=sum)
-        return largest
+        # The gradient of the logits is computed before the last layer gathers its kernel.
+        head = rows * (sum(edges) + split.kept[-1]) + self._compute_head(choice, layers, rows)
+        return max(largest, (head, 0), key=sum)
 
     def _compute_step_bytes(self, choice: PlanChoice, split: SplitProfile) -> dict[str, int]:
         sizes, d, rows = self.get_sizes(choice), choice.data, self._count_rows(choice)
@@ -568,11 +580,11 @@ class CostModel:
         gathered = max(weights) + (sizes.divisible_resident if choice.zero == 3 else 0)
         if not _is_offloaded(choice):
             gathered += self._cached_copies(choice.stage, *self._get_split_key(choice))
-        # At the end of a pass, gradients use the memory of activations.
+        # At the end of a step, gradients use the memory of activations and of gathered weights.
         sums = max(weights) + sizes.resident
         return {
             "gathered": gathered,
-            "gradients": max(sums, _PIPELINE_GRADIENTS * sums - activations),
+            "gradients": max(sums, _PIPELINE_GRADIENTS * sums - activations - gathered),
             "activations": inside + (inputs + _ARRIVING_BUFFERS) * edge,
         }
 
@@ -703,7 +715,7 @@ class CostModel:
         own = sizes.divisible_resident if choice.zero else 0
         gathered += count_ring_bytes(own, d)
         scattered += count_ring_bytes(own, d)
-        scattered += _ALL_REDUCE_HALVES * count_ring_bytes(sizes.resident - own, d)
+        scattered += _ALL_REDUCE_HALVES * count_ring_bytes(sizes.resident - own, d) + sizes.shared
         neighbors = self._count_sends(choice) * edge
         return {"neighbours": neighbors, "weights": gathered, "gradients": scattered}
 

@@ -61,8 +61,6 @@ class WeightProfile:
       bytes: Its size.
       slots: Bytes of the optimizer's slots of the same shape.
       dims: Names of each axis that rules may refer to; None if the axes have no names.
-      is_grouped: Whether the optimizer can update it as a part of an array, as a resident weight of a
-        pipeline.
     """
 
     name: str
@@ -70,7 +68,6 @@ class WeightProfile:
     bytes: int
     slots: int
     dims: tuple[tuple[str, ...], ...] | None
-    is_grouped: bool = True
 
     def find_named_axis(self, names: Sequence[str]) -> int | None:
         """Return the axis that rules for some names split, or None.
@@ -328,7 +325,6 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
             _count_bytes(v),
             s,
             names.get(id(v)),
-            program.get_update_group(v) is not None,
         )
         for v, s in zip(variables, slots, strict=True)
     )

@@ -22,7 +22,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.program import CompressionState, RegionResult, UpdateGroup
-from meshflow.distribute.parallel.stage_buffers import StageBuffer
+from meshflow.distribute.parallel.stage_buffers import StageBuffer, get_storage
 from meshflow.distribute.replicas.shares import BatchShares, current_shares, rematerialization_scope
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
@@ -176,6 +176,7 @@ class ModelProgram:
 
     def get_update_group(self, variable: Variable) -> UpdateGroup | None:
         """Return a key of the weights that the optimizer updates together; see `LossProgram`."""
+        # TensorFlow 1's optimizers have no groups.
         find_group = getattr(self.model.optimizer, "get_update_group", lambda _: None)
         return find_group(variable)
 
@@ -257,7 +258,8 @@ def compute_loss_and_gradients(
 
 def _place_slots(optimizer: Any, program: ModelProgram, result: RegionResult) -> None:
     """Move the slots of resident weights to the devices of their stages."""
-    buffers = [v for v in result.variables or () if isinstance(v, StageBuffer)]
+    storages = {id(v): v for v in map(get_storage, result.variables or ())}
+    buffers = [v for v in storages.values() if isinstance(v, StageBuffer)]
     if not buffers:
         return
     pairs = zip(result.gradients, result.variables or (), strict=True)
