@@ -16,7 +16,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Config, PyTree
+from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.keras import settings
 from meshflow.keras.engine.saving import hdf5
 from meshflow.keras.layers.recurrent_cells import make_zero_states
@@ -287,6 +287,52 @@ def _generate_zero_filled_state_for_cell(cell: Any, inputs: Tensor | None, batch
 
 
 # ---- HDF5 -----------------------------------------------------------------------------------
+
+
+# Names of the parts of a `.keras` file.
+_CONFIG_FILENAME, _METADATA_FILENAME = "config.json", "metadata.json"
+_VARS_FNAME, _ASSETS_DIRNAME = "model.weights", "assets"
+
+
+def save_weights_only(model: Model, filepath: StrPath, **_: object) -> None:
+    """Save the weights of a model to a file `*.weights.h5`."""
+    if not os.fspath(filepath).endswith(".weights.h5"):
+        raise ValueError(
+            f"Invalid `filepath` argument: expected a `.weights.h5` extension. Received: filepath={filepath}"
+        )
+    model.save_weights(filepath)
+
+
+def load_weights_only(model: Model, filepath: StrPath, skip_mismatch: bool = False, **_: object) -> None:  # fmt: skip
+    """Load the weights of a model from a file of weights or of a model."""
+    model.load_weights(filepath, skip_mismatch=skip_mismatch)
+
+
+# ---- clones ---------------------------------------------------------------------------------
+
+
+def share_weights(layer: Layer) -> Layer:
+    """Return a layer unchanged, so that a clone of a model has the same layer."""
+    return layer
+
+
+def _clone_functional_model(model: object, input_tensors: PyTree = None, layer_fn: Callable[[Layer], Layer] | None = None) -> Model:  # fmt: skip
+    """Clone a Functional model."""
+    return _clone_graph(tf.keras.models.Functional, model, input_tensors, layer_fn)
+
+
+def _clone_sequential_model(model: object, input_tensors: PyTree = None, layer_fn: Callable[[Layer], Layer] | None = None) -> Model:  # fmt: skip
+    """Clone a Sequential model."""
+    return _clone_graph(tf.keras.Sequential, model, input_tensors, layer_fn)
+
+
+def _clone_graph(cls: type, model: object, input_tensors: PyTree, layer_fn: Callable[[Layer], Layer] | None) -> Model:  # fmt: skip
+    if not isinstance(model, cls):
+        raise ValueError(
+            f"Expected `model` argument to be a `{cls.__name__}` instance. Received: model={model}"
+        )
+    clone: Model = tf.keras.models.clone_model(model, input_tensors, layer_fn)
+    return clone
 
 
 def load_weights_from_hdf5_group(

@@ -99,12 +99,18 @@ class ShimModule(ModuleType):
         if name not in _OWN_ATTRIBUTES and not isinstance(value, ShimModule):
             owner = self._find_owner(name)
             if owner is not None:
+                originals = self.__dict__.setdefault("_originals", {})
+                originals.setdefault(name, getattr(owner, name))
                 setattr(owner, name, value)
 
     def __delattr__(self, name: str) -> None:
+        # `mock.patch` deletes its value if the name was not loaded before it.
         owner = self._find_owner(name)
         self.__dict__.pop(name, None)
-        if owner is not None:
+        originals = self.__dict__.get("_originals", {})
+        if owner is not None and name in originals:
+            setattr(owner, name, originals.pop(name))
+        elif owner is not None:
             delattr(owner, name)
 
     def __dir__(self) -> list[str]:

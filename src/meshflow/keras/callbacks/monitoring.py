@@ -136,11 +136,16 @@ class EarlyStopping(MonitorCallback):
         if self.wait >= self.patience and epoch > 0:
             self.stopped_epoch = epoch
             self.model.stop_training = True
+            self._restore_weights()
 
     def on_train_end(self, logs: Logs = None) -> None:
-        """Print the epoch in which training stopped, and restore the best weights."""
-        if self.stopped_epoch > 0 and self.verbose:
+        """Print the epoch in which training stopped; otherwise, restore the best weights."""
+        if self.stopped_epoch == 0:
+            self._restore_weights()
+        elif self.verbose:
             print(f"Epoch {self.stopped_epoch + 1}: early stopping")
+
+    def _restore_weights(self) -> None:
         if self.restore_best_weights and self.best_weights is not None:
             if self.verbose:
                 print(
