@@ -47,7 +47,10 @@ def normalize_tuple(
     value: int | Iterable[int], n: int, name: str, allow_zero: bool = False
 ) -> tuple[int, ...]:
     """Return a tuple of `n` integers from an integer or a sequence."""
-    sizes = (value,) * n if isinstance(value, int) else tuple(int(v) for v in value)
+    try:
+        sizes = (value,) * n if isinstance(value, int) else tuple(int(v) for v in value)
+    except (TypeError, ValueError):
+        sizes = ()
     if len(sizes) != n or any(v < 0 or (v == 0 and not allow_zero) for v in sizes):
         required = "non-negative" if allow_zero else "positive"
         raise ValueError(f"{name} must be {n} {required} integers, got {value!r}.")
@@ -70,6 +73,7 @@ def conv_output_length(input_length: int | None, filter_size: int, padding: str,
     """Return the output size of a convolution along one axis."""
     if input_length is None:
         return None
+    assert padding in {"same", "valid", "full", "causal"}
     extent = (filter_size - 1) * dilation + 1
     length = input_length - extent + 1 if padding == "valid" else input_length
     if padding == "full":
@@ -96,6 +100,7 @@ def conv_input_length(output_length: int | None, filter_size: int, padding: str,
     """Return the input size of a convolution along one axis."""
     if output_length is None:
         return None
+    assert padding in {"same", "valid", "full"}
     pad = {"same": filter_size // 2, "valid": 0, "full": filter_size - 1}[padding]
     return (output_length - 1) * stride - 2 * pad + filter_size
 
@@ -347,6 +352,13 @@ def load_weights_from_hdf5_group_by_name(
 ) -> None:
     """Read the weights of the layers of a model, or of a list of layers, by their names."""
     hdf5.read_model(_as_model(model), f, by_name=True, skip_mismatch=skip_mismatch)
+
+
+def preprocess_weights_for_loading(layer: Layer, weights: list[np.ndarray], original_keras_version: str | None = None, original_backend: str | None = None) -> list[np.ndarray]:  # fmt: skip
+    """Return the weights of a file of Keras 2 unchanged."""
+    if original_keras_version == "1":
+        raise ValueError("Weights of Keras 1 cannot be converted. Load and save them with Keras 2.")
+    return list(weights)
 
 
 def save_weights_to_hdf5_group(

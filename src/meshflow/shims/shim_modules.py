@@ -123,7 +123,15 @@ class ShimModule(ModuleType):
         if self._is_public:
             (namespace,) = _load_namespaces(self._namespaces)
             try:
-                return getattr(namespace, name)
+                value = getattr(namespace, name)
+                if (
+                    isinstance(value, ModuleType)
+                    and not _is_public_module(namespace, name, value)
+                    and _is_known_module(f"{self.__name__}.{name}")
+                ):
+                    # Meshflow's own module has the name of one of an earlier version of Keras.
+                    return importlib.import_module(f"{self.__name__}.{name}")
+                return value
             except AttributeError as error:
                 if name == "__version__" and self.__name__ != _TENSORFLOW:
                     return sys.modules[_TENSORFLOW].__version__

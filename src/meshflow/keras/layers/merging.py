@@ -75,7 +75,16 @@ class Merge(Layer):
 
     def compute_mask(self, inputs: _Inputs, mask: _Masks = None) -> Tensor | None:
         """Compute the logical AND of the masks."""
-        if mask is None or all(m is None for m in mask):
+        if mask is None:
+            return None
+        for name, value in (("mask", mask), ("inputs", inputs)):
+            if not isinstance(value, (list, tuple)):
+                raise ValueError(f"{self.name}: `{name}` should be a list. Received: {value}")
+        if len(inputs) != len(mask):
+            raise ValueError(
+                f"{self.name}: The lists `inputs` and `mask` should have the same length, got {len(inputs)} and {len(mask)}."
+            )
+        if all(m is None for m in mask):
             return None
         masks = [math.cast(m, "bool") for m in mask if m is not None]
         return functools.reduce(math.logical_and, masks)
