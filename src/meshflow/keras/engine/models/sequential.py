@@ -206,13 +206,15 @@ class Sequential(GraphMembers):
         self.built = True
 
     def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
-        if self.built:
-            return
-        # A method of a subclass may call the layers otherwise, or not at all.
-        has_shape = type(self).call is Sequential.call and isinstance(
-            getattr(inputs, "shape", None), TensorShape
-        )
-        if self._input is None and has_shape and not is_extension(inputs):
+        # The method of a subclass may call the layers on other tensors, or not at all.
+        if not self.built and type(self).call is Sequential.call:
+            self._connect_to(inputs)
+        self.built = True
+
+    def _connect_to(self, inputs: PyTree) -> None:
+        """Call the layers on a symbolic input like the first inputs, unless there is one."""
+        has_shape = isinstance(getattr(inputs, "shape", None), TensorShape)
+        if self._input is None and self._stack and has_shape and not is_extension(inputs):
             shape = inputs.shape.as_list()
             # Batch sizes vary in training; an eager call keeps its batch size, as in TensorFlow.
             batch_shape = shape if executing_eagerly() else [None, *shape[1:]]
@@ -221,7 +223,6 @@ class Sequential(GraphMembers):
             name = f"{first.name}_input"
             self._connect(batch_shape, inputs.dtype, name, isinstance(inputs, SparseTensor))
             self._discard_inferred_losses()
-        self.built = True
 
     def _discard_inferred_losses(self) -> None:
         """Remove the placeholders of losses, which the call that follows computes."""
@@ -282,6 +283,8 @@ class Sequential(GraphMembers):
             inputs = inputs.get(self._input._keras_history.layer.name, inputs)
         if mask is not None:
             inputs._keras_mask = mask
+        if type(self).call is not Sequential.call:
+            self._connect_to(inputs)
         graph = self._get_graph()
         if graph is not None and (graph.precomputed is not None or graph.attached):
             return graph.run(inputs)
