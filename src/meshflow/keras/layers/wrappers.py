@@ -151,7 +151,7 @@ class TimeDistributed(Wrapper):
             build_sublayer(self.layer, step, named=hasattr(self.layer, "layers"))
 
 
-def _merge_steps(value: Any) -> Any:
+def _merge_steps(value: TensorLike) -> Tensor:
     """Merge the axes of batch and time."""
     return array.reshape(value, array.concat([[-1], array.shape(value)[2:]], 0))
 

@@ -286,9 +286,9 @@ class TFOptimizer(Module):
     def __init__(self, optimizer: Optimizer, iterations: Variable | None = None) -> None:
         super().__init__()
         self.optimizer = optimizer
-        self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
-        if iterations is not None:
-            self.iterations = iterations
+        if iterations is None:
+            iterations = tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
+        self.iterations = iterations
 
     def minimize(
         self,

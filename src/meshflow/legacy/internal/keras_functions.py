@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.engine.models.model import Model
@@ -258,11 +258,11 @@ def _reset_layers(model: Model) -> Model:
     return model
 
 
-def _list_layers(value: Any) -> list[Layer]:
+def _list_layers(value: PyTree) -> list[Layer]:
     return [part for part in tf.nest.flatten(value) if isinstance(part, Layer)]
 
 
-def _renew_layer(value: Any) -> Any:
+def _renew_layer(value: PyTree) -> PyTree:
     return type(value).from_config(value.get_config()) if isinstance(value, Layer) else value
 
 

@@ -96,7 +96,7 @@ class Functional(GraphMembers):
         name = name or settings.make_unique_name("model")
         super().__init__(inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
         shapes = [t.shape for t in nest.flatten(inputs) if isinstance(t, KerasTensor)]
-        sizes = {s[0] for s in shapes if s.rank} - {None}
+        sizes = {size for s in shapes if s.rank and isinstance(size := s[0], int)}
         if len(sizes) > 1:
             _log.warning(
                 f"Found incompatible static batch sizes among the inputs. Batch sizes: {sorted(sizes)}"

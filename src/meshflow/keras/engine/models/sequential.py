@@ -405,10 +405,10 @@ def _wrap_module(module: Module) -> Layer:
     function = module if callable(module) else getattr(module, "call", None)
     if function is None:
         raise ValueError(f"__call__ is not defined on object {module}")
-    layer: Any = registry.LAYERS.table["Lambda"](function)
+    layer = cast(Layer, registry.LAYERS.table["Lambda"](function))
     # The layer tracks the variables of its attributes.
     layer.module = module
-    return cast(Layer, layer)
+    return layer
 
 
 def _call_with_one_output(layer: Layer, inputs: Any) -> Any:

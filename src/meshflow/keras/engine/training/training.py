@@ -316,7 +316,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
             shuffle=False,
         )
 
-    def _warn_about_unweighted_metrics(self, x: Any, sample_weight: PyTree) -> None:
+    def _warn_about_unweighted_metrics(self, x: PyTree, sample_weight: PyTree) -> None:
         """Warn if sample weights are passed, but `weighted_metrics` are not decided."""
         spec = x.element_spec if isinstance(x, DatasetNode) else None
         is_weighted = sample_weight is not None or (isinstance(spec, tuple) and len(spec) == 3)
