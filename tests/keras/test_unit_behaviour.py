@@ -125,6 +125,10 @@ ERRORS = {
         *(ValueError, "rng_type"),
         lambda: keras.__internal__.layers.BaseRandomLayer(rng_type="x"),
     ),
+    "unknown argument of InputLayer": (
+        *(ValueError, "Unrecognized keyword arguments"),
+        lambda: layers.InputLayer((3,), shapes=(3,)),
+    ),
     "parts of initializers": (
         *(ValueError, "initializer doesn't support partition-related arguments"),
         lambda: initializers.Identity()((4, 2), partition_shape=(2, 2), partition_offset=(0, 0)),
