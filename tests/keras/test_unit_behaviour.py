@@ -125,6 +125,10 @@ ERRORS = {
         *(ValueError, "rng_type"),
         lambda: keras.__internal__.layers.BaseRandomLayer(rng_type="x"),
     ),
+    "options of native files": (
+        *(ValueError, "does not support the `options` argument"),
+        lambda: callbacks.ModelCheckpoint("a.keras", options=tf.saved_model.SaveOptions()),
+    ),
     "unknown argument of InputLayer": (
         *(ValueError, "Unrecognized keyword arguments"),
         lambda: layers.InputLayer((3,), shapes=(3,)),
@@ -354,6 +358,7 @@ def test_metrics_that_were_created_first_are_listed_first():
         (False, "received a value for `sample_weight`", lambda: evaluate_with_weights([])),
         (True, r"incompatible static batch sizes .* \[2, 3\]", lambda: join_batches(2, 3)),
         (False, "incompatible static batch sizes", lambda: join_batches(2, 2)),
+        (True, "`epsilon` argument is dep", lambda: callbacks.ReduceLROnPlateau(epsilon=1e-9)),
     ],
 )
 def test_warnings(is_expected, message, act, caplog):
@@ -473,6 +478,55 @@ def test_best_weights_are_restored_when_training_is_stopped():
         stop.model.set_weights(epoch)
         stop.on_epoch_end(epoch, {"val_loss": loss})
     assert stop.model.get_weights() == 1
+
+
+def test_checkpoints_by_pattern(tmp_path):
+    path = str(tmp_path / "a.{epoch:02d}-{loss:.2f}.h5")
+    model = compile_model()
+    model.fit(X, Y, epochs=2, verbose=0, callbacks=[save := callbacks.ModelCheckpoint(path)])
+    latest = save._get_most_recently_modified_file_matching_pattern(path)
+    assert latest.rpartition("/a.")[2].startswith("02-")
+    kernel = model.get_weights()[0]
+    model.fit(X, Y, verbose=0)
+    restart = callbacks.ModelCheckpoint(path, load_weights_on_restart=True)
+    restart.set_model(model)
+    restart.on_train_begin()
+    np.testing.assert_array_equal(model.get_weights()[0], kernel)
+    (tmp_path / "b.h5").mkdir()
+    with pytest.raises(OSError, match="Please specify a non-directory filepath"):
+        model.fit(X, Y, verbose=0, callbacks=[callbacks.ModelCheckpoint(tmp_path / "b.h5")])
+
+
+def test_checkpoints_of_several_steps_per_execution(tmp_path):
+    model = compile_model(steps_per_execution=4)
+    path = tmp_path / "c_{epoch}_{batch}"
+    save = callbacks.ModelCheckpoint(path, save_weights_only=True, save_freq=4)
+    model.fit(X, Y, batch_size=2, epochs=2, verbose=0, callbacks=[save])
+    assert sorted(p.stem for p in tmp_path.glob("*.index")) == ["c_1_4", "c_2_4"]
+
+
+def test_logs_are_shared_by_callbacks():
+    class Change(callbacks.Callback):
+        def __init__(self, name, supports_tensors):
+            super().__init__()
+            self.name, self._supports_tf_logs = name, supports_tensors
+
+        def on_train_batch_end(self, batch, logs=None):
+            logs[self.name] = 1
+            names.append(list(logs))
+
+    names = []
+    events = callbacks.CallbackList([Change("a", False), Change("b", True), Change("c", False)])
+    events.on_train_batch_end(0, logs={"loss": tf.constant(0.0)})
+    assert names == [["loss", "a"], ["loss", "a", "b"], ["loss", "a", "b", "c"]]
+
+
+def test_progress_bars_find_the_number_of_steps():
+    bar = callbacks.ProgbarLogger("steps")
+    assert bar.target is None
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2).filter(lambda x, y: True)
+    compile_model().fit(data, verbose=0, callbacks=[bar])
+    assert bar.target == 4
 
 
 def test_dataset_rows_of_ragged_tensors():

@@ -253,8 +253,8 @@ def _reset_layers(model: Model) -> Model:
     _original_attributes.setdefault(model, attributes)
     for name, value in attributes.items():
         setattr(model, name, tf.nest.map_structure(_renew_layer, value))
-    model.optimizer, model.built = None, False
-    model._is_compiled = False
+    model.optimizer = None  # type: ignore[assignment]
+    model.built = model._is_compiled = False
     return model
 
 
