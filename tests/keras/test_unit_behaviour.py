@@ -456,11 +456,21 @@ def test_cloning_helpers():
     assert model.parts[0] is layer
 
 
-def test_shapes_of_models_that_train():
-    model = OwnLayers(layers.Dense(2))
+def test_shapes_of_models_that_train(tmp_path):
+    class Doubled(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, inputs):
+            return self.dense(2 * inputs)
+
+    model = Doubled()
     model.compile("sgd", "mse")
     model.fit(X, Y, verbose=0)
-    assert model._build_input_shape == [None, 3]
+    model.save(tmp_path / "model.keras")
+    loaded = models.load_model(tmp_path / "model.keras", custom_objects={"Doubled": Doubled})
+    assert model._build_input_shape == loaded._build_input_shape == [None, 3]
 
 
 def test_best_weights_are_restored_when_training_is_stopped():
