@@ -66,7 +66,9 @@ def test_files_and_streams(capfd):
         pass
     with capfd.disabled(), case.captureWritesToStream(sys.__stderr__) as written:
         print("caught", file=sys.__stderr__)
-    assert written.contents() == "caught\n"
+        assert written.contents() == "caught\n"
+        print("more", file=sys.__stderr__)
+    assert written.contents() == "caught\nmore\n"
     case.doCleanups()
 
 

@@ -1,6 +1,7 @@
 """Behaviour of layers, models and callbacks that TensorFlow's own tests check; expected values are those of TensorFlow 2.15."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -34,6 +35,32 @@ class OwnModel(keras.Model):
 
     def double(self, inputs):
         return 2 * self(inputs)
+
+
+class OwnLayers(keras.Model):
+    """Model without a configuration."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.parts = [layer]
+
+    def call(self, inputs):
+        return self.parts[0](inputs)
+
+    def get_config(self):
+        raise NotImplementedError
+
+
+class AmbiguousMetrics(layers.Layer):
+    """Layer with two metrics of one name."""
+
+    def __init__(self):
+        super().__init__()
+        self.means = [keras.metrics.Mean(name="m"), keras.metrics.Mean(name="m")]
+
+    def call(self, inputs):
+        self.add_metric(tf.reduce_sum(inputs), name="m")
+        return inputs
 
 
 def make_schedule_optimizer():
@@ -97,6 +124,48 @@ ERRORS = {
     "random generator": (
         *(ValueError, "rng_type"),
         lambda: keras.__internal__.layers.BaseRandomLayer(rng_type="x"),
+    ),
+    "options of native files": (
+        *(ValueError, "does not support the `options` argument"),
+        lambda: callbacks.ModelCheckpoint("a.keras", options=tf.saved_model.SaveOptions()),
+    ),
+    "unknown argument of InputLayer": (
+        *(ValueError, "Unrecognized keyword arguments"),
+        lambda: layers.InputLayer((3,), shapes=(3,)),
+    ),
+    "parts of initializers": (
+        *(ValueError, "initializer doesn't support partition-related arguments"),
+        lambda: initializers.Identity()((4, 2), partition_shape=(2, 2), partition_offset=(0, 0)),
+    ),
+    "module without a call": (
+        *(ValueError, "is not defined"),
+        lambda: keras.Sequential([tf.Module()]),
+    ),
+    "mask that is no list": (
+        *(ValueError, "should be a list"),
+        lambda: layers.Add().compute_mask([X, X], X),
+    ),
+    "masks of other inputs": (
+        *(ValueError, "should have the same length"),
+        lambda: layers.Add().compute_mask([X, X], [None]),
+    ),
+    "metrics of one name": (
+        *(ValueError, "Please provide different names"),
+        lambda: AmbiguousMetrics()(X),
+    ),
+    "unregistered class": (
+        *(ValueError, "is a custom class, please register it"),
+        lambda: layers.deserialize({"class_name": "Unregistered", "config": {}}),
+    ),
+    "uncompiled model": (
+        *(ValueError, "has not been compiled"),
+        lambda: keras.__internal__.models.clone_and_build_model(OwnLayers(layers.Dense(2))),
+    ),
+    "clone in place": (
+        *(ValueError, "reset in-place"),
+        lambda: keras.__internal__.models.clone_and_build_model(
+            OwnLayers(layers.Dense(2)), compile_clone=False
+        ),
     ),
     "arrays of symbolic tensors": (
         *(NotImplementedError, "Cannot convert a symbolic"),
@@ -224,6 +293,250 @@ def test_callback_lists(tmp_path, capsys):
         rows = list(csv.reader(file))
     assert (rows[0], rows[1][-1]) == (["epoch", "loss", "val_loss"], "NA")
     assert capsys.readouterr().out.splitlines()[-1].endswith("/step")
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_optimizers_of_version_1_train_models(eagerly, tmp_path):
+    model = keras.Sequential([layers.Dense(1, kernel_initializer="ones")])
+    optimizer = tf.compat.v1.train.AdamOptimizer(0.1)
+    model.compile(optimizer, "mse", run_eagerly=eagerly)
+    history = model.fit(np.ones((4, 2)), np.zeros((4, 1)), batch_size=2, epochs=3, verbose=0)
+    np.testing.assert_allclose(history.history["loss"], [3.445, 1.597993, 0.488542], rtol=1e-5)
+    assert int(model.optimizer.iterations) == 6
+    power, _ = optimizer._get_beta_accumulators()
+    power.assign(12.0)
+    model.save_weights(tmp_path / "weights")
+    power.assign(13.0)
+    model.load_weights(tmp_path / "weights")
+    assert float(power) == 12
+
+
+def test_metrics_of_several_outputs():
+    inputs = keras.Input((3,))
+    model = keras.Model(
+        inputs, [layers.Dense(2, name="a")(inputs), layers.Dense(2, name="b")(inputs)]
+    )
+    model.compile("sgd", "mse", metrics=["mae", keras.metrics.CategoricalAccuracy()])
+    assert len(model.evaluate(X, [Y, Y], verbose=0)) == 7
+    assert model.metrics_names[3:5] == ["a_mae", "a_categorical_accuracy"]
+
+
+def test_targets_have_the_dtype_of_predictions():
+    dtypes = []
+
+    def loss(targets, predictions):
+        dtypes.append((targets.dtype, predictions.dtype))
+        return targets - predictions
+
+    model = keras.Sequential([layers.Dense(2, dtype="float64")])
+    model.compile("sgd", loss)
+    model.train_on_batch(X, np.ones((8, 1)))
+    assert set(dtypes) == {(tf.float64, tf.float64)}
+
+
+def test_metrics_that_were_created_first_are_listed_first():
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense, self.mean = layers.Dense(2), keras.metrics.Mean(name="first")
+
+        def call(self, inputs):
+            self.add_metric(tf.reduce_sum(inputs), name="second")
+            self.add_metric(self.mean(inputs), name="first")
+            return self.dense(inputs)
+
+    model = Model()
+    model.compile("sgd", "mse")
+    assert model.evaluate(X, Y, verbose=0)[1:] == [1, 24]
+    assert model.metrics_names == ["loss", "first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("is_expected", "message", "act"),
+    [
+        (True, "received a value for `sample_weight`", lambda: evaluate_with_weights(None)),
+        (False, "received a value for `sample_weight`", lambda: evaluate_with_weights([])),
+        (True, r"incompatible static batch sizes .* \[2, 3\]", lambda: join_batches(2, 3)),
+        (False, "incompatible static batch sizes", lambda: join_batches(2, 2)),
+        (True, "`epsilon` argument is dep", lambda: callbacks.ReduceLROnPlateau(epsilon=1e-9)),
+    ],
+)
+def test_warnings(is_expected, message, act, caplog):
+    act()
+    assert bool(re.search(message, caplog.text)) == is_expected
+
+
+def evaluate_with_weights(weighted_metrics):
+    compile_model(metrics=["mae"], weighted_metrics=weighted_metrics).evaluate(
+        X, Y, sample_weight=np.ones(8), verbose=0
+    )
+
+
+def join_batches(*sizes):
+    inputs = [keras.Input((3,), batch_size=size) for size in sizes]
+    keras.Model(inputs, layers.Lambda(lambda parts: tf.concat(parts, 0))(inputs))
+
+
+def test_masks_of_time_steps():
+    model = keras.Sequential(
+        [
+            layers.TimeDistributed(
+                layers.Embedding(5, 2, "ones", mask_zero=True), input_shape=(None, None)
+            ),
+            layers.TimeDistributed(
+                layers.SimpleRNN(2, kernel_initializer="ones", recurrent_initializer="zeros")
+            ),
+            layers.SimpleRNN(1, kernel_initializer="ones"),
+        ]
+    )
+    # All steps of the first sequence are masked.
+    x = np.array([[[0, 0], [0, 0]], [[1, 2], [0, 0]]])
+    np.testing.assert_allclose(model(x), [[0], [np.tanh(2 * np.tanh(2))]], rtol=1e-5)
+    mask = model.layers[0].compute_mask(model.input)
+    assert keras.backend.function([model.input], [mask])([x])[0].tolist() == [
+        [[False, False], [False, False]],
+        [[True, True], [False, False]],
+    ]
+    assert model.layers[1].compute_mask(x, x > 0).numpy().tolist() == [
+        [False, False],
+        [True, False],
+    ]
+
+
+def test_lists_of_inputs_that_change_after_the_call():
+    tensors = [keras.Input((None,))]
+    for _ in range(3):
+        tensors.append(layers.concatenate(tensors, axis=1))
+    assert keras.Model(tensors[0], tensors[-1])(X[:, :1]).shape == (8, 4)
+
+
+def test_sequential_models_of_modules_and_own_calls():
+    class Scaled(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = tf.Variable(2.0)
+
+        def call(self, inputs, training=None):
+            assert training is not None
+            return self.factor * inputs
+
+    model = keras.Sequential([Scaled()])
+    model.compile("sgd", "mse")
+    model.fit(X, X, verbose=0)
+    assert len(model.trainable_variables) == 1
+
+    class Sums(keras.Sequential):
+        def call(self, inputs):
+            self.add_loss(tf.reduce_sum(inputs))
+            return inputs
+
+    model = Sums([layers.Dense(1)])
+    model.compile("sgd")
+    assert model.fit(X, verbose=0).history == {"loss": [24]}
+
+
+def test_outputs_that_vary():
+    model = keras.Sequential([layers.Layer()])
+    model.compile(loss="mse")
+    for x in ({"a": X, "b": Y}, {"a": X}, X):
+        assert model.evaluate(x, x, verbose=0) in (0, [0, 0, 0])
+
+
+def test_cloning_helpers():
+    build = keras.__internal__.models.clone_and_build_model
+    model = OwnLayers(layers.Dense(2))
+    model.compile("rmsprop", "mse", metrics=["acc"])
+    steps, layer = tf.Variable(123, dtype=tf.int64), model.parts[0]
+    clone = build(model, in_place_reset=True, optimizer_iterations=steps)
+    assert clone is model
+    assert clone.parts[0] is not layer
+    clone.train_on_batch(X, Y)
+    assert int(steps) == 124
+    keras.__internal__.models.in_place_subclassed_model_state_restoration(model)
+    assert model.parts[0] is layer
+
+
+def test_shapes_of_models_that_train(tmp_path):
+    class Doubled(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, inputs):
+            return self.dense(2 * inputs)
+
+    model = Doubled()
+    model.compile("sgd", "mse")
+    model.fit(X, Y, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = models.load_model(tmp_path / "model.keras", custom_objects={"Doubled": Doubled})
+    assert model._build_input_shape == loaded._build_input_shape == [None, 3]
+
+
+def test_best_weights_are_restored_when_training_is_stopped():
+    class Model:
+        def get_weights(self):
+            return self.weights
+
+        def set_weights(self, weights):
+            self.weights = weights
+
+    stop = callbacks.EarlyStopping(patience=2, restore_best_weights=True)
+    stop.model = Model()
+    stop.on_train_begin()
+    for epoch, loss in enumerate([0.2, 0.1, 0.11, 0.12]):
+        stop.model.set_weights(epoch)
+        stop.on_epoch_end(epoch, {"val_loss": loss})
+    assert stop.model.get_weights() == 1
+
+
+def test_checkpoints_by_pattern(tmp_path):
+    path = str(tmp_path / "a.{epoch:02d}-{loss:.2f}.h5")
+    model = compile_model()
+    model.fit(X, Y, epochs=2, verbose=0, callbacks=[save := callbacks.ModelCheckpoint(path)])
+    latest = save._get_most_recently_modified_file_matching_pattern(path)
+    assert latest.rpartition("/a.")[2].startswith("02-")
+    kernel = model.get_weights()[0]
+    model.fit(X, Y, verbose=0)
+    restart = callbacks.ModelCheckpoint(path, load_weights_on_restart=True)
+    restart.set_model(model)
+    restart.on_train_begin()
+    np.testing.assert_array_equal(model.get_weights()[0], kernel)
+    (tmp_path / "b.h5").mkdir()
+    with pytest.raises(OSError, match="Please specify a non-directory filepath"):
+        model.fit(X, Y, verbose=0, callbacks=[callbacks.ModelCheckpoint(tmp_path / "b.h5")])
+
+
+def test_checkpoints_of_several_steps_per_execution(tmp_path):
+    model = compile_model(steps_per_execution=4)
+    path = tmp_path / "c_{epoch}_{batch}"
+    save = callbacks.ModelCheckpoint(path, save_weights_only=True, save_freq=4)
+    model.fit(X, Y, batch_size=2, epochs=2, verbose=0, callbacks=[save])
+    assert sorted(p.stem for p in tmp_path.glob("*.index")) == ["c_1_4", "c_2_4"]
+
+
+def test_logs_are_shared_by_callbacks():
+    class Change(callbacks.Callback):
+        def __init__(self, name, supports_tensors):
+            super().__init__()
+            self.name, self._supports_tf_logs = name, supports_tensors
+
+        def on_train_batch_end(self, batch, logs=None):
+            logs[self.name] = 1
+            names.append(list(logs))
+
+    names = []
+    events = callbacks.CallbackList([Change("a", False), Change("b", True), Change("c", False)])
+    events.on_train_batch_end(0, logs={"loss": tf.constant(0.0)})
+    assert names == [["loss", "a"], ["loss", "a", "b"], ["loss", "a", "b", "c"]]
+
+
+def test_progress_bars_find_the_number_of_steps():
+    bar = callbacks.ProgbarLogger("steps")
+    assert bar.target is None
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2).filter(lambda x, y: True)
+    compile_model().fit(data, verbose=0, callbacks=[bar])
+    assert bar.target == 4
 
 
 def test_dataset_rows_of_ragged_tensors():

@@ -25,6 +25,14 @@ from meshflow.shims import test_combinations as combinations
 keras, v1 = tf.keras, tf.compat.v1
 
 PRIVATE_NAMES = [
+    "import functools; from tensorflow.python.util import tf_inspect, tf_decorator\ndef f(a, b): pass\ng = functools.wraps(f)(lambda *c: 0)\nassert tf_inspect.getfullargspec(g)[:2] == ([], 'c') and tf_inspect.getfullargspec(tf_decorator.make_decorator(f, lambda *c: 0)).args == ['a', 'b']",
+    "from unittest import mock; from tensorflow.python.platform import tf_logging; import logging; log = logging.getLogger(tf.get_logger().name)\nwith mock.patch.object(tf_logging, 'warning') as m: log.warning('a')\nassert m.call_args[0] == ('a',) and tf.compat.v1.test.mock is mock; tf_logging.warning('b')",
+    "from keras.src.saving import saving_lib as l; m = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))]); p = f'{tf.compat.v1.test.get_temp_dir()}/a.weights.h5'; l.save_weights_only(m, p); w = m.get_weights()[0]; m.layers[0].kernel.assign([[3], [3]]); l.load_weights_only(m, p); np.testing.assert_array_equal(m.get_weights()[0], w); assert (l._CONFIG_FILENAME, l._METADATA_FILENAME) == ('config.json', 'metadata.json')",
+    "from keras.src.saving import object_registration as o; from keras.src.saving.legacy.saved_model import json_utils; from keras.src import callbacks; o._GLOBAL_CUSTOM_OBJECTS['a'] = 1; assert tf.keras.utils.get_custom_objects().pop('a') == 1 and json_utils.decode('[1]') == [1]; assert callbacks.BackupAndRestoreExperimental is tf.keras.callbacks.experimental.BackupAndRestore",
+    "from keras.src import models as m; s = m.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))]); c = m._clone_sequential_model(s, layer_fn=m.share_weights); assert c.layers[0] is s.layers[0]\ntry: m._clone_functional_model(s); assert False\nexcept ValueError: pass",
+    "from keras.layers import wrappers; assert wrappers.Bidirectional is tf.keras.layers.Bidirectional",
+    "from tensorflow.python.keras.utils import conv_utils as c\nfor v in (None, [1, 2, 3], ['a', 'b']):\n    try: c.normalize_tuple(v, 2, 'x'); assert False\n    except ValueError: pass",
+    "assert tf.function(abs)._python_function is abs; from tensorflow.python.keras.saving.hdf5_format import preprocess_weights_for_loading as p; assert p(None, [1]) == [1]",
     "from tensorflow.compat.v1.python.framework import ops; assert ops.Tensor is tf.Tensor",
     "from tensorflow.python.util.all_util import remove_undocumented; remove_undocumented(__name__)",
     "from tensorflow.python.trackable.base import no_automatic_dependency_tracking_scope as scope\nwith scope(tf.Module()): pass",

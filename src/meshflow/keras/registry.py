@@ -301,8 +301,8 @@ class ObjectRegistry:
         )
         return UnknownNameError(
             f"Unknown {self.item_name}: {name!r}. Please ensure you are using a `keras.utils.custom_object_scope` and that "
-            f"this object is included in the scope.{hint} Could not locate class {name!r}. Make sure custom classes are "
-            "decorated with `@keras.utils.register_keras_serializable()`."
+            f"this object is included in the scope.{hint} Could not locate class {name!r}. If {name!r} is a custom class, "
+            "please register it. Make sure custom classes are decorated with `@keras.utils.register_keras_serializable()`."
         )
 
 

@@ -16,7 +16,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Config, PyTree
+from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.keras import settings
 from meshflow.keras.engine.saving import hdf5
 from meshflow.keras.layers.recurrent_cells import make_zero_states
@@ -47,7 +47,10 @@ def normalize_tuple(
     value: int | Iterable[int], n: int, name: str, allow_zero: bool = False
 ) -> tuple[int, ...]:
     """Return a tuple of `n` integers from an integer or a sequence."""
-    sizes = (value,) * n if isinstance(value, int) else tuple(int(v) for v in value)
+    try:
+        sizes = (value,) * n if isinstance(value, int) else tuple(int(v) for v in value)
+    except (TypeError, ValueError):
+        sizes = ()
     if len(sizes) != n or any(v < 0 or (v == 0 and not allow_zero) for v in sizes):
         required = "non-negative" if allow_zero else "positive"
         raise ValueError(f"{name} must be {n} {required} integers, got {value!r}.")
@@ -70,6 +73,7 @@ def conv_output_length(input_length: int | None, filter_size: int, padding: str,
     """Return the output size of a convolution along one axis."""
     if input_length is None:
         return None
+    assert padding in {"same", "valid", "full", "causal"}
     extent = (filter_size - 1) * dilation + 1
     length = input_length - extent + 1 if padding == "valid" else input_length
     if padding == "full":
@@ -96,6 +100,7 @@ def conv_input_length(output_length: int | None, filter_size: int, padding: str,
     """Return the input size of a convolution along one axis."""
     if output_length is None:
         return None
+    assert padding in {"same", "valid", "full"}
     pad = {"same": filter_size // 2, "valid": 0, "full": filter_size - 1}[padding]
     return (output_length - 1) * stride - 2 * pad + filter_size
 
@@ -289,6 +294,52 @@ def _generate_zero_filled_state_for_cell(cell: Any, inputs: Tensor | None, batch
 # ---- HDF5 -----------------------------------------------------------------------------------
 
 
+# Names of the parts of a `.keras` file.
+_CONFIG_FILENAME, _METADATA_FILENAME = "config.json", "metadata.json"
+_VARS_FNAME, _ASSETS_DIRNAME = "model.weights", "assets"
+
+
+def save_weights_only(model: Model, filepath: StrPath, **_: object) -> None:
+    """Save the weights of a model to a file `*.weights.h5`."""
+    if not os.fspath(filepath).endswith(".weights.h5"):
+        raise ValueError(
+            f"Invalid `filepath` argument: expected a `.weights.h5` extension. Received: filepath={filepath}"
+        )
+    model.save_weights(filepath)
+
+
+def load_weights_only(model: Model, filepath: StrPath, skip_mismatch: bool = False, **_: object) -> None:  # fmt: skip
+    """Load the weights of a model from a file of weights or of a model."""
+    model.load_weights(filepath, skip_mismatch=skip_mismatch)
+
+
+# ---- clones ---------------------------------------------------------------------------------
+
+
+def share_weights(layer: Layer) -> Layer:
+    """Return a layer unchanged, so that a clone of a model has the same layer."""
+    return layer
+
+
+def _clone_functional_model(model: object, input_tensors: PyTree = None, layer_fn: Callable[[Layer], Layer] | None = None) -> Model:  # fmt: skip
+    """Clone a Functional model."""
+    return _clone_graph(tf.keras.models.Functional, model, input_tensors, layer_fn)
+
+
+def _clone_sequential_model(model: object, input_tensors: PyTree = None, layer_fn: Callable[[Layer], Layer] | None = None) -> Model:  # fmt: skip
+    """Clone a Sequential model."""
+    return _clone_graph(tf.keras.Sequential, model, input_tensors, layer_fn)
+
+
+def _clone_graph(cls: type, model: object, input_tensors: PyTree, layer_fn: Callable[[Layer], Layer] | None) -> Model:  # fmt: skip
+    if not isinstance(model, cls):
+        raise ValueError(
+            f"Expected `model` argument to be a `{cls.__name__}` instance. Received: model={model}"
+        )
+    clone: Model = tf.keras.models.clone_model(model, input_tensors, layer_fn)
+    return clone
+
+
 def load_weights_from_hdf5_group(
     f: HDF5Group, model: Model | list[Layer] | tuple[Layer, ...]
 ) -> None:
@@ -301,6 +352,13 @@ def load_weights_from_hdf5_group_by_name(
 ) -> None:
     """Read the weights of the layers of a model, or of a list of layers, by their names."""
     hdf5.read_model(_as_model(model), f, by_name=True, skip_mismatch=skip_mismatch)
+
+
+def preprocess_weights_for_loading(layer: Layer, weights: list[np.ndarray], original_keras_version: str | None = None, original_backend: str | None = None) -> list[np.ndarray]:  # fmt: skip
+    """Return the weights of a file of Keras 2 unchanged."""
+    if original_keras_version == "1":
+        raise ValueError("Weights of Keras 1 cannot be converted. Load and save them with Keras 2.")
+    return list(weights)
 
 
 def save_weights_to_hdf5_group(

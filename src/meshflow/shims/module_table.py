@@ -92,7 +92,7 @@ _KERAS_MODULES = """
     engine.functional engine.input_layer engine.input_spec engine.node engine.sequential engine.topology
     engine.training engine.training_utils engine.training_v1 engine.base_layer_v1 layers.advanced_activations
     layers.convolutional layers.core layers.embeddings layers.local layers.merge layers.noise
-    layers.normalization layers.pooling layers.recurrent layers.rnn layers.wrappers metrics.metrics
+    layers.normalization layers.pooling layers.recurrent layers.rnn layers.wrappers metrics.base_metric metrics.metrics
     mixed_precision.loss_scale_optimizer mixed_precision.policy optimizers.optimizer
     optimizers.schedules.learning_rate_schedule saving.hdf5_format saving.model_config
     saving.object_registration saving.save saving.saving_utils saving.legacy.hdf5_format saving.legacy.save
@@ -313,6 +313,13 @@ MODULES = {
     "keras.src.saving.saved_model.load_context": f"{_HELPERS}",
     "keras.src.saving.legacy.saved_model.load_context": f"{_HELPERS}",
     "keras.src.saving.hdf5_format": f"{_KERAS_HELPERS}",
+    "keras.src.saving.saving_lib": f"{_KERAS_HELPERS}",
+    "keras.src.saving.object_registration": "_GLOBAL_CUSTOM_OBJECTS=meshflow.keras.registry:_custom "
+    "_GLOBAL_CUSTOM_NAMES=meshflow.keras.registry:_names",
+    "keras.src.saving.legacy.saved_model.json_utils": f"decode=json:loads {_KERAS_HELPERS}",
+    "keras.src.callbacks": "tf.keras.callbacks BackupAndRestoreExperimental=tf.keras.callbacks.experimental.BackupAndRestore",
+    "keras.src.models": f"tf.keras.models tf.keras.__internal__.models {_KERAS_HELPERS}",
+    "keras.src.models.cloning": f"{_KERAS_HELPERS}",
     "keras.src.saving.legacy.hdf5_format": f"{_KERAS_HELPERS}",
     "keras.src.saving.legacy.serialization": "tf.keras.utils.legacy",
     "keras.src.testing_infra": f"tf.test {_HELPERS}",
@@ -320,5 +327,7 @@ MODULES = {
     "keras.src.testing_infra.test_utils": f"{_KERAS_TESTS} {_HELPERS}",
     "keras.src.testing_utils": f"{_KERAS_TESTS} {_HELPERS}",
     "keras.src.utils": f"tf.keras.utils {_KERAS_HELPERS} {_HELPERS}",
+    "keras.src.utils.tf_contextlib": "contextlib",
+    "keras.src.utils.tf_inspect": f"{_HELPERS} inspect _inspect=inspect",
     "keras.src.utils.losses_utils": "tf.keras.losses ReductionV2=tf.keras.losses.Reduction",
 }

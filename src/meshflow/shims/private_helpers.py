@@ -62,6 +62,7 @@ disable_xla = disable_all_xla = enable_control_flow_v2 = also_run_as_tf_function
 run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_graph = (
     ignore_decorator
 )
+disable_cudnn_autotune = ignore_decorator
 
 
 def remove_undocumented(module_name: str, *args: object, **kwargs: object) -> None:
@@ -83,11 +84,18 @@ _ArgSpec = namedtuple("_ArgSpec", "args varargs keywords defaults")
 
 
 def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
-    """Return the parameters of a function without its decorators; those of TensorFlow have no annotations."""
-    function = inspect.unwrap(func)
+    """Return the parameters of a function without TensorFlow's decorators; those of TensorFlow have no annotations."""
+    function = inspect.unwrap(
+        func, stop=lambda f: not (_is_public(f) or hasattr(f, "_tf_decorator"))
+    )
     spec = inspect.getfullargspec(function)
-    is_public = getattr(function, "__module__", "").startswith(f"{tf.__name__}.")
-    return spec._replace(annotations={}) if is_public else spec
+    return spec._replace(annotations={}) if _is_public(function) else spec
+
+
+def _is_public(function: object) -> bool:
+    """Check whether a function, or the class of a callable, is a part of TensorFlow."""
+    owners = (function, type(function))
+    return any(str(getattr(o, "__module__", "")).startswith(f"{tf.__name__}.") for o in owners)
 
 
 def getcallargs(func: Callable[..., Any], *args: object, **kwargs: object) -> dict[str, object]:

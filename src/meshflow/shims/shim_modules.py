@@ -100,12 +100,18 @@ class ShimModule(ModuleType):
         if name not in _OWN_ATTRIBUTES and not isinstance(value, ShimModule):
             owner = self._find_owner(name)
             if owner is not None:
+                originals = self.__dict__.setdefault("_originals", {})
+                originals.setdefault(name, getattr(owner, name))
                 setattr(owner, name, value)
 
     def __delattr__(self, name: str) -> None:
+        # `mock.patch` deletes its value if the name was not loaded before it.
         owner = self._find_owner(name)
         self.__dict__.pop(name, None)
-        if owner is not None:
+        originals = self.__dict__.get("_originals", {})
+        if owner is not None and name in originals:
+            setattr(owner, name, originals.pop(name))
+        elif owner is not None:
             delattr(owner, name)
 
     def __dir__(self) -> list[str]:
@@ -131,7 +137,15 @@ class ShimModule(ModuleType):
         if self._is_public:
             (namespace,) = _load_namespaces(self._namespaces)
             try:
-                return getattr(namespace, name)
+                value = getattr(namespace, name)
+                if (
+                    isinstance(value, ModuleType)
+                    and not _is_public_module(namespace, name, value)
+                    and _is_known_module(f"{self.__name__}.{name}")
+                ):
+                    # Meshflow's own module has the name of one of an earlier version of Keras.
+                    return importlib.import_module(f"{self.__name__}.{name}")
+                return value
             except AttributeError as error:
                 if name == "__version__" and self.__name__ != _TENSORFLOW:
                     return sys.modules[_TENSORFLOW].__version__

@@ -49,11 +49,16 @@ class _TemporaryFile:
 class _CapturedStream:
     """Text that was written to a stream while `captureWritesToStream` was active."""
 
-    def __init__(self) -> None:
-        self.text = ""
+    def __init__(self, stream: IO[Any], file: IO[bytes]) -> None:
+        self._stream, self._file, self._text = stream, file, ""
 
     def contents(self) -> str:
-        return self.text
+        """Return the text so far; after the block, all of it."""
+        if not self._file.closed:
+            self._stream.flush()
+            self._file.seek(0)
+            self._text = self._file.read().decode(errors="replace")
+        return self._text
 
 
 class AbslAssertions(unittest.TestCase):
@@ -312,15 +317,15 @@ class AbslAssertions(unittest.TestCase):
     def captureWritesToStream(self, stream: IO[Any]) -> Iterator[_CapturedStream]:
         """Capture writes to a stream with a file descriptor, such as `sys.stderr`."""
         stream.flush()
-        captured, descriptor = _CapturedStream(), stream.fileno()
+        descriptor = stream.fileno()
         saved_descriptor = os.dup(descriptor)
-        with tempfile.TemporaryFile() as file:
-            os.dup2(file.fileno(), descriptor)
+        # A second position: the stream appends to the file while its text is read.
+        with tempfile.NamedTemporaryFile() as file, open(file.name, "ab") as target:
+            captured = _CapturedStream(stream, file)
+            os.dup2(target.fileno(), descriptor)
             try:
                 yield captured
             finally:
-                stream.flush()
+                captured.contents()
                 os.dup2(saved_descriptor, descriptor)
                 os.close(saved_descriptor)
-                file.seek(0)
-                captured.text = file.read().decode(errors="replace")

@@ -88,7 +88,7 @@ class Function:
         instance: Callable[[], Any] | None = None,
         jit_compile: bool = False,
     ) -> None:
-        self._python = python_function
+        self._python_function = python_function
         self._instance = instance
         self.input_signature = None if input_signature is None else tuple(input_signature)
         self._autograph = autograph
@@ -142,7 +142,7 @@ class Function:
     def bind_to(self, owner: Callable[[], Any]) -> Function:
         """Create a method with the same function, bound to the object that `owner` returns."""
         bound = Function(
-            self._python,
+            self._python_function,
             self.input_signature,
             self._autograph,
             self._reduce_retracing,
@@ -161,9 +161,9 @@ class Function:
     def python_function(self) -> Callable[..., Any]:
         """Return the original function; for a method, bound to its object."""
         if self._instance is None:
-            return self._python
+            return self._python_function
 
-        return MethodType(self._python, self._get_owner())
+        return MethodType(self._python_function, self._get_owner())
 
     def _run_python(self, args: Args, kwargs: Kwargs) -> PyTree:
         """Run the function as plain Python if it cannot be compiled."""
@@ -172,7 +172,7 @@ class Function:
             if call not in self.python_calls:
                 self.python_calls.append(call)
         with emulate_graph():
-            return self._call_python(self._python, args, kwargs)
+            return self._call_python(self._python_function, args, kwargs)
 
     def _get_owner(self) -> Any:
         instance = self._instance() if self._instance is not None else None
@@ -192,7 +192,7 @@ class Function:
         if FunctionSettings.run_eagerly or (
             self._runs_as_python_on_host and context.computes_on_host
         ):
-            return self._call_python(self._python, args, kwargs)
+            return self._call_python(self._python_function, args, kwargs)
         if (context.host_recorder is not None and context.host_recorder.inlines) or (
             context.size_probe is not None and context.size_probe.size
         ):
@@ -240,7 +240,7 @@ class Function:
                         raise
                     # This part of a pipeline's function runs as Python: its sizes depend on values.
                     self._runs_as_python_on_host = True
-                    return self._call_python(self._python, args, kwargs)
+                    return self._call_python(self._python_function, args, kwargs)
         concrete.last_use = self._history.calls
         if FunctionSettings.called is not None:
             FunctionSettings.called.setdefault(self._name, concrete)
@@ -372,7 +372,7 @@ class Function:
         if runs and self.input_signature is None and not self._reduce_retracing:
             owner = None if self._instance is None else self._instance()
             self._history.add_trace(
-                retracing.describe_function(self._python, owner),
+                retracing.describe_function(self._python_function, owner),
                 lambda: self._explain_trace(concrete, args, kwargs),
             )
         return concrete
@@ -465,7 +465,7 @@ class Function:
             self._created_variables = True
         traced.record_iterator_positions(nest.flatten((args, kwargs)))
         concrete = ConcreteFunction(traced, signature, self._arguments.list_parameter_names())
-        concrete.is_stored = getattr(self._python, "is_stored_program", False)
+        concrete.is_stored = getattr(self._python_function, "is_stored_program", False)
         if traced.has_unknown_sizes and context.trace is None:
             concrete.check_unknown_sizes()
             # Without the arrays of the arguments, which the variants must not keep.
@@ -534,9 +534,9 @@ class Function:
 
     def _get_converted(self) -> Callable[..., Any]:
         if self._converted_function is None:
-            self._converted_function = self._python
+            self._converted_function = self._python_function
             if self._autograph:
-                self._converted_function = convert(self._python)
+                self._converted_function = convert(self._python_function)
         return self._converted_function
 
     def _run_first_call(self, args: Args, kwargs: Kwargs) -> PyTree:
@@ -645,7 +645,7 @@ class Function:
         if self._instance is not None:
             return _get_bound_method, (self._get_owner(), self._name)
         settings = (self._autograph, self._reduce_retracing, self._name, None, self._jit_compile)
-        return Function, (self._python, self.input_signature, *settings)
+        return Function, (self._python_function, self.input_signature, *settings)
 
     def __repr__(self) -> str:
         return f"<meshflow.function {self._name}>"

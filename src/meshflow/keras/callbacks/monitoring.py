@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import re
 import warnings
 from collections.abc import Callable, MutableMapping
 from functools import partial
@@ -12,6 +15,7 @@ import numpy as np
 
 from meshflow.checkpoint.formats import is_checkpoint
 from meshflow.checkpoint.options import CheckpointOptions
+from meshflow.checkpoint.state_file import latest_checkpoint
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
@@ -19,6 +23,8 @@ from meshflow.files.paths import to_path_string
 from meshflow.keras.engine.training.callbacks import Callback, convert_logs
 from meshflow.keras.literals import MonitorMode
 from meshflow.saved_model.options import SaveOptions
+
+_log = logging.getLogger("meshflow")
 
 
 class MonitorCallback(Callback):
@@ -136,11 +142,16 @@ class EarlyStopping(MonitorCallback):
         if self.wait >= self.patience and epoch > 0:
             self.stopped_epoch = epoch
             self.model.stop_training = True
+            self._restore_weights()
 
     def on_train_end(self, logs: Logs = None) -> None:
-        """Print the epoch in which training stopped, and restore the best weights."""
-        if self.stopped_epoch > 0 and self.verbose:
+        """Print the epoch in which training stopped; otherwise, restore the best weights."""
+        if self.stopped_epoch == 0:
+            self._restore_weights()
+        elif self.verbose:
             print(f"Epoch {self.stopped_epoch + 1}: early stopping")
+
+    def _restore_weights(self) -> None:
         if self.restore_best_weights and self.best_weights is not None:
             if self.verbose:
                 print(
@@ -204,6 +215,10 @@ class ReduceLROnPlateau(MonitorCallback):
             raise ValueError(f"ReduceLROnPlateau does not support a factor >= 1.0. Got {factor}")
         self.factor, self.patience, self.verbose = factor, patience, verbose
         self.cooldown, self.min_lr = cooldown, min_lr
+        if "epsilon" in kwargs:
+            _log.warning(
+                "`epsilon` argument is deprecated and will be removed, use `min_delta` instead."
+            )
         self._set_monitor(monitor, mode, kwargs.pop("epsilon", min_delta))
         self.monitor_op = partial(_compare_with_margin, self.monitor_op, self.min_delta)
         self.min_delta = abs(self.min_delta)
@@ -325,28 +340,53 @@ class ModelCheckpoint(MonitorCallback):
                 f"ModelCheckpoint with save_weights_only={save_weights_only}: expected `options` of type {kind.__name__}, "
                 f"got {options!r}."
             )
+        if options is not None and self.filepath.endswith(".keras") and not save_weights_only:
+            raise ValueError(
+                "The native Keras format does not support the `options` argument. Please remove it, or use the SavedModel "
+                "format by removing the `.keras` extension from the model filepath."
+            )
         self._set_monitor(monitor, mode)
         self.best: float = (
             self._worst if initial_value_threshold is None else initial_value_threshold
         )
         self._batches_since_save = self._epoch = self._epochs_since_save = 0
+        self._last_batch = -1
         if save_freq != "epoch":
             # The batch hook only exists when needed, because training runs ahead without it.
             self.on_train_batch_end = self._end_batch  # type: ignore[method-assign]
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Load the weights of an earlier run, if `load_weights_on_restart` is set."""
-        if self.load_weights_on_restart and (
-            gfile.exists(self.filepath) or is_checkpoint(self.filepath)
-        ):
-            self.model.load_weights(self.filepath)
+        if not self.load_weights_on_restart:
+            return
+        path: str | None = self.filepath
+        if not is_checkpoint(self.filepath):
+            path = self._get_most_recently_modified_file_matching_pattern(self.filepath)
+        if path is not None:
+            self.model.load_weights(path)
+
+    def _get_most_recently_modified_file_matching_pattern(self, pattern: str) -> str | None:
+        """Return the latest file of a pattern such as `weights.{epoch}.h5`, or None."""
+        folder, name = os.path.split(pattern)
+        expression = re.compile(re.sub(r"\\{.*\\}", ".*", re.escape(name)))
+        checkpoint = latest_checkpoint(folder)
+        if checkpoint is not None and expression.fullmatch(os.path.basename(checkpoint)):
+            return checkpoint
+        if not gfile.exists(folder or "."):
+            return None
+        names = [n for n in gfile.listdir(folder or ".") if expression.fullmatch(n)]
+        paths = [os.path.join(folder, n) for n in names]
+        return max(paths, key=lambda path: (gfile.stat(path).mtime_nsec, path), default=None)
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Record the epoch."""
         self._epoch = epoch
 
     def _end_batch(self, batch: int, logs: Logs = None) -> None:
-        self._batches_since_save += 1
+        # With several steps per execution, the hook is called after the last of them.
+        is_new_epoch = batch <= self._last_batch
+        self._batches_since_save += batch + 1 if is_new_epoch else batch - self._last_batch
+        self._last_batch = batch
         if self._batches_since_save >= int(self.save_freq):
             self._batches_since_save = 0
             self._save_model(self._epoch, batch, logs)
@@ -388,6 +428,10 @@ class ModelCheckpoint(MonitorCallback):
             self.best = current
         elif self.verbose:
             print(f"\nEpoch {epoch + 1}: saving model to {path}")
+        if path.endswith((".h5", ".hdf5", ".keras")) and gfile.isdir(path):
+            raise OSError(
+                f"Please specify a non-directory filepath for ModelCheckpoint. Filepath used is an existing directory: {path}"
+            )
         if jax.process_index() != 0:
             return  # All workers have the same weights; the chief writes them.
         if self.save_weights_only:

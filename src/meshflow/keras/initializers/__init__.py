@@ -95,9 +95,9 @@ class Initializer:
             `partition_shape` and `partition_offset`, for a part of the values.
 
         Raises:
-          NotImplementedError: If parts of the values are not defined.
           TypeError: If there is another argument.
-          ValueError: If the dtype is an integer and the values are fractions, or a string.
+          ValueError: If the dtype is an integer and the values are fractions, or a string, or if parts of the
+            values are not defined.
         """
         unknown = [name for name in kwargs if name not in _KEYWORDS]
         if unknown:
@@ -106,8 +106,8 @@ class Initializer:
             )
         size, offset = kwargs.get("partition_shape"), kwargs.get("partition_offset")
         if size is not None and not self._has_partitions:
-            raise NotImplementedError(
-                f"{type(self).__name__} initializer does not support partition-related arguments."
+            raise ValueError(
+                f"{type(self).__name__} initializer doesn't support partition-related arguments."
             )
         dtype = as_dtype(dtype or settings.floatx())
         if dtype is string:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer, build_sublayer
@@ -162,7 +162,7 @@ class Bidirectional(Wrapper):
             inputs, states = inputs[0], list(inputs[1:])
             initial_state = states or initial_state
         if initial_state is not None:
-            initial_state = list(initial_state)
+            initial_state = [initial_state] if is_tensor(initial_state) else list(initial_state)
             if len(initial_state) % 2:
                 raise ValueError(
                     "When passing `initial_state` to a Bidirectional RNN, the state should be a list containing "

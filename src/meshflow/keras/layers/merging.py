@@ -75,10 +75,23 @@ class Merge(Layer):
 
     def compute_mask(self, inputs: _Inputs, mask: _Masks = None) -> Tensor | None:
         """Compute the logical AND of the masks."""
-        if mask is None or all(m is None for m in mask):
+        if not self._check_masks(inputs, mask):
             return None
-        masks = [math.cast(m, "bool") for m in mask if m is not None]
+        masks = [math.cast(m, "bool") for m in mask or () if m is not None]
         return functools.reduce(math.logical_and, masks)
+
+    def _check_masks(self, inputs: _Inputs, mask: _Masks) -> bool:
+        """Check that masks fit the inputs, and whether there are any."""
+        if mask is None:
+            return False
+        for name, value in (("mask", mask), ("inputs", inputs)):
+            if not isinstance(value, (list, tuple)):
+                raise ValueError(f"{self.name}: `{name}` should be a list. Received: {value}")
+        if len(inputs) != len(mask):
+            raise ValueError(
+                f"{self.name}: The lists `inputs` and `mask` should have the same length, got {len(inputs)} and {len(mask)}."
+            )
+        return any(m is not None for m in mask)
 
 
 class Add(Merge):
@@ -119,16 +132,12 @@ class Subtract(Merge):
       [4.0, -2.0]
     """
 
-    def build(self, input_shape: Sequence[ShapeLike]) -> None:
-        """Check that there are two inputs."""
-        super().build(input_shape)
-        if len(input_shape) != 2:
-            raise ValueError(
-                f"A `Subtract` layer should be called on exactly 2 inputs. Received: input_shape={input_shape}"
-            )
-
     def _merge_function(self, inputs: list[Tensor]) -> Tensor:
         """Compute the difference."""
+        if len(inputs) != 2:
+            raise ValueError(
+                f"A `Subtract` layer should be called on exactly 2 inputs. Received: inputs={inputs}"
+            )
         return inputs[0] - inputs[1]
 
 
@@ -269,7 +278,7 @@ class Concatenate(Merge):
 
     def compute_mask(self, inputs: _Inputs, mask: _Masks = None) -> Tensor | None:
         """Concatenate the masks, or compute their logical AND if `axis` is an axis of features."""
-        if mask is None or all(m is None for m in mask):
+        if mask is None or not self._check_masks(inputs, mask):
             return None
         like = next(m for m in mask if m is not None)
         rank = len(inputs[0].shape)

@@ -10,7 +10,9 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer, build_sublayer
+from meshflow.keras.engine.layer.helpers import has_override
 from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
+from meshflow.keras.engine.symbolic.call_signature import get_call_signature
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.ops import array, math
 from meshflow.ops.ragged import RaggedTensor
@@ -100,7 +102,8 @@ class TimeDistributed(Wrapper):
             return inputs.with_flat_values(self.layer(inputs.flat_values))
         shape = self._get_sizes(inputs)
         flat = array.reshape(inputs, [shape[0] * shape[1], *shape[2:]])
-        outputs = self.layer(flat)
+        takes_mask = mask is not None and get_call_signature(type(self.layer)).expects_mask_arg
+        outputs = self.layer(flat, **({"mask": _merge_steps(mask)} if takes_mask else {}))
         return array.reshape(outputs, [shape[0], shape[1], *outputs.shape.as_list()[1:]])
 
     def build(self, input_shape: PyTree = None) -> None:
@@ -115,6 +118,19 @@ class TimeDistributed(Wrapper):
                 f"TimeDistributed({self.layer.name}) needs inputs [batch, time, ...], got shape {tuple(shape)}."
             )
         return shape
+
+    def compute_mask(self, inputs: PyTree, mask: Tensor | None = None) -> Tensor | None:
+        """Compute the mask of the layer for all steps; without one, mask the steps that are masked entirely."""
+        if isinstance(inputs, RaggedTensor):
+            return None
+        if mask is None and not has_override(self.layer, "compute_mask", Layer):
+            return None
+        step_mask = None if mask is None else _merge_steps(mask)
+        output_mask = self.layer.compute_mask(_merge_steps(inputs), step_mask)
+        if output_mask is None:
+            return None if mask is None else math.reduce_any(mask, list(range(2, mask.ndim)))
+        sizes = array.concat([[-1], array.shape(inputs)[1:2], array.shape(output_mask)[1:]], 0)
+        return array.reshape(output_mask, sizes)
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the output."""
@@ -133,6 +149,11 @@ class TimeDistributed(Wrapper):
             # those of models.
             step = KerasTensor(TensorSpec([shape[0], *shape[2:]], dtype))
             build_sublayer(self.layer, step, named=hasattr(self.layer, "layers"))
+
+
+def _merge_steps(value: TensorLike) -> Tensor:
+    """Merge the axes of batch and time."""
+    return array.reshape(value, array.concat([[-1], array.shape(value)[2:]], 0))
 
 
 class Rescaling(Layer):

@@ -61,7 +61,8 @@ def get(identifier: Any, **kwargs: Any) -> Optimizer:
 
     Args:
       identifier: A name such as "adam", an `Optimizer` or subclass, a configuration, or an optax
-        `GradientTransformation`, which is wrapped in an `OptaxOptimizer`.
+        `GradientTransformation`, which is wrapped in an `OptaxOptimizer`. Optimizers of TensorFlow 1 are
+        wrapped, too.
       **kwargs: `use_legacy_optimizer`, accepted and ignored.
 
     Raises:
@@ -76,6 +77,8 @@ def get(identifier: Any, **kwargs: Any) -> Optimizer:
     if kwargs:
         raise TypeError(f"Invalid keyword arguments: {sorted(kwargs)}.")
     if not isinstance(identifier, type):
+        if hasattr(identifier, "as_keras_optimizer"):
+            return identifier.as_keras_optimizer()
         if hasattr(identifier, "apply_gradients"):
             return identifier
         if hasattr(identifier, "init") and hasattr(identifier, "update"):

@@ -127,7 +127,7 @@ def _create_model(config: Config, build_config: Config, custom_objects: CustomOb
         model, build_config.get("input_specs"), build_config.get("built_shape")
     )
     shape = build_config.get("built_shape")
-    if model._build_input_shape is None and shape and not isinstance(shape[0], (list, dict)):
+    if shape and not isinstance(shape[0], (list, dict)):
         model._build_input_shape = TensorShape(shape)
     return model
 

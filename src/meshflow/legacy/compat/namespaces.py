@@ -54,6 +54,7 @@ _OTHER_MODULES = {
     "random.get_seed": "meshflow.legacy.compat.op_aliases",
     "random.set_random_seed": "meshflow.legacy.compat.v1",
     "test.get_temp_dir": "meshflow.test.build_info",
+    "test.mock": "unittest",
     **{
         f"errors.{n}": "meshflow.core.runtime.error_codes"
         for n in ("error_code_from_exception_type", "exception_type_from_error_code")

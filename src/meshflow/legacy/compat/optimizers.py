@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf
@@ -66,6 +68,10 @@ class Optimizer:
         self._slots: dict[Any, dict[str, Variable]] = {}
         self._owners: dict[Any, Variable] = {}
         self._non_slot_dict: dict[str, Variable] = {}
+
+    def as_keras_optimizer(self) -> TFOptimizer:
+        """Return an optimizer for Keras models, which updates variables by this one."""
+        return TFOptimizer(self)
 
     def get_name(self) -> str:
         """Return the name of the optimizer."""
@@ -267,6 +273,59 @@ class Optimizer:
     def _checkpoint_children(self) -> dict[str, Any]:
         """Return the objects that a checkpoint saves, except slots."""
         return dict(self._non_slot_dict)
+
+
+class TFOptimizer(Module):
+    """Keras optimizer that updates variables by an optimizer of TensorFlow 1.
+
+    Args:
+      optimizer: The optimizer.
+      iterations: Variable that counts the steps.
+    """
+
+    def __init__(self, optimizer: Optimizer, iterations: Variable | None = None) -> None:
+        super().__init__()
+        self.optimizer = optimizer
+        if iterations is None:
+            iterations = tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
+        self.iterations = iterations
+
+    def minimize(
+        self,
+        loss: PyTree,
+        var_list: Sequence[Variable],
+        grad_loss: TensorLike | None = None,
+        tape: GradientTape | None = None,
+    ) -> None:
+        """Compute gradients and apply them.
+
+        Args:
+          loss: The loss that the tape recorded; without a tape, a function that returns it.
+          var_list: Variables.
+          grad_loss: Factor of the gradients, of the shape of the loss.
+          tape: The tape.
+        """
+        if tape is None:
+            self.apply_gradients(
+                self.optimizer.compute_gradients(loss, var_list, grad_loss=grad_loss)
+            )
+        else:
+            gradients = tape.gradient(loss, list(var_list), grad_loss)
+            self.apply_gradients(zip(gradients, var_list, strict=True))
+
+    def apply_gradients(self, grads_and_vars: _Gradients) -> None:
+        """Update variables, and count the step.
+
+        Args:
+          grads_and_vars: Pairs of gradients and variables; a gradient may be None.
+        """
+        self.optimizer.apply_gradients(grads_and_vars, global_step=self.iterations)
+
+    def get_config(self) -> NoReturn:
+        """Raise `NotImplementedError`: optimizers of TensorFlow 1 have no configuration."""
+        raise NotImplementedError(
+            f"{type(self.optimizer).__name__} has no configuration. Use an optimizer of tf.keras.optimizers."
+        )
 
 
 class _FormulaOptimizer(Optimizer):

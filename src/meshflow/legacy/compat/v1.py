@@ -197,6 +197,17 @@ class logging:
         return _log.getEffectiveLevel()
 
 
+def _call_logging(name: str) -> Callable[..., None]:
+    """Return a method of the logger that calls the public function, which tests replace."""
+    return lambda *args, **kwargs: getattr(logging, name)(
+        *args, **kwargs | {"stacklevel": kwargs.get("stacklevel", 1) + 1}
+    )
+
+
+for _method in ("debug", "info", "warning", "error"):
+    setattr(_log, _method, _call_logging(_method))
+
+
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
     - {"annotations", "Any", "TYPE_CHECKING", "Callable", "Tensor", "TensorLike"}

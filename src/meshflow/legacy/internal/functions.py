@@ -160,6 +160,7 @@ def make_decorator(
 ) -> Callable[..., Any]:
     """Give a decorator the name and signature of the function that it wraps."""
     functools.update_wrapper(decorator_func, target)
+    decorator_func._tf_decorator = True  # type: ignore[attr-defined]
     return decorator_func
 
 

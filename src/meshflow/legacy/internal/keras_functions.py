@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.keras.engine.training.data_adapter import DataHandler
 from meshflow.keras.losses.base import reduce_weighted
 from meshflow.legacy.compat.public_package import tf
@@ -199,23 +202,71 @@ def clone_and_build_model(
     """Return a copy of a model with new weights, compiled like it.
 
     Args:
-      model: Functional or Sequential model.
-      input_tensors: Inputs of the copy.
+      model: The model.
+      input_tensors: Inputs of the copy, unless the model is of a custom class.
       target_tensors: Ignored.
       custom_objects: Classes by name.
       compile_clone: Whether to compile the copy.
-      in_place_reset: Ignored.
-      optimizer_iterations: Ignored.
+      in_place_reset: Whether to replace the layers of a subclassed model without a configuration by
+        new ones, instead of copying the model.
+      optimizer_iterations: Variable that counts the steps of the copy's optimizer.
       optimizer_config: Configuration of the optimizer, instead of that of the model.
+
+    Raises:
+      ValueError: If the model is to be compiled but is not compiled, or if a subclassed model has no
+        configuration and `in_place_reset` is False.
     """
+    if compile_clone and not model.optimizer:
+        raise ValueError(
+            f"Error when cloning model: `compile_clone` was set to True, but the original model has not been compiled. Received: model={model}"
+        )
     with tf.keras.utils.custom_object_scope(dict(custom_objects or {})):
-        clone = tf.keras.models.clone_model(model, input_tensors)
-        if compile_clone and model.optimizer is not None:
-            clone.compile_from_config(model.get_compile_config())
+        compile_config = model.get_compile_config() if compile_clone else {}
+        is_graph = isinstance(model, (Functional, Sequential))
+        try:
+            clone = tf.keras.models.clone_model(model, input_tensors if is_graph else None)
+        except NotImplementedError:
+            if not in_place_reset:
+                raise ValueError(
+                    f"This model ({model}) is a subclassed model. Such a model cannot be cloned, but there is a workaround where the "
+                    "model is reset in-place. To use this, please set the argument `in_place_reset` to `True`."
+                ) from None
+            clone = _reset_layers(model)
+        if isinstance(model, Sequential) and model.built and not clone.built:
+            clone.build(model._build_input_shape)
+        if compile_clone:
+            clone.compile_from_config(compile_config)
             if optimizer_config is not None:
                 clone.optimizer = tf.keras.optimizers.deserialize(dict(optimizer_config))
+            if optimizer_iterations is not None:
+                clone.optimizer.iterations = optimizer_iterations
     return clone
 
 
+# Attributes of models before `clone_and_build_model` replaced their layers.
+_original_attributes: WeakKeyDictionary[Model, dict[str, Any]] = WeakKeyDictionary()
+
+
+def _reset_layers(model: Model) -> Model:
+    """Replace the layers in the attributes of a model by new ones; the model is not compiled."""
+    attributes = {n: v for n, v in vars(model).items() if _list_layers(v)}
+    _original_attributes.setdefault(model, attributes)
+    for name, value in attributes.items():
+        setattr(model, name, tf.nest.map_structure(_renew_layer, value))
+    model.optimizer = None  # type: ignore[assignment]
+    model.built = model._is_compiled = False
+    return model
+
+
+def _list_layers(value: PyTree) -> list[Layer]:
+    return [part for part in tf.nest.flatten(value) if isinstance(part, Layer)]
+
+
+def _renew_layer(value: PyTree) -> PyTree:
+    return type(value).from_config(value.get_config()) if isinstance(value, Layer) else value
+
+
 def in_place_subclassed_model_state_restoration(model: Model) -> None:
-    """Do nothing: `clone_and_build_model` never changes the original model."""
+    """Restore the layers that `clone_and_build_model` replaced."""
+    for name, value in _original_attributes.pop(model, {}).items():
+        setattr(model, name, value)

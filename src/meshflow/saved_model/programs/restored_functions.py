@@ -398,7 +398,7 @@ class RestoredFunction(Function):
     @property
     def concrete_functions(self) -> list[Any]:
         """Return a concrete function for each signature for which the function was saved."""
-        choice: AlternativeDispatcher = self._python  # type: ignore[assignment]
+        choice: AlternativeDispatcher = self._python_function  # type: ignore[assignment]
         arguments = [a.arguments for a in choice.alternatives]
         return [self.get_concrete_function(*args, **kwargs) for args, kwargs in arguments]
 
@@ -409,7 +409,7 @@ class RestoredFunction(Function):
           ValueError: If no signature fits the arguments, or if there are no arguments but several
             signatures.
         """
-        choice: AlternativeDispatcher = self._python  # type: ignore[assignment]
+        choice: AlternativeDispatcher = self._python_function  # type: ignore[assignment]
         if not args and not kwargs:
             args, kwargs = choice.get_common_arguments() or (args, kwargs)
         choice.select(args, kwargs)

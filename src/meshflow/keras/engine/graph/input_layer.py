@@ -53,7 +53,7 @@ class InputLayer(Layer):
       (batch, *input_shape).
 
     Raises:
-      ValueError: If no shape is given.
+      ValueError: If no shape is given, or an argument is unknown.
       NotImplementedError: For `input_tensor`.
 
     Example:
@@ -87,6 +87,9 @@ class InputLayer(Layer):
         self.sparse = sparse or isinstance(type_spec, SparseTensorSpec)
         if self.ragged and self.sparse:
             raise ValueError("Cannot set both sparse and ragged to True in a Keras input.")
+        unknown = sorted(set(kwargs) - {"batch_input_shape"})
+        if unknown:
+            raise ValueError(f"Unrecognized keyword arguments: {unknown}")
         batch_input_shape = kwargs.get("batch_input_shape")
         given = (input_shape, batch_size, batch_input_shape, dtype)
         if type_spec is not None and any(value is not None for value in given):
@@ -148,7 +151,8 @@ class InputLayer(Layer):
         """Create the layer from its configuration."""
         type_spec = deserialize_value(config.get("type_spec"))
         if type_spec is None:
-            return cls(**config)
+            # Keras since 2.16 writes whether None is accepted.
+            return cls(**{k: v for k, v in config.items() if k != "optional"})
         # Earlier versions also wrote the shape and dtype.
         return cls(name=config.get("name"), type_spec=type_spec)
 

@@ -190,7 +190,7 @@ class LayerLosses:
         """Return the metrics of this layer and its sublayers."""
         collected: list[Any] = []
         for layer in self._list_unique_layers():
-            collected += layer._own_metrics + layer._tracked.metrics
+            collected += layer._tracked.metrics + layer._own_metrics
         return remove_duplicates(collected)
 
     def add_metric(self, value: Any, name: str | None = None, **kwargs: Any) -> None:
@@ -203,11 +203,17 @@ class LayerLosses:
           **kwargs: `aggregation='mean'` is accepted.
 
         Raises:
-          ValueError: If a tensor is passed without a name.
+          ValueError: If a tensor is passed without a name, or if several metrics of the layer have the name.
         """
         kwargs.pop("aggregation", None)
         if kwargs:
             raise TypeError(f"Unknown keyword arguments: {sorted(kwargs)}")
+        count = sum(m.name == name for m in remove_duplicates(self._tracked.metrics))
+        if count > 1:
+            raise ValueError(
+                "Please provide different names for the metrics you have added. We found "
+                f"{count} metrics with the name: {name!r}"
+            )
         if any(metric.is_latest_result(value) for metric in self.metrics):
             return
         if name is None:

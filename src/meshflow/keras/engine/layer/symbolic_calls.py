@@ -109,7 +109,7 @@ class SymbolicCallMethods:
             ]
             layers, trainings = list(call_state.layers), list(call_state.training)
             call_state.layers.clear()
-            call_state.training.clear()
+            call_state.training[:] = trainings[-1:]
             try:
                 with override_status(True):
                     return inherited_call(self, inputs, *args, **kwargs)

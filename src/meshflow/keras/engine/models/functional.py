@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ from meshflow.keras.engine.saving.model_configuration import (
 )
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.keras.error_context import prefix_errors
+
+_log = logging.getLogger("meshflow")
 
 
 class GraphMembers(Model):
@@ -92,6 +95,12 @@ class Functional(GraphMembers):
             )
         name = name or settings.make_unique_name("model")
         super().__init__(inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
+        shapes = [t.shape for t in nest.flatten(inputs) if isinstance(t, KerasTensor)]
+        sizes = {size for s in shapes if s.rank and isinstance(size := s[0], int)}
+        if len(sizes) > 1:
+            _log.warning(
+                f"Found incompatible static batch sizes among the inputs. Batch sizes: {sorted(sizes)}"
+            )
 
     def get_config(self) -> Config:
         """Return the configuration: layers, their calls, inputs and outputs."""

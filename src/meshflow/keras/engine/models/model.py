@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
+from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods, is_filtering
 from meshflow.core.values import nest
@@ -361,6 +362,12 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
                 super()._maybe_build(inputs, args, kwargs)
             else:
                 self._build_input_shape = get_shapes(inputs)
+                if not executing_eagerly():
+                    # Batch sizes vary in training.
+                    self._build_input_shape = shape_inference.map_shapes(
+                        lambda s: TensorShape([None, *s[1:]]) if s.rank else s,
+                        self._build_input_shape,
+                    )
                 self.built = True
 
     @overridable

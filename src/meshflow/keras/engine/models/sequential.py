@@ -13,6 +13,7 @@ from meshflow.core.values.composite import is_extension
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree, overridable
 from meshflow.keras import registry, serialization
@@ -103,16 +104,18 @@ class Sequential(GraphMembers):
         """Add a layer at the end of the stack.
 
         Args:
-          layer: Layer; or, as the first one, `tf.keras.Input(...)`.
+          layer: Layer or `tf.Module`; or, as the first one, `tf.keras.Input(...)`.
 
         Raises:
-          TypeError: If the object is not a layer.
-          ValueError: If the model contains another layer with this name.
+          TypeError: If the object is neither a layer nor a module.
+          ValueError: If the model contains another layer with this name, or a module is not callable.
         """
         if isinstance(layer, KerasTensor):
             layer = layer._keras_history.layer
         if not isinstance(layer, Layer):
-            if callable(layer) and hasattr(layer, "variables"):
+            if isinstance(layer, Module):
+                layer = _wrap_module(layer)
+            elif callable(layer) and hasattr(layer, "variables"):
                 layer = registry.LAYERS.table["Lambda"](layer)
             else:
                 raise TypeError(
@@ -203,10 +206,15 @@ class Sequential(GraphMembers):
         self.built = True
 
     def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
-        if self.built:
-            return
+        # The method of a subclass may call the layers on other tensors, or not at all.
+        if not self.built and type(self).call is Sequential.call:
+            self._connect_to(inputs)
+        self.built = True
+
+    def _connect_to(self, inputs: PyTree) -> None:
+        """Call the layers on a symbolic input like the first inputs, unless there is one."""
         has_shape = isinstance(getattr(inputs, "shape", None), TensorShape)
-        if self._input is None and has_shape and not is_extension(inputs):
+        if self._input is None and self._stack and has_shape and not is_extension(inputs):
             shape = inputs.shape.as_list()
             # Batch sizes vary in training; an eager call keeps its batch size, as in TensorFlow.
             batch_shape = shape if executing_eagerly() else [None, *shape[1:]]
@@ -219,7 +227,6 @@ class Sequential(GraphMembers):
                 # The layers are called one by one, for example to return a distribution.
                 self._input = self._output = None
             self._discard_inferred_losses()
-        self.built = True
 
     def _discard_inferred_losses(self) -> None:
         """Remove the placeholders of losses, which the call that follows computes."""
@@ -280,6 +287,8 @@ class Sequential(GraphMembers):
             inputs = inputs.get(self._input._keras_history.layer.name, inputs)
         if mask is not None:
             inputs._keras_mask = mask
+        if type(self).call is not Sequential.call:
+            self._connect_to(inputs)
         graph = self._get_graph()
         if graph is not None and (graph.precomputed is not None or graph.attached):
             return graph.run(inputs)
@@ -393,6 +402,17 @@ def _get_input_dtype(layer: Layer) -> DTypeLike | None:
     if graph is not None:
         return graph.flat_inputs[0].dtype
     return layer.dtype
+
+
+def _wrap_module(module: Module) -> Layer:
+    """Return a layer that calls a module, or its method `call`."""
+    function = module if callable(module) else getattr(module, "call", None)
+    if function is None:
+        raise ValueError(f"__call__ is not defined on object {module}")
+    layer = cast(Layer, registry.LAYERS.table["Lambda"](function))
+    # The layer tracks the variables of its attributes.
+    layer.module = module
+    return layer
 
 
 def _call_with_one_output(layer: Layer, inputs: Any) -> Any:

@@ -263,8 +263,8 @@ class Node:
         self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: PyTree
     ) -> None:
         self.layer = layer
-        self.args = args
-        self.kwargs = kwargs
+        # The caller may change lists after the call.
+        self.args, self.kwargs = nest.map_structure(lambda value: value, (args, kwargs))
         self.outputs = outputs
         self.keras_inputs = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
         self.flat_outputs = [o for o in nest.flatten(outputs) if isinstance(o, KerasTensor)]

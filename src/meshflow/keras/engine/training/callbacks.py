@@ -276,12 +276,13 @@ def _make_hook_caller(name: str) -> Callable[..., None]:
         if len(args) > len(index):
             logs = args[len(index)]
         logs = {} if logs is None else logs
-        for callback in self._batch_callbacks[mode] if mode else self.callbacks:
-            callback_logs = logs
-            if mode is not None and not getattr(callback, "_supports_tf_logs", False):
-                callback_logs = convert_logs(logs)
+        callbacks = self._batch_callbacks[mode] if mode else self.callbacks
+        if mode is not None and not all(getattr(c, "_supports_tf_logs", False) for c in callbacks):
+            # All callbacks see what the earlier ones change.
+            logs = convert_logs(logs)
+        for callback in callbacks:
             with region(CALLBACK, type(callback).__name__):
-                getattr(callback, name)(*index, callback_logs)
+                getattr(callback, name)(*index, logs)
 
     call.__name__ = name
     call.__doc__ = f"Call `{name}` of all callbacks."
@@ -392,6 +393,11 @@ class ProgbarLogger(Callback):
         self._seen = 0
         self._training = False
         self._epochs: Any = 1
+
+    @property
+    def target(self) -> int | None:
+        """Return the number of steps, as far as it is known."""
+        return None if self._bar is None else self._bar.target
 
     def _reset_bar(self) -> None:
         self._bar, self._seen = None, 0

@@ -128,11 +128,12 @@ def _match_target(y_true: PyTree, y_pred: Tensor) -> Tensor | None:
     are_floats = y_true.dtype.is_floating and y_pred.dtype.is_floating
     # Predictions may be other objects with a shape, such as distributions.
     rank = len(y_pred.shape)
-    # Class indices are not cast: 257 would become 256 in bfloat16.
+    # Class indices are not cast to a smaller dtype: 257 would become 256 in bfloat16.
     are_class_indices = (
         rank > 1 and y_pred.shape[-1] != 1 and y_true.shape[-1:] != y_pred.shape[-1:]
     )
-    if are_floats and not are_class_indices and y_true.dtype is not y_pred.dtype:
+    loses_digits = are_class_indices and y_pred.dtype.size < y_true.dtype.size
+    if are_floats and not loses_digits and y_true.dtype is not y_pred.dtype:
         y_true = cast(y_true, y_pred.dtype)
     if y_true.ndim == 1 and rank == 2:
         y_true = expand_dims(y_true, -1)
@@ -231,7 +232,8 @@ class LossesContainer(OutputContainer):
         Raises:
           ValueError: if a target is missing.
         """
-        if not self.built:
+        # A model without fixed outputs may return another structure than before.
+        if not self.built or len(nest.flatten(y_pred)) != len(self._losses):
             self.build(y_pred)
         names: list[str] = self.output_names  # type: ignore[assignment]
         predictions = nest.flatten(y_pred)
@@ -375,10 +377,6 @@ class MetricsContainer(OutputContainer):
             and all(isinstance(g, (list, tuple)) for g in structure)
         ):
             per_output = self._list_per_output(structure, "metrics")
-        elif (
-            isinstance(structure, (list, tuple)) and len(names) > 1 and len(structure) == len(names)
-        ):
-            per_output = [[g] for g in structure]
         else:
             flat = list(structure) if isinstance(structure, (list, tuple)) else [structure]
             if len(names) == 1:

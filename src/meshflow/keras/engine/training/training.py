@@ -8,6 +8,7 @@ run the compiled step, and call the callbacks.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, overload
@@ -49,6 +50,8 @@ from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
 from meshflow.keras.engine.training.training_state import Resumption
 from meshflow.keras.literals import Verbosity
 from meshflow.profiler.annotations import Trace
+
+_log = logging.getLogger("meshflow")
 
 
 class Trainer(SingleBatchMethods, GeneratorMethods):
@@ -313,6 +316,17 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
             shuffle=False,
         )
 
+    def _warn_about_unweighted_metrics(self, x: PyTree, sample_weight: PyTree) -> None:
+        """Warn if sample weights are passed, but `weighted_metrics` are not decided."""
+        spec = x.element_spec if isinstance(x, DatasetNode) else None
+        is_weighted = sample_weight is not None or (isinstance(spec, tuple) and len(spec) == 3)
+        if is_weighted and self._compile_arguments.get("weighted_metrics") is None:
+            _log.warning(
+                "`evaluate()` received a value for `sample_weight`, but `weighted_metrics` were not provided.  Did you mean to pass "
+                "metrics to `weighted_metrics` in `compile()`?  If this is intentional you can pass `weighted_metrics=[]` to `compile()` "
+                "in order to silence this warning."
+            )
+
     def _evaluate(
         self, handler: AnyHandler, listeners: CallbackList, forecast: RunForecast | None = None
     ) -> dict[str, Any]:
@@ -420,6 +434,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         if kwargs:
             raise TypeError(f"Invalid keyword arguments: {sorted(kwargs)}")
         self._assert_compiled()
+        self._warn_about_unweighted_metrics(x, sample_weight)
         handler = make_data_handler(
             self,
             "test",
