@@ -44,7 +44,7 @@ def by_xla(function, *arrays):
         library.load = loaded
 
 
-def same(function, *arrays):
+def assert_equals_xla(function, *arrays):
     """Check that compiled programs and the interpreter compute what XLA does."""
     compiled = jax.jit(lambda *a: function(*a))(*arrays)
     interpreted = build_plan(jax.make_jaxpr(function)(*arrays)).run([np.array(a) for a in arrays])

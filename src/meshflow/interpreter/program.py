@@ -311,7 +311,7 @@ class Program:
         return found[1]
 
     def _remove_dead_nodes(self) -> None:
-        """Remove equations without use, and prepare what the others need."""
+        """Remove equations without use, and prepare the operands of the others."""
         live, nodes = set(self.outputs), []
         for node in reversed(self._nodes):
             has_effects = not (node.rule.is_pure or node.rule.is_view)

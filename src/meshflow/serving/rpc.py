@@ -94,7 +94,7 @@ class RpcServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_concurrent_streams", _MAX_STREAMS),
-                # Otherwise gRPC also receives more of the messages that nobody reads yet.
+                # Otherwise gRPC also receives more unread messages.
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),

@@ -56,7 +56,7 @@ REMOVED_MODULES = {
     "tensorflow.examples": "TensorFlow's examples are not part of its package. Load datasets from "
     "tf.keras.datasets.",
 }
-# Modules whose attributes are modules.
+# Modules with modules as attributes.
 PACKAGES = frozenset(
     """
     python python.autograph python.autograph.core python.autograph.impl python.autograph.converters

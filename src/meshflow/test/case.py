@@ -29,7 +29,7 @@ _SEED = 87654321
 
 
 class EagerSession:
-    """Stand-in for a session of TensorFlow 1 in tests, which evaluates tensors of eager execution.
+    """Substitute for a session of TensorFlow 1 in tests, which evaluates tensors of eager execution.
 
     Args:
       evaluate: Returns the NumPy values of a structure of tensors.

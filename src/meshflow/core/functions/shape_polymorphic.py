@@ -120,7 +120,7 @@ class ShapePolymorphicFunction(SignedFunction):
 
 
 def has_string_specs(arguments: PyTree) -> bool:
-    """Check whether arguments contain specs of strings, whose values are known in each call only."""
+    """Check whether arguments contain specs of strings; their values are known only in a call."""
     return any(_is_string_spec(leaf) for leaf in nest.flatten(arguments))
 
 

@@ -334,7 +334,7 @@ def _recompute_rest_in_branch(
 
 @dataclasses.dataclass(frozen=True)
 class _DerivedValues:
-    """Residuals in a program that follow from some of its inputs alone.
+    """Residuals in a program that follow only from some of its inputs.
 
     Attributes:
       indices: Indices of these among the residuals, which are the program's last results.

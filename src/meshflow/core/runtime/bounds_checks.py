@@ -116,7 +116,7 @@ class BoundsCheck(NamedTuple):
         return self.make_error(array.shape, offset, self._list_values(array, offset).tolist())
 
     def describe_failure(self, array: np.ndarray) -> str:
-        """Return what the handler writes about the first element that is not allowed."""
+        """Return the handler's description of the first invalid element."""
         offset = self._find_offset(array) or 0
         values = ",".join(str(int(v)) for v in self._list_values(array, offset))
         shape = ",".join(map(str, array.shape))

@@ -15,7 +15,7 @@ __all__ = ["grow", "limit"]
 _PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 # XLA refuses to be given both; the second is the older name.
 _FRACTION, _OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
-# The share of a GPU's memory that XLA takes unless it is told otherwise.
+# The share of a GPU's memory that XLA allocates by default.
 _USUAL_FRACTION = 0.75
 _INITIALIZED = "Physical devices cannot be modified after being initialized"
 

@@ -338,7 +338,7 @@ def _get_default_device() -> tuple[jax.Device, jax.sharding.Sharding]:
 
 
 def forget_place() -> None:
-    """Has the default device be looked up again, after the devices were started anew."""
+    """Look up the default device again after the devices were restarted."""
     _get_default_device.cache_clear()
 
 

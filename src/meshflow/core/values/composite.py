@@ -241,7 +241,7 @@ class CompositeSpec(TypeSpec):
 
 
 class BatchableSpec(CompositeSpec):
-    """Base class of specs of libraries whose values datasets can batch; methods are TensorFlow's private ones."""
+    """Base class of specs of libraries with values that datasets can batch; methods are TensorFlow's private ones."""
 
     @property
     def _flat_tensor_specs(self) -> list[Any]:

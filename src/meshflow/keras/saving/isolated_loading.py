@@ -72,7 +72,7 @@ def load_isolated(path: str, compile: bool, target: str, restore: _Restore) -> M
 
 
 def write_description(model: Model, file: IO[bytes]) -> None:
-    """Write what `load_isolated` reads.
+    """Write the input of `load_isolated`.
 
     Args:
       model: A model with a configuration.

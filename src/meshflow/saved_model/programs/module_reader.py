@@ -270,7 +270,7 @@ def _divide_toward_zero(a: Any, b: Any) -> Any:
     return int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1) if is_integer else a // b
 
 
-# JAX's functions of integer division, whose steps compare signs and remainders.
+# JAX's functions of integer division, which compare signs and remainders.
 _DIVISIONS: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
     "divmod": lambda a, b: (a // b, a % b),
     "floor_divide": lambda a, b: (a // b,),

@@ -278,7 +278,7 @@ def _make_hook_caller(name: str) -> Callable[..., None]:
         logs = {} if logs is None else logs
         callbacks = self._batch_callbacks[mode] if mode else self.callbacks
         if mode is not None and not all(getattr(c, "_supports_tf_logs", False) for c in callbacks):
-            # All callbacks see what the earlier ones change.
+            # All callbacks see the changes of earlier ones.
             logs = convert_logs(logs)
         for callback in callbacks:
             with region(CALLBACK, type(callback).__name__):

@@ -129,7 +129,7 @@ class NaNSearch:
         self._is_done = False
 
     def begin_epoch(self, epoch: int) -> None:
-        """Record the index of the epoch that begins."""
+        """Record the index of the epoch that starts."""
         self._starts.append((len(self._batches), epoch, 0))
         self._is_new_epoch = True
 
