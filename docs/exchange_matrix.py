@@ -140,7 +140,7 @@ def read_there(folder, program, kind, form):
 
 def litert(kind):
     """Return the largest difference of a converted model in LiteRT, for all rows and for one."""
-    model = cases.made(tf, kind)
+    model = cases.make_model(tf, kind)
     content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
     call = tf.lite.Interpreter(model_content=content).get_signature_runner("serving_default")
     return _compare_deployed(
@@ -150,7 +150,7 @@ def litert(kind):
 
 def onnx(kind):
     """Return the largest difference of a converted model in ONNX Runtime, for all rows and for one."""
-    model = cases.made(tf, kind)
+    model = cases.make_model(tf, kind)
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:

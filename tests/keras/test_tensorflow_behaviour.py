@@ -134,5 +134,5 @@ def test_partitions(name):
     np.testing.assert_array_equal(part, initializer((4, 2))[2:])
     with pytest.raises(TypeError, match=r"Unknown keyword arguments: \['foo'\]"):
         initializer((1,), foo=1)
-    with pytest.raises(NotImplementedError, match="does not support partition-related"):
+    with pytest.raises(ValueError, match="doesn't support partition-related"):
         initializers.Orthogonal()((4, 2), partition_shape=(2, 2))

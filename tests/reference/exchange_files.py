@@ -60,7 +60,7 @@ def write(tf, model, folder, kind, form):
 
 def fresh(tf, kind):
     """A model that has other numbers than those to be read."""
-    model = cases.made(tf, kind)
+    model = cases.make_model(tf, kind)
     model.set_weights([v * 0 + 1 if v.dtype.kind == "f" else v for v in model.get_weights()])
     model.compile(tf.keras.optimizers.Adam(0.5, epsilon=1e-2), "mse")
     model.optimizer.build(model.trainable_variables)
@@ -101,7 +101,7 @@ def read_saved_model(tf, path, kind):
     found = {}
     for rows, name in ((None, "y"), (1, "one")):
         named = {}
-        given = cases.given(tf, kind, rows)
+        given = cases.make_inputs(tf, kind, rows)
         for i, x in enumerate(given if isinstance(given, list) else [given]):
             # A signature of one input may call it anything.
             keys = (
@@ -146,7 +146,7 @@ def write_all(tf, folder, kinds=cases.KINDS):
         done = pathlib.Path(folder) / f"{kind}.npz"
         if done.exists():
             continue
-        model = cases.made(tf, kind)
+        model = cases.make_model(tf, kind)
         for form in FORMATS + (OF_KERAS_3 if program(tf) == "meshflow" else ()):
             if (kind, form) in NOT_WRITTEN:
                 continue

@@ -30,7 +30,8 @@ replace it:
   the symbols. Public: none; `jax.export` raises an error for them.
 * `compile_sizes`: a Python function of symbols from the text of symbolic sizes, which is evaluated faster
   than these. Public: none.
-* `evaluate_size`, `list_dimensions`: the value and the dimensions of a symbolic size. Public: none.
+* `evaluate_size`, `list_dimensions`, `replace_dimensions`: the value and the dimensions of a symbolic size, and the
+  size with other dimensions. Public: none.
 * `split_logs`: the results of the flat rule of a `custom_vjp`. Public: none.
 * `get_jaxpr_value`: the variable of a jaxpr that a tracer represents, for graphs of functions.
   Public: none.
@@ -131,6 +132,7 @@ __all__ = [
     "read_portable_artifact",
     "refine_polymorphic_shapes",
     "renew_gpu_options",
+    "replace_dimensions",
     "runtime",
     "source_info_util",
     "split_logs",

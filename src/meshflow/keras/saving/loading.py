@@ -127,7 +127,9 @@ def _create_model(config: Config, build_config: Config, custom_objects: CustomOb
         model, build_config.get("input_specs"), build_config.get("built_shape")
     )
     shape = build_config.get("built_shape")
-    if shape and not isinstance(shape[0], (list, dict)):
+    if isinstance(shape, (list, tuple)) and not any(
+        isinstance(s, (list, tuple, dict)) for s in shape
+    ):
         model._build_input_shape = TensorShape(shape)
     return model
 

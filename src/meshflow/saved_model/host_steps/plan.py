@@ -141,6 +141,10 @@ class StagedFunction:
         specs = [TensorSpec(get_static_sizes(s.shape), s.dtype) for s in self.traced.out_specs]
         return replace_slots(self.traced.structure, specs)
 
+    def has_host_steps(self) -> bool:
+        """Check whether values determine sizes, and not only arguments."""
+        return any(isinstance(step, StageStep) for step in self.plan.steps)
+
     def explain_incompatibility(self) -> str:
         """Return the reason for which TensorFlow cannot run the function."""
         uses = ", ".join(dict.fromkeys(_list_uses(self.plan)))

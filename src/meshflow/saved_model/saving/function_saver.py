@@ -296,10 +296,12 @@ class FunctionSaver:
                 plan = record_function(name, call, args, kwargs)
                 if any(isinstance(step, HostStep) for step in plan.steps):
                     return self._store_plan(name, args, kwargs, plan)
-            try:
-                return self._store_stages(name, stage_function(name, call, args, kwargs))
-            except Exception:
-                raise error from None
+            with contextlib.suppress(Exception):
+                staged = stage_function(name, call, args, kwargs)
+                # TensorFlow runs the programs for the sizes of earlier calls, but no stages.
+                if staged.has_host_steps():
+                    return self._store_stages(name, staged)
+            raise error from None
 
     def _store_stages(
         self, name: str, staged: StagedFunction
