@@ -47,7 +47,7 @@ def memory(kind="peak_bytes_in_use"):
 
 
 class CompileSeconds:
-    """Return the seconds that JAX spends on tracing, lowering and compiling, including XLA's trials
+    """Measure the seconds that JAX spends on tracing, lowering and compiling, including XLA's trials
     of kernels."""
 
     def __init__(self):

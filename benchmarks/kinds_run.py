@@ -137,7 +137,7 @@ def run_fit(tf, name, tiny, options, meter):
 
 
 class EpochTimes:
-    """Return the seconds of epochs, until enough epochs have run for long enough."""
+    """Measure the seconds of epochs, until enough epochs have run for long enough."""
 
     def __init__(self, min_epochs, min_seconds):
         self._min_epochs, self._min_seconds = min_epochs, min_seconds

@@ -176,7 +176,7 @@ def print_compiled(name, devices, fields):
 
 
 def run(*arguments):
-    """Yield the lines of JSON that this program prints in a separate process."""
+    """Return the JSON objects that this program prints in a separate process, one per line."""
     done = subprocess.run(
         [sys.executable, __file__, *map(str, arguments)],
         stdout=subprocess.PIPE,

@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 class Steps(tf.keras.callbacks.Callback):
-    """Return the time of each step but the first."""
+    """Measure the time of each step but the first."""
 
     def on_epoch_begin(self, epoch, logs=None):
         self.times, self.before = [], None
@@ -96,7 +96,7 @@ def served(model, data) -> tuple[float, float]:
 
 
 def traced(model, data) -> tuple[float, float]:
-    """Return `step_times` while a trace is recorded, which is discarded."""
+    """Return `step_times` while a trace is recorded and discarded."""
     profiler.start(tempfile.gettempdir())
     try:
         return step_times(model, data)

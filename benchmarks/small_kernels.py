@@ -115,7 +115,7 @@ def program(name):
 
 
 def worker(way):
-    """Measure commands from the input, line by line."""
+    """Measure the cases that the input names, one per line."""
     from meshflow.kernels import sizes
 
     if way in ("team", "former"):

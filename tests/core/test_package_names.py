@@ -67,6 +67,8 @@ def test_devices():
     for spec in (tf.config.list_logical_devices("CPU")[1], tf.DeviceSpec.from_string("/CPU:1")):
         with tf.device(spec):
             assert tf.ones([2]).device.endswith("CPU:1")
+            with tf.device(tf.DeviceSpec()):
+                assert tf.ones([2]).device.endswith("CPU:0")
     assert tf.ones([2]).device.endswith("CPU:0")
 
 

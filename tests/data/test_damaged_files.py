@@ -10,6 +10,7 @@ import pytest
 
 import meshflow as tf
 from killing import Nursery, check_kills
+from meshflow.data.storage.element_files import ElementWriter, read_elements
 
 D = tf.data.Dataset
 
@@ -100,6 +101,17 @@ def test_pickle_is_never_loaded(kind, tmp_path):
     with pytest.raises(tf.errors.DataLossError, match=file.name):
         read()
     assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("num_parts", [0, 1, 3])
+def test_elements_that_do_not_match_their_spec_are_detected(num_parts, tmp_path):
+    spec, file = tf.RaggedTensorSpec([None, None], tf.int64, ragged_rank=1), tmp_path / "elements"
+    with file.open("wb") as opened:
+        writer = ElementWriter(opened, spec)
+        writer.write([np.array([0, 2])] * num_parts)
+        writer.write_end()
+    with pytest.raises(tf.errors.DataLossError, match=file.name):
+        list(read_elements(str(file), spec))
 
 
 @pytest.mark.parametrize("kind", ["saved", "snapshot"])

@@ -458,6 +458,23 @@ def test_truncated_division_has_tensorflows_error_class():
                 np.asarray(function(tf.constant(ROW), tf.constant(i32(0, 1, 2))))
 
 
+@pytest.mark.parametrize("divisor", [0, i32(1, 0, 2)])
+@pytest.mark.parametrize(
+    ("f", "error"),
+    [
+        (tf.math.floordiv, tf.errors.InvalidArgumentError),
+        (tf.math.floormod, tf.errors.InvalidArgumentError),
+        (tf.truncatediv, tf.errors.InternalError),
+        (tf.truncatemod, tf.errors.InternalError),
+    ],
+)
+def test_functions_that_divide_by_a_known_zero_raise(f, error, divisor):
+    with pytest.raises(
+        error, match=r"Integer division by zero|Unexpected error in binary operator"
+    ):
+        tf.function(lambda x: f(x, divisor))(tf.constant(ROW))
+
+
 @pytest.mark.parametrize("kind", ["update", "add", "sub", "max", "min", "mul", "div"])
 def test_variable_scatters_raise_before_any_change(kind):
     v = tf.Variable(V)

@@ -272,13 +272,13 @@ def _take_maxima(equation: Equation) -> Compute:
     """Compute the maxima of windows or their gradient (`ops/nn/windows.py`)."""
     windows, dtype = equation.params["windows"], equation.inputs[0].dtype
     shape, wide = equation.inputs[0].shape, get_compute_dtype(dtype)
-    geometry = Geometry(
-        shape, windows.size, windows.strides, windows.pads, windows.dilations, (1,) * len(shape)
-    )
     is_gated = equation.name == "max_windows_gated_gradient"
     call = pooling.make_call(shape, windows, dtype, len(equation.inputs), is_gated)
     if call is not None:
         return _call_kernel(call, equation.outputs[0])
+    geometry = Geometry(
+        shape, windows.size, windows.strides, windows.pads, windows.dilations, (1,) * len(shape)
+    )
     if equation.name == "max_windows":
         run = reduce_windows(geometry, np.maximum, wide)
         return widen(run, dtype) if wide != dtype else run

@@ -22,7 +22,7 @@ constexpr int64_t kLanes = 16, kBlock = 2 * kLanes, kTasks = 32;
 constexpr int64_t kColumns = 64;             // of a result that are computed together
 constexpr int64_t kMaxScratch = 512 << 10;   // bytes of a thread
 constexpr int64_t kMaxWindow = 1 << 10;      // size, dilation and stride of a kernel
-constexpr int64_t kMinColumns = 8;           // of a convolution, because narrower images consist mostly of padding
+constexpr int64_t kMinColumns = 8;           // of a convolution's result; narrower images consist mostly of padding
 
 inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline __mmask16 lanes(int64_t left) { return left >= kLanes ? 0xffff : left <= 0 ? 0 : (1 << left) - 1; }

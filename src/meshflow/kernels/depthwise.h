@@ -1,5 +1,5 @@
 // Convolutions of each channel with a kernel of its own, and the gradients of these kernels. oneDNN computes kernels other
-// than 3 x 3, and all gradients of kernels, at a fraction of the processor's speed.
+// than 3 x 3 at a fraction of the processor's speed.
 
 #pragma once
 
@@ -20,7 +20,7 @@ struct Depthwise {
   bool halves, wide_weights;             // bfloat16 instead of float32; weights of float32 nevertheless
 };
 
-// Whether the code supports the processor and is faster for these sizes; oneDNN is for 3 x 3.
+// Whether the code supports the processor, and is faster than oneDNN for these sizes or oneDNN is wrong.
 bool suits(const Depthwise& sizes, bool gradient);
 
 // result[n, i, c] = sum over k of image[n, i * step + k * tap - low, c] weights[k, c].

@@ -1,9 +1,9 @@
 """Fusion of products and squares into the sums over leading axes that read them, and of the statistics of rows.
 
 The handler of such sums is a boundary of XLA's fusion: without the pass, the terms of the statistics and
-gradients of batch normalization would be written to memory and read again. The means and variances of rows, as in
-layer normalization, take XLA several times as long if they are a program of their own, as they are without
-derivatives; other sums of rows gain from its fusion.
+gradients of batch normalization would be written to memory and read again. Means and variances of the rows of a
+program's argument, as in the layer normalization of a prediction, take XLA several times as long as the handler. XLA
+fuses other sums of rows with the operations before them, which is faster.
 """
 
 from __future__ import annotations
@@ -42,27 +42,23 @@ def _fuse_terms(
     """
     if total.primitive.name != "reduce_sum" or isinstance(total.invars[0], Literal):
         return None
-    operand = total.invars[0]
-    axes, result, shape = (
-        tuple(total.params["axes"]),
-        get_aval(total.outvars[0]),
-        get_aval(operand).shape,
-    )
-    rank, count = len(shape), len(axes)
-    is_by_row = 0 < count < rank and axes == tuple(range(rank - count, rank))
-    if axes != tuple(range(count)) and not is_by_row:
+    operand, axes = total.invars[0], tuple(total.params["axes"])
+    result, rank = get_aval(total.outvars[0]), len(get_aval(operand).shape)
+    is_by_row = len(axes) < rank and axes == tuple(range(rank - len(axes), rank))
+    if not axes or not (is_by_row or axes == tuple(range(len(axes)))):
         return None
-    match = _match_terms(operand, axes, producers, consumers)
     if is_by_row and operand in minuends:
-        match = "elements", [operand]
-    elif is_by_row and (match is None or match[0] != "squares" or match[1][0] not in minuends):
-        return None
+        match: tuple[str, list[Atom]] | None = ("elements", [operand])
+    else:
+        match = _match_terms(operand, axes, producers, consumers)
     if match is None:
         return None
     kind, operands = match
+    if is_by_row and (kind == "products" or operands[0] not in minuends):
+        return None
     # Vectors must be float32.
-    wide = 1 if kind == "squares" else len(operands)
-    operands = [*(find_narrow_source(v, producers) for v in operands[:wide]), *operands[wide:]]
+    count = 1 if kind == "squares" else len(operands)
+    operands = [*(find_narrow_source(v, producers) for v in operands[:count]), *operands[count:]]
     parameters = {"terms": kind, "axes": axes}
     avals = [get_aval(v) for v in operands]
     if result.dtype != np.float32 or choose_handler(avals, [result], parameters) is None:

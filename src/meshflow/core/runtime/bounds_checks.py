@@ -279,8 +279,8 @@ def check_divisor(divisor: Any, is_truncated: bool = False) -> Any:
         message = (
             "Unexpected error in binary operator (only integer div and mod should have errors)"
         )
-        return check_bounds(divisor, BoundsCheck(message, error="InternalError"), deferred=True)
-    return check_bounds(divisor, BoundsCheck("Integer division by zero"), deferred=True)
+        return check_bounds(divisor, BoundsCheck(message, error="InternalError"))
+    return check_bounds(divisor, BoundsCheck("Integer division by zero"))
 
 
 def check_bounds(

@@ -244,7 +244,7 @@ def device(device_name: object) -> Iterator[None]:
     if isinstance(device_name, LogicalDevice):
         device_name = device_name.name
     elif isinstance(device_name, DeviceSpec):
-        device_name = device_name.to_string()
+        device_name = device_name.to_string() or None
     if device_name == MESH_DEVICE:
         device_name = None
     saved, context.device = context.device, device_name

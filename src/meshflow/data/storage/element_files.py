@@ -16,7 +16,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -190,7 +190,7 @@ class _ElementReader:
 
     def iter_elements(self, spec: PyTree, expected_count: int | None) -> Generator[Any, None, None]:
         """Iterate over the elements, and verify each."""
-        pack = structure.make_packer(spec)
+        pack, specs = structure.make_packer(spec), nest.flatten(spec)
         index = 0
         while True:
             size, checksum = _FRAME.unpack(self._read_bytes(_FRAME.size))
@@ -198,7 +198,7 @@ class _ElementReader:
                 break
             header = self._read_json(size, checksum)
             with self._report_invalid_header():
-                element = pack(_join_rows(spec, self._read_leaves(header, index)))
+                element = pack(_join_rows(specs, self._read_leaves(header, index)))
             yield element
             index += 1
         counts = {
@@ -254,20 +254,20 @@ def _split_rows(leaf: PyTree) -> list[Any]:
     return [leaf.flat_values, *leaf.nested_row_splits] if isinstance(leaf, RaggedTensor) else [leaf]
 
 
-def _join_rows(spec: PyTree, parts: list[Any]) -> list[Any]:
+def _join_rows(specs: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
     """Return the leaves of an element, given the results of `_split_rows` for them."""
-    remaining, leaves = iter(parts), []
-    for leaf in nest.flatten(spec):
-        value = next(remaining)
-        if isinstance(leaf, RaggedTensorSpec):
-            splits = [next(remaining) for _ in range(leaf.ragged_rank)]
+    remaining, leaves = list(reversed(parts)), []
+    for spec in specs:
+        value = remaining.pop()
+        if isinstance(spec, RaggedTensorSpec):
+            splits = [remaining.pop() for _ in range(spec.ragged_rank)]
             value = (
                 RaggedTensor.from_nested_row_splits(convert_to_tensor(value), splits)
                 if splits
-                else RaggedRow(value, leaf.row_splits_dtype)
+                else RaggedRow(value, spec.row_splits_dtype)
             )
         leaves.append(value)
-    if next(remaining, None) is not None:
+    if remaining:
         raise ValueError("an element has more parts than its spec")
     return leaves
 
