@@ -153,21 +153,16 @@ def format_function_type(function_type: inspect.Signature, captures: Mapping[int
       Captures:
         None
     """
-    parameters = [
-        f"  {p.name} ({p.kind.name}): {p.annotation}" for p in function_type.parameters.values()
+    parameters = function_type.parameters.values()
+    lines = [
+        "Input Parameters:",
+        *(f"  {p.name} ({p.kind.name}): {p.annotation}" for p in parameters),
+        "Output Type:",
+        f"  {function_type.return_annotation}",
+        "Captures:",
+        *([f"  {key}: {spec}" for key, spec in captures.items()] or ["  None"]),
     ]
-    used = [f"  {key}: {spec}" for key, spec in captures.items()]
-    result = f"  {function_type.return_annotation}"
-    return "\n".join(
-        [
-            "Input Parameters:",
-            *parameters,
-            "Output Type:",
-            result,
-            "Captures:",
-            *(used or ["  None"]),
-        ]
-    )
+    return "\n".join(lines)
 
 
 def _annotate(value: PyTree, name: str | None = None) -> PyTree:
