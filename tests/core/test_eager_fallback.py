@@ -39,6 +39,16 @@ def test_fallback_warns_once_and_follows_values(caplog):
     assert [r.getMessage().split(",")[0] for r in caplog.records] == ["positive runs op by op"]
 
 
+def test_fallback_accepts_other_variables():
+    @tf.function
+    def positive(scale, x):
+        return tf.numpy_function(lambda x: x[x > 0], [x * scale], tf.float32)
+
+    for value in (2.0, 3.0):
+        result = positive(tf.Variable([value, 1.0]), tf.constant([1.0, -1.0]))
+        assert result.numpy().tolist() == [value]
+
+
 def test_outer_function_also_falls_back_with_variables_and_gradients():
     total = tf.Variable(0.0)
 

@@ -239,7 +239,7 @@ tf.register_tensor_conversion_function(
 
 
 class Describing(keras.layers.Lambda):
-    """Define a layer with a custom `__call__`, which returns a part of the outputs."""
+    """Layer with a custom `__call__`, which returns a part of the outputs."""
 
     def __call__(self, inputs, *args, **kwargs):
         return super().__call__(inputs, *args, **kwargs)[0]
@@ -361,7 +361,7 @@ def test_types_of_libraries(monkeypatch, tmp_path):
 
 @keras.utils.register_keras_serializable("libraries")
 class Holding(keras.layers.Layer):
-    """Define a layer whose configuration contains unserialized objects."""
+    """Layer whose configuration contains unserialized objects."""
 
     def __init__(self, inner, start="ones", loss=None, **kwargs):
         super().__init__(**kwargs)

@@ -291,8 +291,7 @@ def _generate_zero_filled_state_for_cell(cell: Any, inputs: Tensor | None, batch
     return make_zero_states(cell.state_size, batch_size, dtype)
 
 
-# ---- HDF5 -----------------------------------------------------------------------------------
-
+# ---- files ----------------------------------------------------------------------------------
 
 # Names of the parts of a `.keras` file.
 _CONFIG_FILENAME, _METADATA_FILENAME = "config.json", "metadata.json"
@@ -311,33 +310,6 @@ def save_weights_only(model: Model, filepath: StrPath, **_: object) -> None:
 def load_weights_only(model: Model, filepath: StrPath, skip_mismatch: bool = False, **_: object) -> None:  # fmt: skip
     """Load the weights of a model from a file of weights or of a model."""
     model.load_weights(filepath, skip_mismatch=skip_mismatch)
-
-
-# ---- clones ---------------------------------------------------------------------------------
-
-
-def share_weights(layer: Layer) -> Layer:
-    """Return a layer unchanged, so that a clone of a model has the same layer."""
-    return layer
-
-
-def _clone_functional_model(model: object, input_tensors: PyTree = None, layer_fn: Callable[[Layer], Layer] | None = None) -> Model:  # fmt: skip
-    """Clone a Functional model."""
-    return _clone_graph(tf.keras.models.Functional, model, input_tensors, layer_fn)
-
-
-def _clone_sequential_model(model: object, input_tensors: PyTree = None, layer_fn: Callable[[Layer], Layer] | None = None) -> Model:  # fmt: skip
-    """Clone a Sequential model."""
-    return _clone_graph(tf.keras.Sequential, model, input_tensors, layer_fn)
-
-
-def _clone_graph(cls: type, model: object, input_tensors: PyTree, layer_fn: Callable[[Layer], Layer] | None) -> Model:  # fmt: skip
-    if not isinstance(model, cls):
-        raise ValueError(
-            f"Expected `model` argument to be a `{cls.__name__}` instance. Received: model={model}"
-        )
-    clone: Model = tf.keras.models.clone_model(model, input_tensors, layer_fn)
-    return clone
 
 
 def load_weights_from_hdf5_group(
@@ -372,3 +344,30 @@ def _as_model(model: Model | list[Layer] | tuple[Layer, ...]) -> Model | SimpleN
     if isinstance(model, list | tuple):
         return SimpleNamespace(name="layers", layers=model, _saved_weights=[])
     return model
+
+
+# ---- clones ---------------------------------------------------------------------------------
+
+
+def share_weights(layer: Layer) -> Layer:
+    """Return a layer unchanged, so that a clone of a model has the same layer."""
+    return layer
+
+
+def _clone_functional_model(model: object, input_tensors: PyTree = None, layer_fn: Callable[[Layer], Layer] | None = None) -> Model:  # fmt: skip
+    """Clone a Functional model."""
+    return _clone_graph(tf.keras.models.Functional, model, input_tensors, layer_fn)
+
+
+def _clone_sequential_model(model: object, input_tensors: PyTree = None, layer_fn: Callable[[Layer], Layer] | None = None) -> Model:  # fmt: skip
+    """Clone a Sequential model."""
+    return _clone_graph(tf.keras.Sequential, model, input_tensors, layer_fn)
+
+
+def _clone_graph(cls: type, model: object, input_tensors: PyTree, layer_fn: Callable[[Layer], Layer] | None) -> Model:  # fmt: skip
+    if not isinstance(model, cls):
+        raise ValueError(
+            f"Expected `model` argument to be a `{cls.__name__}` instance. Received: model={model}"
+        )
+    clone: Model = tf.keras.models.clone_model(model, input_tensors, layer_fn)
+    return clone

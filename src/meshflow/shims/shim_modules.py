@@ -29,9 +29,9 @@ _PUBLIC_PATHS = {_TENSORFLOW: "tf", "keras": "tf.keras", "tf_keras": "tf.keras"}
 _VERSION_NAMES = ("__version__", "VERSION")
 # Attributes of the module itself, which a namespace must not replace.
 _OWN_ATTRIBUTES = frozenset({*vars(ModuleType(__name__)), "__file__", "__path__", "__builtins__"})
-# Endings of TensorFlow's private names, for example of `DatasetV2` and `softmax_v2`.
 # Modules of generated functions, which have the parameters of raw ops.
 _GENERATED_PREFIXES = ("python.ops.gen_", "python.training.training_ops")
+# Endings of TensorFlow's private names, for example of `DatasetV2` and `softmax_v2`.
 _VERSION_SUFFIX = re.compile(r"_?[vV][12]$")
 
 
@@ -134,28 +134,27 @@ class ShimModule(ModuleType):
             return self._list_exports()
         if _is_dunder(name) and (name in _OWN_ATTRIBUTES or not self._is_public):
             raise AttributeError(name)
+        full_name, key = f"{self.__name__}.{name}", _get_key(self.__name__)
         if self._is_public:
             (namespace,) = _load_namespaces(self._namespaces)
             try:
                 value = getattr(namespace, name)
-                if (
-                    isinstance(value, ModuleType)
-                    and not _is_public_module(namespace, name, value)
-                    and _is_known_module(f"{self.__name__}.{name}")
-                ):
-                    # Meshflow's own module has the name of one of an earlier version of Keras.
-                    return importlib.import_module(f"{self.__name__}.{name}")
-                return value
             except AttributeError as error:
                 if name == "__version__" and self.__name__ != _TENSORFLOW:
                     return sys.modules[_TENSORFLOW].__version__
-                if _is_known_module(f"{self.__name__}.{name}"):
-                    return importlib.import_module(f"{self.__name__}.{name}")
+                if _is_known_module(full_name):
+                    return importlib.import_module(full_name)
                 if isinstance(error, NotAvailableError):
-                    return UnavailableName(f"{self.__name__}.{name}", str(error))
+                    return UnavailableName(full_name, str(error))
                 message = f"module {self.__name__!r} has no attribute {name!r}"
                 raise AttributeError(message) from None
-        full_name, key = f"{self.__name__}.{name}", _get_key(self.__name__)
+            is_private = isinstance(value, ModuleType) and not _is_public_module(
+                namespace, name, value
+            )
+            if is_private and _is_known_module(full_name):
+                # Meshflow's own module has the name of one of an earlier version of Keras.
+                return importlib.import_module(full_name)
+            return value
         if name in self._names:
             try:
                 return _load_object(self._names[name])

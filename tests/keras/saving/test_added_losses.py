@@ -122,7 +122,7 @@ def test_losses_are_listed_before_the_first_call():
 
 
 class Sampling(layers.Layer):
-    """Define a layer with random numbers that must be drawn once for output and loss."""
+    """Layer with random numbers that must be drawn once for output and loss."""
 
     def call(self, inputs):
         return inputs + tf.random.normal(tf.shape(inputs))
@@ -193,7 +193,7 @@ def test_keras_3_has_no_such_layers(tmp_path):
 
 
 class Doubled(layers.Layer):
-    """Define a layer of a class that is unknown after loading, with a custom loss and metric."""
+    """Layer of a class that is unknown after loading, with a custom loss and metric."""
 
     def call(self, inputs):
         outputs = inputs * 2.0

@@ -103,7 +103,7 @@ def test_endpoints_of_other_endpoints_and_calls_by_name(tmp_path, capsys):
 
 
 class TwoInputs(tf.keras.Model):
-    """Define a layer of two positional tensors and one by keyword; its `build` receives the shapes
+    """Model of two positional tensors and one by keyword; its `build` receives the shapes
     of the first two."""
 
     def build(self, y_shape, x_shape):

@@ -17,7 +17,7 @@ class WithOwnStep(tf.keras.Model):
 
 
 class Factor:
-    """Define a layer with a configuration that cannot be constructed from it."""
+    """Layer with a configuration that cannot be constructed from it."""
 
     def __call__(self, x):
         return 2.0 * x

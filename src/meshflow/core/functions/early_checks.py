@@ -40,18 +40,14 @@ class _EarlyCheck(NamedTuple):
       steps: Functions that compute the checked values from the argument.
       integer_steps: The same for integers, without conversions: these do not make an invalid integer valid.
       check: The range.
+      selects_integers: Whether the checked values of an argument of integers are some of its elements.
     """
 
     argument: int
     steps: tuple[_Step, ...]
     integer_steps: tuple[_Step, ...]
     check: BoundsCheck
-
-    @property
-    def selects_integers(self) -> bool:
-        """Check whether the checked values of an argument of integers are some of its elements."""
-        is_range = len(self.check.lower) == 1
-        return is_range and all(isinstance(step, _Selection) for step in self.integer_steps)
+    selects_integers: bool
 
 
 def has_bounds_checks(closed: ClosedJaxpr) -> bool:
@@ -113,8 +109,13 @@ class EarlyChecks:
             argument, steps = sources[operands[0]]
             if eqn.primitive is bounds_check_p:
                 integer_steps = tuple(s for s in steps if not isinstance(s, _Conversion))
-                check = _EarlyCheck(argument, steps, integer_steps, eqn.params["check"])
-                self._checks.append(check)
+                check = eqn.params["check"]
+                selects_integers = len(check.lower) == 1 and all(
+                    isinstance(s, _Selection) for s in integer_steps
+                )
+                self._checks.append(
+                    _EarlyCheck(argument, steps, integer_steps, check, selects_integers)
+                )
                 self._checked_results.add(eqn.outvars[0])
                 sources[eqn.outvars[0]] = argument, steps
                 continue
@@ -138,10 +139,9 @@ class EarlyChecks:
             for argument, (lower, upper) in self._shared_ranges.items()
             if _is_in_range(arrays[argument], lower, upper)
         }
-        for early_check in self._checks:
-            argument, steps, integer_steps, check = early_check
+        for argument, steps, integer_steps, check, selects_integers in self._checks:
             array = arrays[argument]
-            if not _is_on_host(array) or (argument in passed and early_check.selects_integers):
+            if not _is_on_host(array) or (selects_integers and argument in passed):
                 continue
             values = np.asarray(array)
             if values.dtype.kind == "i":

@@ -67,7 +67,7 @@ class Function:
     Attributes:
       python_function: The original function; for a method, bound to its object.
       input_signature: A tuple of specs or None.
-      python_calls: Arguments of calls that could not be compiled, with specs for tensors; they can be saved.
+      python_calls: Arguments of calls that could not be compiled, with specs for tensors, by their keys; they can be saved.
 
     Example:
       >>> import meshflow as tf
@@ -115,7 +115,7 @@ class Function:
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
         # Specs of the first calls, if these were traced with symbolic sizes.
         self._first_calls: list[Any] = []
-        self.python_calls: list[tuple[Args, Kwargs]] = []
+        self.python_calls: dict[Hashable, tuple[Args, Kwargs]] = {}
         self._signature_sizes: list[Any] = [
             sizes
             for spec in nest.flatten(self.input_signature or ())
@@ -169,8 +169,7 @@ class Function:
         """Run the function as plain Python if it cannot be compiled."""
         if len(self.python_calls) < _MAX_PYTHON_CALLS and not context.tapes:
             call = nest.map_structure(_specify_tensors, (args, kwargs))
-            if call not in self.python_calls:
-                self.python_calls.append(call)
+            self.python_calls.setdefault(self._arguments.make_key(*call)[1], call)
         with emulate_graph():
             return self._call_python(self._python_function, args, kwargs)
 

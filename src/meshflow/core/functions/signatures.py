@@ -122,14 +122,13 @@ def make_function_type(
       outputs: The results, with specs for tensors.
     """
     args, kwargs = signature
+    make = inspect.Parameter
     # Values of `*args` have no name in the function.
     is_named = len(args) <= len(names)
-    kind = (
-        inspect.Parameter.POSITIONAL_OR_KEYWORD if is_named else inspect.Parameter.POSITIONAL_ONLY
-    )
-    kinds = [kind] * len(args) + [inspect.Parameter.KEYWORD_ONLY] * len(kwargs)
+    positional = make.POSITIONAL_OR_KEYWORD if is_named else make.POSITIONAL_ONLY
+    kinds = [positional] * len(args) + [make.KEYWORD_ONLY] * len(kwargs)
     parameters = [
-        inspect.Parameter(name, kind, annotation=_annotate(value, name))
+        make(name, kind, annotation=_annotate(value, name))
         for (name, value), kind in zip(_parameters(signature, names), kinds, strict=True)
     ]
     return inspect.Signature(parameters, return_annotation=_annotate(outputs))
@@ -153,21 +152,16 @@ def format_function_type(function_type: inspect.Signature, captures: Mapping[int
       Captures:
         None
     """
-    parameters = [
-        f"  {p.name} ({p.kind.name}): {p.annotation}" for p in function_type.parameters.values()
+    parameters = function_type.parameters.values()
+    lines = [
+        "Input Parameters:",
+        *(f"  {p.name} ({p.kind.name}): {p.annotation}" for p in parameters),
+        "Output Type:",
+        f"  {function_type.return_annotation}",
+        "Captures:",
+        *([f"  {key}: {spec}" for key, spec in captures.items()] or ["  None"]),
     ]
-    used = [f"  {key}: {spec}" for key, spec in captures.items()]
-    result = f"  {function_type.return_annotation}"
-    return "\n".join(
-        [
-            "Input Parameters:",
-            *parameters,
-            "Output Type:",
-            result,
-            "Captures:",
-            *(used or ["  None"]),
-        ]
-    )
+    return "\n".join(lines)
 
 
 def _annotate(value: PyTree, name: str | None = None) -> PyTree:

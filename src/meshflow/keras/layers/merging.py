@@ -75,15 +75,13 @@ class Merge(Layer):
 
     def compute_mask(self, inputs: _Inputs, mask: _Masks = None) -> Tensor | None:
         """Compute the logical AND of the masks."""
-        if not self._check_masks(inputs, mask):
-            return None
-        masks = [math.cast(m, "bool") for m in mask or () if m is not None]
-        return functools.reduce(math.logical_and, masks)
+        masks = [math.cast(m, "bool") for m in self._check_masks(inputs, mask) if m is not None]
+        return functools.reduce(math.logical_and, masks) if masks else None
 
-    def _check_masks(self, inputs: _Inputs, mask: _Masks) -> bool:
-        """Check that masks fit the inputs, and whether there are any."""
+    def _check_masks(self, inputs: _Inputs, mask: _Masks) -> Sequence[Tensor | None]:
+        """Return the masks, or none of them for None; check that each input has one."""
         if mask is None:
-            return False
+            return ()
         for name, value in (("mask", mask), ("inputs", inputs)):
             if not isinstance(value, (list, tuple)):
                 raise ValueError(f"{self.name}: `{name}` should be a list. Received: {value}")
@@ -91,7 +89,7 @@ class Merge(Layer):
             raise ValueError(
                 f"{self.name}: The lists `inputs` and `mask` should have the same length, got {len(inputs)} and {len(mask)}."
             )
-        return any(m is not None for m in mask)
+        return mask
 
 
 class Add(Merge):
@@ -278,15 +276,16 @@ class Concatenate(Merge):
 
     def compute_mask(self, inputs: _Inputs, mask: _Masks = None) -> Tensor | None:
         """Concatenate the masks, or compute their logical AND if `axis` is an axis of features."""
-        if mask is None or not self._check_masks(inputs, mask):
+        masks = self._check_masks(inputs, mask)
+        like = next((m for m in masks if m is not None), None)
+        if like is None:
             return None
-        like = next(m for m in mask if m is not None)
         rank = len(inputs[0].shape)
         if self.axis % rank >= len(like.shape):
             return super().compute_mask(inputs, mask)
         full = [
             array.ones(x.shape[: len(like.shape)], "bool") if m is None else math.cast(m, "bool")
-            for x, m in zip(inputs, mask, strict=True)
+            for x, m in zip(inputs, masks, strict=True)
         ]
         return array.concat(full, self.axis % rank)
 

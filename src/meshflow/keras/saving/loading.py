@@ -22,6 +22,7 @@ from meshflow.files.copies import local_copy
 from meshflow.files.listing import measure_folder
 from meshflow.files.paths import to_path_string
 from meshflow.keras import registry
+from meshflow.keras.engine.layer.shape_inference import map_shapes
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.saving import build_config as build_config_module
 from meshflow.keras.engine.saving import hdf5, keras3_weights, optimizer_state
@@ -123,14 +124,10 @@ def load_model(
 
 def _create_model(config: Config, build_config: Config, custom_objects: CustomObjects) -> Model:
     model = model_from_config(config, custom_objects)
-    build_config_module.build_model(
-        model, build_config.get("input_specs"), build_config.get("built_shape")
-    )
     shape = build_config.get("built_shape")
-    if isinstance(shape, (list, tuple)) and not any(
-        isinstance(s, (list, tuple, dict)) for s in shape
-    ):
-        model._build_input_shape = TensorShape(shape)
+    build_config_module.build_model(model, build_config.get("input_specs"), shape)
+    if shape:
+        model._build_input_shape = map_shapes(TensorShape, shape)
     return model
 
 

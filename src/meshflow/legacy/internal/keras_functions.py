@@ -249,7 +249,7 @@ _original_attributes: WeakKeyDictionary[Model, dict[str, Any]] = WeakKeyDictiona
 
 def _reset_layers(model: Model) -> Model:
     """Replace the layers in the attributes of a model by new ones; the model is not compiled."""
-    attributes = {n: v for n, v in vars(model).items() if _list_layers(v)}
+    attributes = {n: v for n, v in vars(model).items() if _contains_layer(v)}
     _original_attributes.setdefault(model, attributes)
     for name, value in attributes.items():
         setattr(model, name, tf.nest.map_structure(_renew_layer, value))
@@ -258,8 +258,8 @@ def _reset_layers(model: Model) -> Model:
     return model
 
 
-def _list_layers(value: PyTree) -> list[Layer]:
-    return [part for part in tf.nest.flatten(value) if isinstance(part, Layer)]
+def _contains_layer(value: PyTree) -> bool:
+    return any(isinstance(part, Layer) for part in tf.nest.flatten(value))
 
 
 def _renew_layer(value: PyTree) -> PyTree:

@@ -121,7 +121,7 @@ def iterate_signatures(function: object) -> Iterator[FunctionCall]:
     ]
     arguments_seen = []
     python = _get_python_function(function)
-    interpreted = [(python, *arguments) for arguments in function.python_calls]
+    interpreted = [(python, *arguments) for arguments in function.python_calls.values()]
     for call in [*map(get_call, [*concrete_functions, *cached]), *interpreted]:
         call = _replace_by_specs(function, call)
         if call[1:] not in arguments_seen:

@@ -26,10 +26,6 @@ class BatchShapeArguments(TypedDict, total=False):
     batch_input_shape: ShapeLike
 
 
-# Configurations of Keras 3 contain `optional`.
-_KEYWORDS = BatchShapeArguments.__annotations__.keys() | {"optional"}
-
-
 class InputLayer(Layer):
     """Layer that represents an input of a model.
 
@@ -80,14 +76,11 @@ class InputLayer(Layer):
             raise NotImplementedError(
                 "Input(tensor=...) is not supported: call the layers on the tensor instead."
             )
-        unknown = sorted(kwargs.keys() - _KEYWORDS)
-        if unknown:
-            raise ValueError(f"InputLayer: Unrecognized keyword arguments: {unknown}.")
         self.ragged = ragged or isinstance(type_spec, RaggedTensorSpec)
         self.sparse = sparse or isinstance(type_spec, SparseTensorSpec)
         if self.ragged and self.sparse:
             raise ValueError("Cannot set both sparse and ragged to True in a Keras input.")
-        unknown = sorted(set(kwargs) - {"batch_input_shape"})
+        unknown = sorted(kwargs.keys() - {"batch_input_shape"})
         if unknown:
             raise ValueError(f"Unrecognized keyword arguments: {unknown}")
         batch_input_shape = kwargs.get("batch_input_shape")
