@@ -44,7 +44,7 @@ CASES = {
     "softmax": (lambda a: tf.sparse.softmax(tf.sparse.maximum(a, a)), MATRIX),
     "columns": (lambda a: tf.sparse.reduce_sum(a, 0, output_is_sparse=True), MATRIX),
     "embed": (embed, MATRIX),
-    "sets": (lambda a: tf.sets.union(tf.sparse.map_values(tf.cast, a, tf.int64), [[1], [2], [9]]), MATRIX),
+    "sets": (lambda a: tf.sets.union(tf.sparse.map_values(tf.cast, a, tf.int64), tf.constant([[1], [2], [9]], tf.int64)), MATRIX),
     "repeat": (lambda x, n: tf.repeat(x, n), VECTOR, COUNTS),
     "rows": (tf.RaggedTensor.from_row_lengths, VECTOR, COUNTS),
     "confusion": (lambda x, n: tf.math.confusion_matrix(n, n), VECTOR, COUNTS),
@@ -65,7 +65,7 @@ def make_calls(name):
         MATRIX: [tf.sparse.from_dense(dense), tf.sparse.from_dense(np.tril(np.ones([3, 5], "f")))],
         ROWS: [tf.ragged.constant([[1.0, 2.0], [], [3.0]]), tf.ragged.constant([[], [4.0, 5.0]])],
         VECTOR: [x, -x[1:3]],
-        COUNTS: [n, n[1:3]],
+        COUNTS: [n, n[:2]],
     }
     return [[values[spec][i] for spec in CASES[name][1:]] for i in range(2)]
 
