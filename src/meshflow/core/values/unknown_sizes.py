@@ -36,6 +36,7 @@ __all__ = [
     "compute_size",
     "find_host_name",
     "host_function",
+    "is_staged",
     "is_unknown",
     "read_sizes",
     "write_row",
@@ -237,7 +238,7 @@ def compute_on_host(
       [0, 2]
     """
     tensors = [o if type(o) is Tensor else convert_to_tensor(o) for o in operands]
-    if is_recorded(tensors) or (_is_staged(tensors) and find_host_name(function) is None):
+    if is_recorded(tensors) or (is_staged(tensors) and find_host_name(function) is None):
         traced = _call_on_tracers(function, tensors)
         return [
             Tensor(jnp.asarray(a, dtype)) for a, (_, dtype) in zip(traced, results, strict=True)
@@ -285,7 +286,7 @@ def is_recorded(tensors: Sequence[Any]) -> bool:
     return recorder is not None and context.exporting and recorder.should_record_values(tensors)
 
 
-def _is_staged(tensors: Sequence[Tensor]) -> bool:
+def is_staged(tensors: Sequence[Tensor]) -> bool:
     """Check whether a function is being divided into stages, and sizes that depend on these tensors become symbols."""
     return context.exporting and is_unknown(tensors)
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import fill_slots
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensors
-from meshflow.core.values.unknown_sizes import Result, compute_on_host
+from meshflow.core.values.unknown_sizes import Result, compute_on_host, is_staged, write_row
 from meshflow.environment.jax_internals import list_dimensions, replace_dimensions
 from meshflow.environment.types import Json, PyTree
-from meshflow.ops import array
+from meshflow.ops import array, control_flow
 from meshflow.saved_model.host_steps.host_functions import unpack_function
 from meshflow.saved_model.host_steps.plan_program import check_values
 from meshflow.saved_model.programs.restored_functions import RestoredProgram, compile_program
@@ -25,6 +30,8 @@ from meshflow.saved_model.programs.restored_functions import RestoredProgram, co
 __all__ = ["RestoredPlan", "SizeGuards", "StageProgramStep", "StagedProgram", "make_step"]
 
 _Sizes = dict[str, Any]
+
+_write_row = Op("write_row", lambda o, _: write_row(*map(jnp.asarray, o)))
 
 
 class SizeGuards:
@@ -104,6 +111,11 @@ class RestoredPlan:
             index: [(int(axis), str(name), int(offset)) for axis, name, offset in axes]
             for index, axes in sizes.items()
         }
+
+    def get_invariant(self, index: int, shape: Sequence[int]) -> TensorShape:
+        """Return the shape of an input of the body of a loop, without the sizes that iterations change."""
+        varying = {axis for axis, name, _ in self._sizes.get(index, ()) if name.startswith("v")}
+        return TensorShape([None if axis in varying else n for axis, n in enumerate(shape)])
 
     def check(self, num_inputs: int) -> None:
         """Check that each step takes values that exist.
@@ -198,6 +210,8 @@ class _RowWriter(_RestoredStep):
 
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
         rows, row, index = operands
+        if is_staged([index]):
+            return [apply(_write_row, operands)]
         position, size = _read_integer(index), rows.array.shape[0]
         if position >= size:
             missing = array.zeros([position + 1 - size, *rows.array.shape[1:]], rows.dtype)
@@ -219,6 +233,9 @@ class _Branches(_RestoredStep):
 
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
         index, *rest = operands
+        if is_staged([index]):
+            branches = [functools.partial(p.run, rest, sizes, guards) for p in self._plans]
+            return control_flow.switch_case(index, branches)
         position = min(max(_read_integer(index), 0), len(self._plans) - 1)
         return self._plans[position].run(rest, sizes, guards)
 
@@ -245,12 +262,21 @@ class _WhileLoop(_RestoredStep):
         )
         state, sources = operands[start:end], operands[end:]
 
-        def continues() -> bool:
-            (test,) = self._condition.run([*constants, *state, *sources], sizes, guards)
-            return bool(_read_integer(test))
+        def test(*state: Tensor) -> Tensor:
+            (result,) = self._condition.run([*constants, *state, *sources], sizes, guards)
+            return result
 
-        while continues():
-            state = self._body.run([*body_constants, *state, *sources], sizes, guards)
+        def run_body(*state: Tensor) -> list[Tensor]:
+            return self._body.run([*body_constants, *state, *sources], sizes, guards)
+
+        if is_staged(operands):
+            shapes = [
+                self._body.get_invariant(self._num_body + i, s.array.shape)
+                for i, s in enumerate(state)
+            ]
+            return control_flow.while_loop(test, run_body, state, shape_invariants=shapes)
+        while _read_integer(test(*state)):
+            state = run_body(*state)
         return state
 
 
