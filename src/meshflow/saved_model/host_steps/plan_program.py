@@ -134,6 +134,9 @@ class RestoredHostStep:
             raise DataLossError(
                 f"a saved function calls {name!r}, which is not a known host function."
             )
+        table = first if name == "size" else more.get("table")
+        if (name == "size" or "table" in more) and not isinstance(table, Table):
+            raise DataLossError(f"a saved function calls {name!r} of {table!r}, which is no table.")
         self._name, self._first, self._more, self._result = name, first, more, result
         self.captures: list[Any] = []
 
