@@ -28,13 +28,11 @@ _OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-def _list_parts(value: Any, name: str) -> list[Tensor]:
-    """Return the dense shape, the indices and the values of a sparse tensor, or a dense tensor."""
+def _list_parts(value: Any, name: str) -> tuple[list[Tensor], int]:
+    """Return the dense shape, the indices and the values of a sparse tensor, or a dense tensor; and the rank."""
     if isinstance(value, SparseTensor):
-        parts, rank = (
-            [value.dense_shape, value.indices, value.values],
-            value.dense_shape.array.shape[0],
-        )
+        parts = [value.dense_shape, value.indices, value.values]
+        rank = value.dense_shape.array.shape[0]
     else:
         parts = [convert_to_tensor(value)]
         rank = parts[0].ndim
@@ -43,7 +41,7 @@ def _list_parts(value: Any, name: str) -> list[Tensor]:
         raise TypeError(f"tf.sets: {name} must be integers or strings, got {dtype.name}.")
     if rank < 2:
         raise InvalidArgumentError(f"tf.sets: {name} has rank {rank}, expected at least 2")
-    return parts
+    return parts, rank
 
 
 def _collect_rows(parts: Sequence[np.ndarray]) -> tuple[_Rows, list[int]]:
@@ -60,13 +58,12 @@ def _collect_rows(parts: Sequence[np.ndarray]) -> tuple[_Rows, list[int]]:
 
 
 def _combine(a: Any, b: Any, operation: str) -> SparseTensor:
-    left, right = _list_parts(a, "a"), _list_parts(b, "b")
+    (left, rank), (right, _) = _list_parts(a, "a"), _list_parts(b, "b")
     dtype, other_dtype = left[-1].dtype, right[-1].dtype
     if dtype is not other_dtype:
         raise TypeError(
             f"tf.sets: a and b must have equal dtypes, got {dtype.name} and {other_dtype.name}."
         )
-    rank = left[0].array.shape[0] if len(left) == 3 else left[0].ndim
     results: list[Result] = [
         (("n", rank), np.int64),
         (("n",), dtype.as_numpy_dtype),
@@ -167,7 +164,7 @@ def size(a: SparseTensor, validate_indices: bool = True) -> Tensor:
     """
     if not isinstance(a, SparseTensor):
         raise TypeError(f"Expected `SparseTensor`, got {a!r}.")
-    parts = _list_parts(a, "a")
+    parts, _ = _list_parts(a, "a")
     sizes = tuple(get_sizes_list(a)[:-1])
     return compute_on_host(_count_sets, parts, [(sizes, np.int32)], "a set")[0]
 

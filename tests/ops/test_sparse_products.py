@@ -118,3 +118,13 @@ def test_crosses_join_the_values_of_rows():
     assert crossed.indices.numpy().tolist() == [[0, 0], [1, 0], [1, 1]]
     hashed = tf.sparse.cross_hashed([sparse, tf.constant([["d"], ["e"]])], num_buckets=100)
     assert hashed.values.numpy().tolist() == [82, 61, 41]
+
+
+@pytest.mark.parametrize("row", [-1, 2])
+@pytest.mark.parametrize("cross", [tf.sparse.cross, tf.sparse.cross_hashed])
+def test_crosses_refuse_rows_out_of_bounds(cross, row):
+    sparse = tf.SparseTensor([[0, 0], [row, 0]], ["a", "b"], [2, 1])
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"rows of elements must be in \[0, 2\)"
+    ):
+        cross([sparse, [["c"], ["d"]]])

@@ -1,9 +1,14 @@
 """SavedModels of functions with sizes that depend on values, which are saved in stages."""
 
+import json
+import re
+import shutil
+
 import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import read_manifest
 
 MATRIX = tf.SparseTensorSpec([None, None], tf.float32)
 ROWS = tf.RaggedTensorSpec([None, None], tf.float32)
@@ -39,7 +44,7 @@ CASES = {
     "softmax": (lambda a: tf.sparse.softmax(tf.sparse.maximum(a, a)), MATRIX),
     "columns": (lambda a: tf.sparse.reduce_sum(a, 0, output_is_sparse=True), MATRIX),
     "embed": (embed, MATRIX),
-    "sets": (lambda a: tf.sets.union(tf.sparse.map_values(tf.cast, a, tf.int64), [[1], [2], [9]]), MATRIX),
+    "sets": (lambda a: tf.sets.union(tf.sparse.map_values(tf.cast, a, tf.int64), tf.constant([[1], [2], [9]], tf.int64)), MATRIX),
     "repeat": (lambda x, n: tf.repeat(x, n), VECTOR, COUNTS),
     "rows": (tf.RaggedTensor.from_row_lengths, VECTOR, COUNTS),
     "confusion": (lambda x, n: tf.math.confusion_matrix(n, n), VECTOR, COUNTS),
@@ -60,7 +65,7 @@ def make_calls(name):
         MATRIX: [tf.sparse.from_dense(dense), tf.sparse.from_dense(np.tril(np.ones([3, 5], "f")))],
         ROWS: [tf.ragged.constant([[1.0, 2.0], [], [3.0]]), tf.ragged.constant([[], [4.0, 5.0]])],
         VECTOR: [x, -x[1:3]],
-        COUNTS: [n, n[1:3]],
+        COUNTS: [n, n[:2]],
     }
     return [[values[spec][i] for spec in CASES[name][1:]] for i in range(2)]
 
@@ -79,8 +84,13 @@ def save(functions, folder):
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory):
-    return save(["add", "repeat", "append", "row", "select"], tmp_path_factory.mktemp("stages"))
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("stages")
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return save(["add", "repeat", "append", "row", "select"], folder)
 
 
 def check(loaded, name):
@@ -123,6 +133,33 @@ def test_sizes_must_agree(loaded):
     a, b = tf.sparse.eye(2), tf.sparse.eye(3)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"u\d+ = 2, u\d+ = 3.*compatible"):
         loaded.add(a, b)
+
+
+def list_plans(value):
+    """Yield the plans in a JSON document, the inner ones too."""
+    if isinstance(value, dict) and "sizes" in value:
+        yield value
+    for item in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
+        yield from list_plans(item)
+
+
+def test_damaged_plans_are_data_loss(loaded, folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    document = read_manifest(folder)
+    owners = []
+    for plan in list_plans(document):
+        owners += [(plan, "results"), *((step, "inputs") for step in plan["steps"])]
+        owners += [(step, "plans") for step in plan["steps"] if step.get("plans")]
+    assert len(owners) > 20
+    for owner, key in owners:
+        value = owner[key]
+        owner[key] = [] if key == "plans" else [*value[:-1], 10**6]
+        (tmp_path / "manifest.json").write_text(json.dumps(document))
+        with pytest.raises(tf.errors.DataLossError, match=re.escape(str(tmp_path))):
+            tf.saved_model.load(tmp_path)
+        owner[key] = value
 
 
 def test_tensorflow_lacks_ops(tmp_path, caplog):

@@ -346,7 +346,7 @@ class _ManifestLoader:
         arguments = unpack_structure(saved["arguments"])
         if not isinstance(arguments, tuple) or [type(a) for a in arguments] != [tuple, dict]:
             raise ValueError(f"the arguments of {name} are no pair of a tuple and a dictionary")
-        if isinstance(program, PlanProgram):
+        if isinstance(program, (PlanProgram, StagedProgram)):
             program.check(len(list_component_specs(arguments)))
         return Alternative(arguments, structure, program)
 

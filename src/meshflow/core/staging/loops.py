@@ -230,7 +230,7 @@ def _stage_no_iterations(
         return [scalar_logic.increment(values[0]), *body(element, values[1:])]
 
     start = [Tensor(np.int32(0).reshape(())), *init]
-    # The body may not be valid, as its elements do not exist.
+    # The body may fail in any way, as its elements do not exist. Then, as in Python, it does not run.
     with contextlib.suppress(Exception):
         return while_loop(never, step, start, [True, *needed], _ShiftedInvariants(invariants))[1:]
     return init

@@ -34,7 +34,9 @@ __all__ = [
     "can_have_unknown_sizes",
     "compute_on_host",
     "compute_size",
+    "find_host_name",
     "host_function",
+    "is_staged",
     "is_unknown",
     "read_sizes",
     "write_row",
@@ -94,6 +96,14 @@ def host_function(function: F) -> F:
     assert name not in HOST_FUNCTIONS, name
     HOST_FUNCTIONS[name] = function
     return function
+
+
+def find_host_name(function: Callable[..., Any]) -> str | None:
+    """Return the name of a `host_function`, possibly with settings; None for another function."""
+    if isinstance(function, functools.partial) and not function.keywords:
+        function = function.func
+    name = getattr(function, "__name__", "").lstrip("_")
+    return name if HOST_FUNCTIONS.get(name) is function else None
 
 
 # Operand: an array. Parameter: `shape`, its shape with other symbols. Result: the same array.
@@ -228,7 +238,7 @@ def compute_on_host(
       [0, 2]
     """
     tensors = [o if type(o) is Tensor else convert_to_tensor(o) for o in operands]
-    if is_recorded(tensors) or (_is_staged(tensors) and not _has_name(function)):
+    if is_recorded(tensors) or (is_staged(tensors) and find_host_name(function) is None):
         traced = _call_on_tracers(function, tensors)
         return [
             Tensor(jnp.asarray(a, dtype)) for a, (_, dtype) in zip(traced, results, strict=True)
@@ -276,15 +286,9 @@ def is_recorded(tensors: Sequence[Any]) -> bool:
     return recorder is not None and context.exporting and recorder.should_record_values(tensors)
 
 
-def _is_staged(tensors: Sequence[Tensor]) -> bool:
+def is_staged(tensors: Sequence[Tensor]) -> bool:
     """Check whether a function is being divided into stages, and sizes that depend on these tensors become symbols."""
     return context.exporting and is_unknown(tensors)
-
-
-def _has_name(function: Callable[..., Any]) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return HOST_FUNCTIONS.get(function.__name__.lstrip("_")) is function
 
 
 def _call_on_tracers(function: Callable[..., Any], tensors: Sequence[Tensor]) -> PyTree:

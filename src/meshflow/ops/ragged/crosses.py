@@ -76,17 +76,21 @@ def _cross_rows(
 
 
 def _combine_rows(
-    combine: Callable[[tuple[Any, ...]], Any], parts: Sequence[np.ndarray]
+    op: str, combine: Callable[[tuple[Any, ...]], Any], parts: Sequence[np.ndarray]
 ) -> tuple[list[Any], np.ndarray]:
     """Return the combinations of the values in each row, and the number of combinations of each row."""
     columns = []
     for values, ids, count in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        if ids.size and (ids.min() < 0 or ids.max() >= count):
+            raise InvalidValueError(
+                f"{op}: the rows of elements must be in [0, {count}), got {ids.tolist()}."
+            )
         rows: list[list[Any]] = [[] for _ in range(int(count))]
         for i, value in zip(ids.tolist(), values.tolist(), strict=True):
             rows[i].append(value)
         columns.append(rows)
     if len(set(map(len, columns))) > 1:
-        raise InvalidValueError("tf.ragged.cross: inputs have different numbers of rows.")
+        raise InvalidValueError(f"{op}: inputs have different numbers of rows.")
     crosses = [
         [combine(items) for items in itertools.product(*row)] for row in zip(*columns, strict=True)
     ]
@@ -122,14 +126,13 @@ def join_crosses(op: str, inputs: Sequence[Any], separator: str) -> RaggedTensor
       inputs: As in `cross`.
       separator: Text between the values.
     """
-    return _cross_rows(op, inputs, functools.partial(_join_rows, separator), string)
+    return _cross_rows(op, inputs, functools.partial(_join_rows, op, separator), string)
 
 
 @host_function
-def _join_rows(separator: str, *parts: np.ndarray) -> list[np.ndarray]:
-    values, lengths = _combine_rows(
-        lambda items: separator.encode().join(map(_to_text, items)), parts
-    )
+def _join_rows(op: str, separator: str, *parts: np.ndarray) -> list[np.ndarray]:
+    join = lambda items: separator.encode().join(map(_to_text, items))
+    values, lengths = _combine_rows(op, join, parts)
     flat: np.ndarray = np.empty(len(values), object)
     flat[:] = values
     return [flat, lengths]
@@ -157,12 +160,13 @@ def cross_hashed(
       TensorShape([2, None])
     """
     start = hashing.DEFAULT_CROSS_KEY if hash_key is None else hash_key
-    combine = functools.partial(_hash_rows, int(start), int(num_buckets))
-    return _cross_rows("tf.ragged.cross_hashed", inputs, combine, int64)
+    op = "tf.ragged.cross_hashed"
+    combine = functools.partial(_hash_rows, op, int(start), int(num_buckets))
+    return _cross_rows(op, inputs, combine, int64)
 
 
 @host_function
-def _hash_rows(start: int, num_buckets: int, *parts: np.ndarray) -> list[np.ndarray]:
+def _hash_rows(op: str, start: int, num_buckets: int, *parts: np.ndarray) -> list[np.ndarray]:
     def combine(items: tuple[Any, ...]) -> int:
         prints = [
             hashing.farm_fingerprint(v) if isinstance(v, bytes) else v & 0xFFFFFFFFFFFFFFFF
@@ -170,5 +174,5 @@ def _hash_rows(start: int, num_buckets: int, *parts: np.ndarray) -> list[np.ndar
         ]
         return hashing.cross_fingerprints_from(start, prints) % (num_buckets or _MAX_INT64)
 
-    values, lengths = _combine_rows(combine, parts)
+    values, lengths = _combine_rows(op, combine, parts)
     return [np.array(values, np.int64), lengths]

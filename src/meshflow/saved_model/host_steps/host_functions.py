@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.runtime.errors import DataLossError, UnimplementedError
-from meshflow.core.values.unknown_sizes import HOST_FUNCTIONS
+from meshflow.core.values.unknown_sizes import HOST_FUNCTIONS, find_host_name
 from meshflow.environment.types import Json
 from meshflow.saved_model.manifest.json_structures import pack_structure, unpack_structure
 
@@ -23,14 +23,12 @@ def pack_function(function: Callable[..., Any]) -> dict[str, Json]:
     Raises:
       UnimplementedError: If it is another function.
     """
-    partial: Any = function if isinstance(function, functools.partial) else None
-    original = function if partial is None else partial.func
-    settings = () if partial is None else partial.args
-    name = original.__name__.lstrip("_")
-    if HOST_FUNCTIONS.get(name) is not original:
+    name = find_host_name(function)
+    if name is None:
         raise UnimplementedError(
-            f"sizes depend on values by {original.__module__}.{original.__qualname__}, which has no name in files"
+            f"sizes depend on values by {function!r}, which has no name in files"
         )
+    settings = function.args if isinstance(function, functools.partial) else ()
     return {"function": name, "settings": pack_structure(settings)}
 
 

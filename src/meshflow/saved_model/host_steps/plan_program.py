@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ __all__ = [
     "PlanProgram",
     "RestoredHostStep",
     "RestoredProgramStep",
+    "check_values",
     "pack_argument",
     "unpack_argument",
 ]
@@ -133,6 +134,9 @@ class RestoredHostStep:
             raise DataLossError(
                 f"a saved function calls {name!r}, which is not a known host function."
             )
+        table = first if name == "size" else more.get("table")
+        if (name == "size" or "table" in more) and not isinstance(table, Table):
+            raise DataLossError(f"a saved function calls {name!r} of {table!r}, which is no table.")
         self._name, self._first, self._more, self._result = name, first, more, result
         self.captures: list[Any] = []
 
@@ -199,6 +203,30 @@ class RestoredProgramStep:
         values.update(zip(self._outputs, results, strict=True))
 
 
+def check_values(
+    num_arguments: int,
+    steps: Iterable[tuple[Sequence[int], Sequence[int]]],
+    results: Sequence[int],
+) -> None:
+    """Check that each step of a plan takes values that an earlier step computes.
+
+    Args:
+      num_arguments: Number of values that exist at first.
+      steps: Indices of the values that each step takes and computes.
+      results: Indices of the values that the plan returns.
+
+    Raises:
+      ValueError: If the plan of a file is damaged.
+    """
+    computed = set(range(num_arguments))
+    for inputs, outputs in steps:
+        if not computed.issuperset(inputs):
+            raise ValueError(f"a step of a plan takes the values {inputs} of {sorted(computed)}")
+        computed.update(outputs)
+    if not computed.issuperset(results):
+        raise ValueError(f"a plan returns the values {results} of {sorted(computed)}")
+
+
 class PlanProgram:
     """Program of a saved function of strings and tables.
 
@@ -236,16 +264,7 @@ class PlanProgram:
         Raises:
           ValueError: If the plan of a file is damaged.
         """
-        computed = set(range(num_arguments))
-        for part in self._parts:
-            inputs, outputs = part.list_values()
-            if not computed.issuperset(inputs):
-                raise ValueError(
-                    f"a step of a plan takes the values {inputs} of {sorted(computed)}"
-                )
-            computed.update(outputs)
-        if not computed.issuperset(self._results):
-            raise ValueError(f"a plan returns the values {self._results} of {sorted(computed)}")
+        check_values(num_arguments, [p.list_values() for p in self._parts], self._results)
 
     def call(self, tensors: Sequence[Tensor]) -> PyTree:
         """Run the steps. Strings must be concrete, not traced."""

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import fill_slots
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensors
-from meshflow.core.values.unknown_sizes import Result, compute_on_host
+from meshflow.core.values.unknown_sizes import Result, compute_on_host, is_staged, write_row
 from meshflow.environment.jax_internals import list_dimensions, replace_dimensions
 from meshflow.environment.types import Json, PyTree
-from meshflow.ops import array
+from meshflow.ops import array, control_flow
 from meshflow.saved_model.host_steps.host_functions import unpack_function
+from meshflow.saved_model.host_steps.plan_program import check_values
 from meshflow.saved_model.programs.restored_functions import RestoredProgram, compile_program
 
 __all__ = ["RestoredPlan", "SizeGuards", "StageProgramStep", "StagedProgram", "make_step"]
 
 _Sizes = dict[str, Any]
+
+_write_row = Op("write_row", lambda o, _: write_row(*map(jnp.asarray, o)))
 
 
 class SizeGuards:
@@ -68,11 +76,19 @@ class SizeGuards:
                 )
 
 
-class _RestoredStep(Protocol):
-    """Interface of a step of a plan."""
+class _RestoredStep:
+    """Step of a plan."""
+
+    def check(self, num_operands: int) -> None:
+        """Check the plans of the step, given the number of values that it takes.
+
+        Raises:
+          ValueError: If the plan of a file is damaged.
+        """
 
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
         """Run the step, and return its results."""
+        raise NotImplementedError
 
 
 class RestoredPlan:
@@ -90,7 +106,26 @@ class RestoredPlan:
         results: Sequence[int],
         sizes: Mapping[int, Sequence[tuple[int, str, int]]],
     ) -> None:
-        self._steps, self._results, self._sizes = steps, results, sizes
+        self._steps, self._results = steps, results
+        self._sizes = {
+            index: [(int(axis), str(name), int(offset)) for axis, name, offset in axes]
+            for index, axes in sizes.items()
+        }
+
+    def get_invariant(self, index: int, shape: Sequence[int]) -> TensorShape:
+        """Return the shape of an input of the body of a loop, without the sizes that iterations change."""
+        varying = {axis for axis, name, _ in self._sizes.get(index, ()) if name.startswith("v")}
+        return TensorShape([None if axis in varying else n for axis, n in enumerate(shape)])
+
+    def check(self, num_inputs: int) -> None:
+        """Check that each step takes values that exist.
+
+        Raises:
+          ValueError: If the plan of a file is damaged.
+        """
+        check_values(num_inputs, [step[1:] for step in self._steps], self._results)
+        for step, operands, _ in self._steps:
+            step.check(len(operands))
 
     def run(self, inputs: Sequence[Tensor], sizes: _Sizes, guards: SizeGuards) -> list[Tensor]:
         """Run the steps.
@@ -107,8 +142,13 @@ class RestoredPlan:
             new_names = set()
             for index, tensor in zip(indices, tensors, strict=True):
                 values[index] = tensor
+                shape = tensor.array.shape
                 for axis, name, offset in self._sizes.get(index, ()):
-                    sizes[name] = tensor.array.shape[axis] - offset
+                    if not 0 <= axis < len(shape):
+                        raise InvalidValueError(
+                            f"A saved function reads the size of axis {axis} of a tensor of shape {list(shape)}."
+                        )
+                    sizes[name] = shape[axis] - offset
                     new_names.add(name)
             guards.check(sizes, new_names)
 
@@ -118,7 +158,7 @@ class RestoredPlan:
         return [values[i] for i in self._results]
 
 
-class StageProgramStep:
+class StageProgramStep(_RestoredStep):
     """Program between steps on the host.
 
     Args:
@@ -135,7 +175,7 @@ class StageProgramStep:
         return results
 
 
-class _HostStage:
+class _HostStage(_RestoredStep):
     """Call of a host function."""
 
     def __init__(self, parameters: Json, plans: Sequence[RestoredPlan]) -> None:
@@ -162,7 +202,7 @@ def _parse_size(size: int | str) -> Any:
     return jax.export.symbolic_shape(size)[0] if isinstance(size, str) else size
 
 
-class _RowWriter:
+class _RowWriter(_RestoredStep):
     """Assignment of a row to an array that grows up to its index."""
 
     def __init__(self, parameters: Json, plans: Sequence[RestoredPlan]) -> None:
@@ -170,6 +210,8 @@ class _RowWriter:
 
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
         rows, row, index = operands
+        if is_staged([index]):
+            return [apply(_write_row, operands)]
         position, size = _read_integer(index), rows.array.shape[0]
         if position >= size:
             missing = array.zeros([position + 1 - size, *rows.array.shape[1:]], rows.dtype)
@@ -177,25 +219,39 @@ class _RowWriter:
         return [array.tensor_scatter_nd_update(rows, [[position]], [row])]
 
 
-class _Branches:
+class _Branches(_RestoredStep):
     """Choice of a branch."""
 
     def __init__(self, parameters: Json, plans: Sequence[RestoredPlan]) -> None:
         self._plans = plans
 
+    def check(self, num_operands: int) -> None:
+        if not self._plans:
+            raise ValueError("a plan chooses between no branches")
+        for plan in self._plans:
+            plan.check(num_operands - 1)
+
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
         index, *rest = operands
+        if is_staged([index]):
+            branches = [functools.partial(p.run, rest, sizes, guards) for p in self._plans]
+            return control_flow.switch_case(index, branches)
         position = min(max(_read_integer(index), 0), len(self._plans) - 1)
         return self._plans[position].run(rest, sizes, guards)
 
 
-class _WhileLoop:
+class _WhileLoop(_RestoredStep):
     """Loop with a condition."""
 
     def __init__(self, parameters: Json, plans: Sequence[RestoredPlan]) -> None:
         self._condition, self._body = plans
         self._num_condition, self._num_body = parameters["counts"]
         self._num_sources = parameters["num_sources"]
+
+    def check(self, num_operands: int) -> None:
+        _check_counts(num_operands, self._num_condition, self._num_body, self._num_sources)
+        self._condition.check(num_operands - self._num_body)
+        self._body.check(num_operands - self._num_condition)
 
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
         end = len(operands) - self._num_sources
@@ -205,12 +261,26 @@ class _WhileLoop:
             operands[self._num_condition : start],
         )
         state, sources = operands[start:end], operands[end:]
-        while _read_integer(self._condition.run([*constants, *state, *sources], sizes, guards)[0]):
-            state = self._body.run([*body_constants, *state, *sources], sizes, guards)
+
+        def test(*state: Tensor) -> Tensor:
+            (result,) = self._condition.run([*constants, *state, *sources], sizes, guards)
+            return result
+
+        def run_body(*state: Tensor) -> list[Tensor]:
+            return self._body.run([*body_constants, *state, *sources], sizes, guards)
+
+        if is_staged(operands):
+            shapes = [
+                self._body.get_invariant(self._num_body + i, s.array.shape)
+                for i, s in enumerate(state)
+            ]
+            return control_flow.while_loop(test, run_body, state, shape_invariants=shapes)
+        while _read_integer(test(*state)):
+            state = run_body(*state)
         return state
 
 
-class _Scan:
+class _Scan(_RestoredStep):
     """Loop over rows."""
 
     def __init__(self, parameters: Json, plans: Sequence[RestoredPlan]) -> None:
@@ -219,6 +289,10 @@ class _Scan:
         self._num_sources = parameters["num_sources"]
         self._length = _parse_size(parameters["length"])
         self._is_reversed = parameters["reverse"]
+
+    def check(self, num_operands: int) -> None:
+        _check_counts(num_operands, self._num_constants, self._num_state, self._num_sources)
+        self._body.check(num_operands)
 
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
         end, start = len(operands) - self._num_sources, self._num_constants + self._num_state
@@ -257,6 +331,11 @@ def make_step(kind: str, parameters: Json, plans: Sequence[RestoredPlan]) -> _Re
     return _STEPS[kind](parameters, plans)
 
 
+def _check_counts(num_operands: int, *counts: int) -> None:
+    if min(counts) < 0 or sum(counts) > num_operands:
+        raise ValueError(f"a loop of a plan takes {num_operands} values, of the kinds {counts}")
+
+
 def _read_integer(tensor: Tensor) -> int:
     return int(tensor.require_value("a branch, a loop or an index in a saved function"))
 
@@ -288,6 +367,17 @@ class StagedProgram:
     ) -> None:
         self._plan, self._guards, self._structure = plan, guards, structure
         self.out_specs, self.captures, self._writes = list(specs), list(captures), writes
+
+    def check(self, num_arguments: int) -> None:
+        """Check that each step takes values that an earlier step computes.
+
+        Args:
+          num_arguments: Number of tensors that the program takes.
+
+        Raises:
+          ValueError: If the plan of a file is damaged.
+        """
+        self._plan.check(num_arguments + len(self.captures))
 
     def call(self, tensors: Sequence[Tensor]) -> PyTree:
         """Run the steps."""

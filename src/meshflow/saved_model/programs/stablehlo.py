@@ -232,6 +232,7 @@ def _trace_for_sizes(
         for s in list_component_specs((args, kwargs))
     )
     if num_first_axes > 1:
+        # If another error is the user's, the next attempt raises it again.
         with contextlib.suppress(Exception):
             return trace_symbols(_INDEPENDENT_SYMBOL)
     for symbol in ("d{count}", "size{axis}", f"{_SIZE_DIVISOR}*size{{axis}}"):
