@@ -28,6 +28,7 @@ from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshflow.passes.jaxprs import (
     bind_equation,
     get_aval,
+    is_plain_call,
     rewrite_equations,
     select_variables,
     splice_program,
@@ -277,13 +278,9 @@ class _StagePartition:
         bases = dict.fromkeys(self._states[v].base for v in states)
         operands: dict[Var, None] = {}
         for eqn in (eqn for plan in plans for eqn in plan):
-            if eqn.primitive.name == READ:
-                state = self._get_state(eqn)
-                write = state.parts.get(eqn.params["positions"])
-                reads = [] if write is None else [write.value]
-                bases |= {} if reads else {state.base: None}
-            else:
-                reads = eqn.invars
+            reads = self._list_reads(eqn)
+            if eqn.primitive.name == READ and not reads:
+                bases[self._get_state(eqn).base] = None
             operands |= {v: None for v in select_variables(reads) if not self._is_local(v, phase)}
         for state in (self._states[v] for v in states):
             new = select_variables(write.value for write in state.parts.values())
@@ -306,7 +303,11 @@ class _StagePartition:
                                 row = write.form.insert(row, chunk, offset, value)
                     new.append(row)
                 sent = [
-                    _to_bits(env[v]) if min(self._owners[v]) == device else _make_zero_bits(v)
+                    _to_bits(
+                        env[v]
+                        if min(self._owners[v]) == device
+                        else jnp.zeros(get_aval(v).shape, get_aval(v).dtype)
+                    )
                     for v in values
                 ]
                 return new, sent
@@ -351,12 +352,16 @@ class _StagePartition:
             if needed.isdisjoint(eqn.outvars):
                 continue
             plan.append(eqn)
-            reads: Iterable[Atom] = eqn.invars
-            if eqn.primitive.name == READ:
-                source = self._get_state(eqn).parts.get(eqn.params["positions"])
-                reads = [] if source is None else [source.value]
-            needed |= {v for v in select_variables(reads) if self._is_local(v, phase)}
+            reads = select_variables(self._list_reads(eqn))
+            needed |= {v for v in reads if self._is_local(v, phase)}
         return plan[::-1]
+
+    def _list_reads(self, eqn: JaxprEqn) -> Sequence[Atom]:
+        """Return the values that a local equation reads: of a part only one that was written before."""
+        if eqn.primitive.name != READ:
+            return eqn.invars
+        write = self._get_state(eqn).parts.get(eqn.params["positions"])
+        return [] if write is None else [write.value]
 
     def _run_local(
         self, eqn: JaxprEqn, env: dict[Atom, Any], row_of: dict[Var, Array], device: int
@@ -412,7 +417,7 @@ def _is_movable(eqn: JaxprEqn) -> bool:
 def _keeps_sharding(eqn: JaxprEqn) -> bool:
     """Check whether operands that are split over devices do not have to be exchanged, but summed."""
     name = eqn.primitive.name
-    if name in ("jit", "pjit"):
+    if is_plain_call(eqn):
         return all(
             _keeps_sharding(e) for j in find_inner_jaxprs(eqn) for e in to_open_jaxpr(j).eqns
         )
@@ -449,12 +454,6 @@ def _from_bits(bits: Array, dtype: Any) -> Array:
     return (
         bits.astype(bool) if np.dtype(dtype) == np.bool_ else lax.bitcast_convert_type(bits, dtype)
     )
-
-
-def _make_zero_bits(v: Var) -> Array:
-    aval = get_aval(v)
-    width = 8 if aval.dtype == bool else 8 * aval.dtype.itemsize
-    return jnp.zeros(aval.shape, f"uint{width}")
 
 
 def _sum_bits(sent: Sequence[Array], values: Sequence[Var], over: str) -> list[Array]:

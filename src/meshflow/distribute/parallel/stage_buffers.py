@@ -237,16 +237,18 @@ class StageBuffer(MirroredVariable):
           slots: A slot of each member, or None.
           fill: Value of the elements that belong to no variable, and have gradients of zero.
         """
-        if any(
-            not isinstance(slot, Variable) or (slot.shape, slot.dtype) != (v.shape, v.dtype)
+        similar = [
+            slot
             for slot, v in zip(slots, self.members, strict=True)
-        ):
+            if isinstance(slot, Variable) and (slot.shape, slot.dtype) == (v.shape, v.dtype)
+        ]
+        if len(similar) < len(slots):
             return
-        buffer = get_storage(slots[0])
-        if isinstance(buffer, StageBuffer) and buffer.holds(slots, self.parts):
+        buffer = get_storage(similar[0])
+        if isinstance(buffer, StageBuffer) and buffer.holds(similar, self.parts):
             return
         layout = self.pack.make_layout(self.layout.mesh, is_slot=True)
-        StageBuffer(self.pack, self._shape, slots, self.parts, layout, self.stage_layers, fill)
+        StageBuffer(self.pack, self._shape, similar, self.parts, layout, self.stage_layers, fill)
 
     def _assemble(self, shape: tuple[int, ...], layout: Layout) -> Array:
         """Return the array of the members' values; a device also holds one row of other devices."""

@@ -34,6 +34,7 @@ from meshflow.distribute.parallel.packs import (
 from meshflow.distribute.parallel.program import RegionStrategy, UpdateGroup
 from meshflow.distribute.parallel.zero import shard_layout
 from meshflow.distribute.replicas.shares import LocalPart, get_captured_variable
+from meshflow.distribute.replicas.variables import get_ruled_layout
 from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
 from meshflow.placement.mesh import Mesh
 
@@ -166,7 +167,7 @@ def resolve_resident_cut(
       The axes; None if rules split the weight over devices of the batch or of the pipeline.
     """
     variable = get_captured_variable(capture)
-    ruled: Layout = variable._ruled_layout
+    ruled = get_ruled_layout(variable)
     axes, mesh = strategy.batch_dimensions, ruled.mesh
     layout = shard_layout(ruled, get_value_shape(variable), strategy.zero_dimensions)
     cut: dict[str, Any] = {}

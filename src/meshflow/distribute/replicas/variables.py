@@ -26,7 +26,7 @@ from meshflow.ops.array import concat, expand_dims, tile
 from meshflow.ops.math import cast, reduce_mean, reduce_sum
 from meshflow.placement.layout import Layout
 
-__all__ = ["MirroredVariable", "SyncOnReadVariable"]
+__all__ = ["MirroredVariable", "SyncOnReadVariable", "get_ruled_layout"]
 
 
 def aggregate_value(variable: Variable, value: Tensor) -> Tensor:
@@ -98,6 +98,12 @@ _UNCOMBINABLE_SCATTERS = {
     "scatter_max": "scatter_max",
     "scatter_set": "scatter_update",
 }
+
+
+def get_ruled_layout(variable: Variable) -> Layout:
+    """Return the layout by the rules of a strategy, without the splits of ZeRO and of pipelines."""
+    layout: Layout = getattr(variable, "_ruled_layout", None) or variable.layout
+    return layout
 
 
 def _list_local_replicas(variable: Variable) -> Sequence[int]:

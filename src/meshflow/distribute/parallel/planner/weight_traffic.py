@@ -10,6 +10,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.gradient_compression import CompressedSum
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.distribute.parallel.zero import resolve_region_sharding
+from meshflow.distribute.replicas.variables import get_ruled_layout
 from meshflow.placement.expected_traffic import count_ring_bytes
 from meshflow.placement.layout import list_spec_dimensions
 
@@ -50,7 +51,7 @@ class WeightLayout:
         mesh = strategy.mesh
         sizes = dict(zip(mesh.dim_names, mesh.shape(), strict=True))
         dims = lambda spec: tuple(n for n in list_spec_dimensions(spec, mesh) if sizes[n] > 1)
-        axes = tuple(dims(spec) for spec in variable._ruled_layout.sharding_specs)  # type: ignore[attr-defined]
+        axes = tuple(dims(spec) for spec in get_ruled_layout(variable).sharding_specs)
         rule_dimensions = {n for names in axes for n in names}
         slots = variable._slot_layout.sharding_specs if strategy.options.zero else ()  # type: ignore[attr-defined]
         parts = tuple(n for spec in slots for n in dims(spec) if n not in rule_dimensions)

@@ -24,9 +24,10 @@ from meshflow.distribute.parallel import sharded_products
 from meshflow.distribute.parallel.sharded_products import ShardedProduct
 from meshflow.distribute.parallel.weight_reads import find_shard_map_mesh
 from meshflow.distribute.replicas.shares import current_shares
+from meshflow.distribute.replicas.variables import get_ruled_layout
 from meshflow.ops import array, math
 from meshflow.ops.linalg import einsum
-from meshflow.placement.layout import Layout, list_spec_dimensions
+from meshflow.placement.layout import list_spec_dimensions
 
 __all__ = ["make_sharded_product", "project_sharded", "read_for_positions"]
 
@@ -146,10 +147,9 @@ def _list_ruled_dimensions(strategy: Any, weight: Variable) -> list[tuple[str, .
     """Return the mesh dimensions that rules split each axis of a weight over."""
     # ZeRO splits weights further, but layers read them gathered.
     mesh = strategy.mesh
-    layout: Layout = getattr(weight, "_ruled_layout", None) or weight.layout
     return [
         tuple(n for n in list_spec_dimensions(spec, mesh) if mesh.dim_size(n) > 1)
-        for spec in layout.sharding_specs
+        for spec in get_ruled_layout(weight).sharding_specs
     ]
 
 
