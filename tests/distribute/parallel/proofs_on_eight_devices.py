@@ -182,7 +182,7 @@ class Block(LAYERS.Layer):
         self.first, self.second = LAYERS.LayerNormalization(), LAYERS.LayerNormalization()
         self.attention = LAYERS.MultiHeadAttention(2, WIDTH // 2)
         if experts:
-            self.added = LAYERS.MixtureOfExperts(8, 2 * WIDTH, capacity=4.0, groups=8)
+            self.added = LAYERS.MixtureOfExperts(8, 2 * WIDTH, capacity=4.0, groups=16)
         else:
             self.added = tf.keras.Sequential([LAYERS.Dense(4 * WIDTH, "gelu"), LAYERS.Dense(WIDTH)])
 
