@@ -10,7 +10,7 @@ import inspect
 import types as python_types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -30,13 +30,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 Annotation: TypeAlias = Any
 Signature: TypeAlias = Mapping[str, Any]
 
-_VAR_POSITIONAL, _VAR_KEYWORD = (
-    inspect.Parameter.VAR_POSITIONAL,
-    inspect.Parameter.VAR_KEYWORD,
-)
 
-# Dispatchers with their signatures, by the innermost function of an API.
-_api_dispatchers: dict[Callable[..., Any], list[tuple[Callable[..., Any], list[Signature]]]] = {}
+class _Dispatcher(NamedTuple):
+    """An implementation of a public function.
+
+    Attributes:
+      target: The function of the user.
+      signatures: Types of arguments by name, of which one signature has to match.
+      accepts_name: Whether it takes the argument `name` of the public function.
+    """
+
+    target: Callable[..., Any]
+    signatures: list[Signature]
+    accepts_name: bool
+
+
+# By the innermost function of an API.
+_api_dispatchers: dict[Callable[..., Any], list[_Dispatcher]] = {}
 # Dispatchers of elementwise functions with the types of their operands, by the class of function.
 _elementwise_dispatchers: dict[str, list[tuple[Callable[..., Any], tuple[Any, ...]]]] = {
     "unary": [],
@@ -98,36 +108,38 @@ def _register_types(annotations: Sequence[Any]) -> None:
 
 def _bind(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> inspect.BoundArguments | None:
+    """Return the arguments of a call by name, or None if they do not fit the function."""
     try:
-        return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+        return inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
-        return {}
+        return None
 
 
-def _accepts_all(function: Callable[..., Any], name: str | None = None) -> bool:
-    """Check whether a function is defined as `(*args, **kwargs)`, or has the named parameter."""
-    parameters = inspect.signature(function).parameters
-    kinds = [parameter.kind for parameter in parameters.values()]
-    return name in parameters or kinds == [_VAR_POSITIONAL, _VAR_KEYWORD]
+def _accepts_all(function: Callable[..., Any]) -> bool:
+    """Check whether a function is defined as `(*args, **kwargs)`."""
+    kinds = [p.kind for p in inspect.signature(function).parameters.values()]
+    return kinds == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
 
 
 def _call_registered(
     public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> PyTree:
     """Call a dispatcher for the arguments; return NotImplemented if there is none."""
-    for target, signatures in _api_dispatchers.get(inspect.unwrap(public), ()):
+    for target, signatures, accepts_name in _api_dispatchers.get(inspect.unwrap(public), ()):
         bound = _bind(public, args, kwargs)
+        if bound is None:
+            break
+        values = bound.arguments
         if any(
-            all(name in bound and _matches(bound[name], kind) for name, kind in signature.items())
+            all(name in values and _matches(values[name], kind) for name, kind in signature.items())
             for signature in signatures
         ):
-            is_unnamed = "name" in bound and not _accepts_all(target, "name")
-            result = (
-                target(**{n: value for n, value in bound.items() if n != "name"})
-                if is_unnamed
-                else target(*args, **kwargs)
-            )
+            if "name" in values and not accepts_name:
+                del values["name"]
+                result = target(*bound.args, **bound.kwargs)
+            else:
+                result = target(*args, **kwargs)
             if result is not NotImplemented:
                 return result
     return _call_elementwise(public, args, kwargs)
@@ -140,7 +152,8 @@ def _call_elementwise(
     dispatchers = _elementwise_dispatchers.get(kind or "", ())
     if not dispatchers:
         return NotImplemented
-    bound = _bind(public, args, kwargs)
+    binding = _bind(public, args, kwargs)
+    bound = {} if binding is None else dict(binding.arguments)
     names = list(inspect.signature(public).parameters)[: 1 if kind == "unary" else 2]
     if any(name not in bound for name in names):
         return NotImplemented
@@ -205,7 +218,8 @@ def dispatch_for_api(api: Callable[..., Any], *signatures: Mapping[Any, Any]) ->
         explicit = [resolve(signature) for signature in signatures]
         parameters = list(inspect.signature(target).parameters)
         unnamed = [name for name in names if name != "name"]
-        if parameters not in (names, unnamed) and not _accepts_all(target):
+        accepts_all = _accepts_all(target)
+        if parameters not in (names, unnamed) and not accepts_all:
             raise ValueError(
                 f"Dispatch function's signature ({', '.join(parameters)}) does not match API's signature ({', '.join(names)})."
             )
@@ -218,7 +232,9 @@ def dispatch_for_api(api: Callable[..., Any], *signatures: Mapping[Any, Any]) ->
                 )
         for signature in explicit:
             _register_types(list(signature.values()))
-        _api_dispatchers.setdefault(inspect.unwrap(api), []).append((target, explicit))
+        _api_dispatchers.setdefault(inspect.unwrap(api), []).append(
+            _Dispatcher(target, explicit, accepts_all or "name" in parameters)
+        )
         return target
 
     return decorate
