@@ -1,14 +1,43 @@
 """Measure ragged, sparse and graph batches of varying sizes, with Meshflow or another Python's TensorFlow.
 
 Usage: `python benchmarks/ragged_batches.py [meshflow|tensorflow]`. It prints CPU seconds, compiled programs and a loss.
+`python benchmarks/ragged_batches.py compare PYTHON` runs both in turn three times, with the given Python for
+TensorFlow, and prints the medians and the ratio of each row. `models` at the end of both commands measures
+the models of tests/reference/composite_model_cases.py instead.
 """
 
 import importlib
+import re
+import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 
+
+def compare(python, mode=(), rounds=3):
+    """Print the medians of Meshflow and TensorFlow, and their ratio, for each row."""
+    rows = {}
+    for _ in range(rounds):
+        for executable, library in ((sys.executable, "meshflow"), (python, "tensorflow")):
+            command = [executable, __file__, library, *mode]
+            printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            for row, seconds, rest in re.findall(r"(.*): ([0-9.]+) CPU s(.*)", printed):
+                rows.setdefault(row, {}).setdefault(library, []).append((float(seconds), rest))
+    for row, results in rows.items():
+        own, peer = (
+            statistics.median(s for s, _ in results[k]) for k in ("meshflow", "tensorflow")
+        )
+        notes = {library: values[-1][1].strip(", ") for library, values in results.items()}
+        print(f"{row}: {own:.3f}, {peer:.3f} CPU s, ratio {own / peer:.2f}; {notes}")
+
+
+if sys.argv[1:2] == ["compare"]:
+    compare(sys.argv[2], sys.argv[3:])
+    sys.exit()
 tf = importlib.import_module(sys.argv[1] if len(sys.argv) > 1 else "meshflow")
 programs = []
 if tf.__name__ == "meshflow":
@@ -19,6 +48,17 @@ if tf.__name__ == "meshflow":
             programs.append(name) if name.endswith("backend_compile_duration") else None
         )
     )
+if sys.argv[2:] == ["models"]:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests/reference"))
+    from composite_model_cases import CASES
+
+    for name, run in CASES.items():
+        programs.clear()
+        start = time.process_time()
+        losses = np.ravel(run(tf)[0] if name != "linear_on_matrix" else 0.0)
+        seconds = time.process_time() - start
+        print(f"{name}: {seconds:.3f} CPU s, {len(programs)} programs, loss {losses[-1]:.6f}")
+    sys.exit()
 random = np.random.default_rng(0)
 table = tf.Variable(random.standard_normal((1000, 16)).astype(np.float32) / 10)
 kernel = tf.Variable(random.standard_normal((16, 1)).astype(np.float32))
@@ -128,7 +168,7 @@ batches = [make_batch() for _ in range(40)]
 sparse_batches = [make_sparse_batch() for _ in range(40)]
 start = time.process_time()
 graph_batches = list(make_graphs())
-print(f"batch graphs in a dataset: {time.process_time() - start:.2f} CPU s")
+print(f"batch graphs in a dataset: {time.process_time() - start:.4f} CPU s")
 signature = [tf.RaggedTensorSpec([None, None], tf.int32), tf.TensorSpec([None, 1])]
 sparse_signature = [
     tf.SparseTensorSpec([None, 12], tf.int64),
@@ -146,16 +186,72 @@ steps = {
     "rearrange sparse tensors": (rearrange_sparse, sparse_signature, sparse_batches),
     "train on graphs": (train_graphs, graph_signature, graph_batches),
 }
+
+
+class Scorer(tf.Module):
+    """Saved functions with ragged arguments, and a signature with results of unknown sizes."""
+
+    def __init__(self):
+        self.table, self.kernel = tf.Variable(table), tf.Variable(kernel)
+
+    @tf.function(input_signature=signature)
+    def train(self, ids, targets):
+        with tf.GradientTape() as tape:
+            hidden = tf.nn.relu(tf.nn.embedding_lookup(self.table, ids) * 2.0 - 0.5)
+            counts = tf.cast(tf.maximum(ids.row_lengths(), 1)[:, None], tf.float32)
+            loss = tf.reduce_mean((tf.reduce_sum(hidden, 1) / counts @ self.kernel - targets) ** 2)
+        rows, gradient = tape.gradient(loss, [self.table, self.kernel])
+        self.table.scatter_sub(tf.IndexedSlices(0.1 * rows.values, rows.indices))
+        self.kernel.assign_sub(0.1 * gradient)
+        return loss
+
+    @tf.function(input_signature=signature)
+    def rearrange(self, ids, targets):
+        return rearrange(ids, targets)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.int32, "values"),
+            tf.TensorSpec([None], tf.int64, "splits"),
+        ]
+    )
+    def score(self, values, splits):
+        ids = tf.RaggedTensor.from_row_splits(values, splits)
+        hidden = tf.reduce_sum(tf.nn.embedding_lookup(self.table, ids), 1)
+        return {
+            "scores": hidden @ self.kernel,
+            "large": tf.boolean_mask(values, values > 500),
+            "distinct": tf.unique(values)[0],
+        }
+
+
+def measure(row, step, data):
+    for attempt in ("first", "again"):
+        programs.clear()
+        start = time.process_time()
+        for batch in data:
+            result = step(*batch)
+        seconds = time.process_time() - start
+        loss = f" loss {float(result):.6f}" if "train" in row else ""
+        print(f"{row}, {attempt}: {seconds:.4f} CPU s, {len(programs)} programs{loss}")
+
+
 for name, (function, specs, data) in steps.items():
-    for kind, step in {
-        "in a function": tf.function(function, input_signature=specs),
-        "eagerly": function,
-    }.items():
-        for attempt in ("first", "again"):
-            programs.clear()
-            start = time.process_time()
-            for batch in data:
-                result = step(*batch)
-            seconds = time.process_time() - start
-            loss = f" loss {float(result):.6f}" if name.startswith("train") else ""
-            print(f"{name} {kind}, {attempt}: {seconds:.2f} CPU s, {len(programs)} programs{loss}")
+    compiled = tf.function(function, input_signature=specs)
+    measure(f"{name} in a function", compiled, data)
+    measure(f"{name} eagerly", function, data)
+with tempfile.TemporaryDirectory() as folder:
+    scorer = Scorer()
+    start = time.process_time()
+    tf.saved_model.save(scorer, folder, signatures={"score": scorer.score})
+    print(f"save three functions: {time.process_time() - start:.4f} CPU s")
+    start = time.process_time()
+    loaded = tf.saved_model.load(folder)
+    print(f"load three functions: {time.process_time() - start:.4f} CPU s")
+    measure("train by a loaded function", loaded.train, batches)
+    measure("rearrange by a loaded function", loaded.rearrange, batches)
+    score = loaded.signatures["score"]
+    requests = [(ids.values, ids.row_splits) for ids, _ in batches]
+    measure(
+        "score by a loaded signature", lambda v, s: score(values=v, splits=s)["scores"], requests
+    )

@@ -357,3 +357,28 @@ def test_restored_functions_accept_sizes_of_zero(tmp_path):
         tape.watch(x)
         total = restored.total(x)
     assert tape.gradient(total, x).shape == (0, 3)
+
+
+class Serializer(tf.Module):
+    """Functions with serialized tensors."""
+
+    @tf.function(input_signature=[Spec([None, 2])])
+    def dense(self, x):
+        return tf.io.serialize_tensor(x * 2.0)
+
+    @tf.function(input_signature=[tf.SparseTensorSpec([None, 3])])
+    def sparse(self, x):
+        return tf.io.serialize_sparse(x)
+
+
+def test_serialized_tensors(tmp_path):
+    module = Serializer()
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    for rows in (1, 3):
+        x = tf.reshape(tf.range(2.0 * rows), [rows, 2])
+        text = loaded.dense(x)
+        assert text.numpy() == module.dense(x).numpy()
+        assert tf.io.parse_tensor(text, tf.float32).numpy().tolist() == (x * 2.0).numpy().tolist()
+        sparse = tf.sparse.from_dense(tf.eye(rows, 3))
+        assert loaded.sparse(sparse).numpy().tolist() == module.sparse(sparse).numpy().tolist()

@@ -44,10 +44,17 @@ class Scaled(tf.Module):
         x = self.of_examples(inputs)
         return {"scores": tf.stack([x, -x], -1)}
 
+    @tf.function(input_signature=[tf.TensorSpec([None], name="x"), tf.TensorSpec([None], tf.int32, name="counts")])  # fmt: skip
+    def repeat(self, x, counts):
+        """Return sizes that depend on values, and a ragged tensor padded by its longest row."""
+        rows = tf.RaggedTensor.from_row_lengths(tf.repeat(x, counts), counts)
+        results = {"repeated": rows.flat_values * self.factor, "padded": rows.to_tensor()}
+        return {**results, "distinct": tf.unique(counts)[0], "large": tf.boolean_mask(x, x > 1.0)}
+
 
 def _save(folder, factor):
     module = Scaled(factor)
-    signatures = {n: getattr(module, n) for n in ("total", "regress", "classify")}
+    signatures = {n: getattr(module, n) for n in ("total", "regress", "classify", "repeat")}
     tf.saved_model.save(module, str(folder), {"serving_default": module.scaled, **signatures})
 
 
@@ -126,6 +133,39 @@ def test_requests_and_errors(served):
     text = _ask(root + "/monitoring/prometheus/metrics")[1]
     assert ':tensorflow:serving:request_count{model_name="scaled",status="NOT_FOUND"} 2' in text
     assert "meshflow_serving_batched_rows" in text
+
+
+def test_requests_with_results_of_unknown_sizes(served):
+    url, _ = served
+
+    def ask(x, counts):
+        inputs = {"x": x, "counts": counts}
+        return _ask(url + ":predict", {"signature_name": "repeat", "inputs": inputs})
+
+    requests = [([1.0, 2.0], [2, 0]), ([3.0], [3]), ([4.0, 5.0], [0, 2]), ([6.0], [1])] * 3
+    answers = [None] * len(requests)
+    threads = [
+        threading.Thread(target=lambda i=i: answers.__setitem__(i, ask(*requests[i])))
+        for i in range(len(requests))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for (x, counts), (status, content) in zip(requests, answers, strict=True):
+        assert status == 200, content
+        repeated = np.repeat(x, counts)
+        rows = np.split(repeated, np.cumsum(counts)[:-1])
+        widths = [[*row, *[0.0] * (max(counts) - len(row))] for row in rows]
+        assert content["outputs"] == {
+            "repeated": (2.0 * repeated).tolist(),
+            "padded": widths,
+            "distinct": list(dict.fromkeys(counts)),
+            "large": [v for v in x if v > 1.0],
+        }
+    status, content = ask([1.0, 2.0], [1])
+    assert status == 400, content
+    assert ask([1.0], [2])[0] == 200
 
 
 def _messages():

@@ -12,11 +12,19 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.data import Dataset, static_shapes, traced_loop
+from meshflow.data import Dataset, static_shapes, structure, traced_loop
 from meshflow.data.epoch import DatasetIterator
-from meshflow.distribute.replicas.values import PerReplica, PerReplicaSpec, Stacked, map_replicas
+from meshflow.data.rows import concat_rows, has_rows, slice_rows, split_rows_evenly
+from meshflow.distribute.replicas.values import (
+    PerReplica,
+    PerReplicaSpec,
+    Stacked,
+    map_replicas,
+    stack_values,
+    to_value,
+)
 from meshflow.environment.types import Array, PyTree
 
 __all__ = ["DistributedDataset", "DistributedIterator", "InputContext", "ValueContext"]
@@ -104,43 +112,43 @@ class ValueContext(NamedTuple):
 def split_batch(strategy: InputStrategy, batch: PyTree) -> PyTree:
     """Split a batch over the replicas; the first ones receive larger parts, as in TensorFlow."""
     count = strategy.num_replicas_in_sync
-    leaves = nest.flatten(batch) if count > 1 else []
-    if leaves and not any(len(np.shape(leaf)) for leaf in leaves):
+    if count == 1:
+        return nest.map_structure(to_value, batch)
+    leaves = nest.map_structure(to_host_value, batch)
+    if nest.flatten(leaves) and not any(map(has_rows, nest.flatten(leaves))):
         raise InvalidValueError(
             "Strategy.experimental_distribute_dataset: the elements of the dataset are scalars, which "
             "cannot be split over replicas. Batch it by the global batch size first: dataset.batch(...)."
         )
 
-    def split_leaf(leaf: TensorLike) -> PerReplica | Tensor | CompositeTensor:
-        if count == 1 and isinstance(leaf, CompositeTensor):
-            return leaf
+    def split_leaf(value: Any) -> PerReplica:
+        if not has_rows(value):
+            return PerReplica([convert_to_tensor(value)] * count)
+        if isinstance(value, CompositeTensor) or value.shape[0] % count or value.dtype == object:
+            return PerReplica(map(to_value, split_rows_evenly(value, count)))
         # Host arrays are transferred directly to the devices of the replicas.
-        value = leaf if isinstance(leaf, np.ndarray) else convert_to_tensor(leaf).array
-        if count == 1:
-            return convert_to_tensor(leaf)
-        if not value.ndim:
-            return PerReplica([convert_to_tensor(leaf)] * count)
-        size = value.shape[0]
-        if size % count == 0:
-            rows = value.reshape(count, size // count, *value.shape[1:])
-            if value.dtype == object:
-                return PerReplica([Tensor(part) for part in rows])
-            return Stacked((_place_rows(strategy, rows),))
-        part_size = -(-size // count)
-        parts = [value[i * part_size : (i + 1) * part_size] for i in range(count)]
-        return PerReplica([convert_to_tensor(part) for part in parts])
+        rows = value.reshape(count, value.shape[0] // count, *value.shape[1:])
+        return Stacked((_place_rows(strategy, rows),))
 
-    return nest.map_structure(split_leaf, batch)
+    return nest.map_structure(split_leaf, leaves)
+
+
+def to_host_value(leaf: TensorLike) -> Any:
+    """Convert a leaf of a batch to an array, except for a composite tensor."""
+    if isinstance(leaf, (np.ndarray, CompositeTensor)):
+        return leaf
+    return convert_to_tensor(leaf).array
 
 
 def _place_rows(strategy: InputStrategy, value: Array) -> Tensor:
     return Tensor(strategy.place_batch(value))
 
 
-def _join_replicas(leaf: PerReplica | TensorLike) -> np.ndarray:
-    if not isinstance(leaf, PerReplica):
-        return np.asarray(leaf)
-    return np.concatenate([np.asarray(v) for v in leaf.values])
+def _join_replicas(leaf: PerReplica | TensorLike) -> np.ndarray | CompositeTensor:
+    values = leaf.values if isinstance(leaf, PerReplica) else [leaf]
+    if isinstance(values[0], CompositeTensor):
+        return concat_rows(values)
+    return np.concatenate([np.asarray(v) for v in values]) if len(values) > 1 else np.asarray(leaf)
 
 
 class DistributedDataset:
@@ -193,19 +201,20 @@ class DistributedDataset:
             return
         pending: list[PyTree] = []
         for batch in self._source:
-            pending.append(nest.map_structure(convert_to_tensor, batch))
+            pending.append(nest.map_structure(to_value, batch))
             if len(pending) == count:
                 yield self._stack_replica_batches(pending)
                 pending = []
         if pending:
-            empty = nest.map_structure(lambda t: Tensor(t.array[:0]), pending[0])
+            empty = nest.map_structure(lambda v: slice_rows(v, 0, 0), pending[0])
             yield self._stack_replica_batches(pending + [empty] * (count - len(pending)))
 
     def _stack_replica_batches(self, batches: list[PyTree]) -> PyTree:
-        def stack_leaf(*parts: Tensor) -> PerReplica:
-            if len({(tuple(p.shape.as_list()), p.dtype) for p in parts}) > 1:
-                return PerReplica(parts)
-            return Stacked((_place_rows(self._strategy, np.stack([np.asarray(p) for p in parts])),))
+        def stack_leaf(*parts: Any) -> PerReplica:
+            stacked = stack_values(parts)
+            if not isinstance(stacked, Stacked):
+                return stacked
+            return Stacked((_place_rows(self._strategy, np.asarray(stacked.stacked)),))
 
         return nest.map_structure(stack_leaf, *batches)
 
@@ -213,7 +222,7 @@ class DistributedDataset:
         """Yield global batches for the training loop of Keras."""
         if self._split:
             for batch in self._source:
-                yield nest.map_structure(lambda v: np.asarray(convert_to_tensor(v)), batch)
+                yield nest.map_structure(to_host_value, batch)
             return
         for step in self._iterate_batches():
             yield map_replicas(_join_replicas, step)
@@ -233,15 +242,12 @@ class DistributedDataset:
         if count == 1:
             return self._source.element_spec
 
-        def make_spec(spec: TensorSpec) -> PerReplicaSpec:
-            sizes: list[int | None] = (
-                [*spec.shape.as_list()] if self._split and spec.shape.rank else []
-            )
-            if sizes:
-                first = sizes[0]
-                share = None if first is None or first % count else first // count
-                sizes = [share, *sizes[1:]]
-                spec = TensorSpec(sizes, spec.dtype, spec.name)
+        def make_spec(spec: TypeSpec) -> PerReplicaSpec:
+            shape = getattr(spec, "shape", None)
+            if self._split and (shape is None or shape.rank):
+                rows = None if shape is None else shape[0]
+                share = None if rows is None or rows % count else rows // count
+                spec = structure.batch_spec(structure.unbatch_spec(spec), share)
             return PerReplicaSpec(*[spec] * count)
 
         return nest.map_structure(make_spec, self._source.element_spec)

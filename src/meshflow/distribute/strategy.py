@@ -13,7 +13,6 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
-from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.extended import StrategyExtended
@@ -24,8 +23,8 @@ from meshflow.distribute.replicas.reductions_and_gathers import (
     ReductionsAndGathers,
     check_cross_replica_context,
 )
-from meshflow.distribute.replicas.spmd import run_replicas
-from meshflow.distribute.replicas.values import PerReplica, map_replicas
+from meshflow.distribute.replicas.spmd import make_template_key, run_replicas
+from meshflow.distribute.replicas.values import PerReplica, map_replicas, to_value
 from meshflow.distribute.replicas.variables import MirroredVariable, SyncOnReadVariable
 from meshflow.environment.types import PyTree
 from meshflow.placement.batches import BatchPlacer
@@ -267,14 +266,8 @@ class Strategy(ReductionsAndGathers):
         if not isinstance(fn, Function) or context.trace is not None:
             return make()
         programs = self._programs.get(fn) or {}
-        leaves, tree = jax.tree.flatten(template)
         try:
-            key = (
-                tree,
-                tuple(
-                    (v.shape, v.dtype) if isinstance(v, jax.ShapeDtypeStruct) else v for v in leaves
-                ),
-            )
+            key = make_template_key(template)
             if key not in programs:
                 program = make()
                 if program.sets_initial_values:
@@ -361,9 +354,7 @@ class Strategy(ReductionsAndGathers):
         values = [value_fn(ValueContext(i, count)) for i in range(count)]
         if count == 1:
             return values[0]
-        return nest.map_structure(
-            lambda *parts: PerReplica([convert_to_tensor(v) for v in parts]), *values
-        )
+        return nest.map_structure(lambda *parts: PerReplica(map(to_value, parts)), *values)
 
     def place_batch(self, batch: PyTree) -> PyTree:
         """Place a batch of arrays on all devices, split along the first axis if it is divisible."""

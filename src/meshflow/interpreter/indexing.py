@@ -146,6 +146,10 @@ def _gather(equation: Equation) -> Compute | None:
             return x.take(rows, 0, mode="clip")
 
         return take_rows
+    if not batch and not numbers.operand_batching_dims:
+        box = _make_box_gather(equation, fill, fills)
+        if box is not None:
+            return box
     if has_symbols(shape, batch, result):
         return None
     batching = tuple(
@@ -173,6 +177,37 @@ def _gather(equation: Equation) -> Compute | None:
         return np.array(out if is_ordered else out.transpose(order), order="C")
 
     return run
+
+
+def _make_box_gather(equation: Equation, fill: HostArray, fills: bool) -> Compute | None:
+    """Return the rule of a gather of one slice, such as a slice of an array with an unknown size, for all sizes."""
+    numbers, window = (equation.params[name] for name in ("dimension_numbers", "slice_sizes"))
+    shape, start_map = equation.inputs[0].shape, numbers.start_index_map
+    if any(has_symbols([n - w]) and has_symbols([w]) for n, w in zip(shape, window, strict=True)):
+        return None
+    # A window is smaller than the array by a fixed number, or has a fixed size.
+    offsets = [None if has_symbols([n - w]) else n - w for n, w in zip(shape, window, strict=True)]
+
+    def take_box(x: HostArray, indices: HostArray) -> HostArray:
+        sizes = [
+            w if offset is None else n - offset
+            for n, w, offset in zip(x.shape, window, offsets, strict=True)
+        ]
+        starts, is_inside = [0] * x.ndim, True
+        for axis, start in zip(start_map, indices.tolist(), strict=True):
+            limit = x.shape[axis] - sizes[axis]
+            starts[axis] = min(max(start, 0), limit)
+            is_inside = is_inside and 0 <= start <= limit
+        if (fills and not is_inside) or 0 in x.shape:
+            kept = [w for i, w in enumerate(sizes) if i not in numbers.collapsed_slice_dims]
+            return np.full(kept, fill, x.dtype)
+        index = [
+            start if axis in numbers.collapsed_slice_dims else slice(start, start + size)
+            for axis, (start, size) in enumerate(zip(starts, sizes, strict=True))
+        ]
+        return np.array(x[tuple(index)])
+
+    return take_box
 
 
 def _choose_fill(value: Any, dtype: np.dtype) -> HostArray:

@@ -23,6 +23,8 @@ def _broadcast(equation: Equation) -> Compute | None:
         return (lambda x, *_: x[index]) if view == list(shape) else None
     if view == list(shape):
         return lambda x, *_: np.reshape(x, shape)
+    if not source and equation.inputs[0].dtype.kind in "biuf":
+        return _make_scalar_broadcast(shape)
     if (
         len(source) == len(shape)
         or not source
@@ -30,6 +32,19 @@ def _broadcast(equation: Equation) -> Compute | None:
     ):
         return lambda x, *_: np.broadcast_to(x, shape)
     return lambda x, *_: np.broadcast_to(np.reshape(x, view), shape)
+
+
+def _make_scalar_broadcast(shape: tuple[int, ...]) -> Compute:
+    """Return a function that repeats a scalar, with less overhead than `numpy.broadcast_to`."""
+    strides = (0,) * len(shape)
+
+    def repeat(x: HostArray, *_: HostArray) -> HostArray:
+        scalar = np.asarray(x)
+        view: HostArray = np.ndarray(shape, scalar.dtype, scalar, 0, strides)
+        view.flags.writeable = False
+        return view
+
+    return repeat
 
 
 @rule("reshape", is_view=True, accepts_symbols=True)

@@ -11,6 +11,7 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.io import protos
 from meshflow.io.tensors import parse_tensor, serialize_tensor
+from meshflow.ops.array import stack
 from meshflow.ops.files import to_host_strings
 
 __all__ = [
@@ -46,7 +47,7 @@ def serialize_sparse(
     """
     _check_strings(out_type)
     parts = (sp_input.indices, sp_input.values, sp_input.dense_shape)
-    return convert_to_tensor([serialize_tensor(part).numpy() for part in parts])
+    return stack([serialize_tensor(part) for part in parts])
 
 
 def serialize_many_sparse(

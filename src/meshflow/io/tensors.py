@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
@@ -127,6 +128,8 @@ def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.io.parse_tensor(tf.io.serialize_tensor([1, 2]), tf.int32).numpy()
       array([1, 2], dtype=int32)
     """
+    if context.host_recorder is not None and context.host_recorder.should_record_number(tensor):
+        return context.host_recorder.call(serialize_tensor, (tensor,), {})
     tensor = convert_to_tensor(tensor)
     array = tensor.require_value("a tensor to be serialized")
     proto = to_tensor_proto(array)

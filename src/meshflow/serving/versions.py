@@ -86,6 +86,8 @@ class Signature:
 
     def _is_row_wise(self) -> bool:
         """Check, by static shapes, whether a row of the outputs depends on one row of the inputs."""
+        if getattr(self._function, "has_unknown_sizes", False):
+            return False
         specs = [*self.inputs.values(), *self.outputs.values()]
         if not self.inputs or not all(s.shape.rank and s.shape[0] is None for s in specs):
             return False

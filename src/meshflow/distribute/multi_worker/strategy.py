@@ -16,10 +16,12 @@ from meshflow.core.runtime.device_to_host import replicate
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import compute_initial_array
+from meshflow.data.rows import concat_rows
 from meshflow.distribute.cluster.coordination import COORDINATOR_VARIABLE, join_cluster
 from meshflow.distribute.cluster.resolvers import ClusterResolver, TFConfigClusterResolver
 from meshflow.distribute.extended import StrategyExtended
@@ -220,6 +222,8 @@ class MultiWorkerMirroredStrategy(Strategy):
             array: Any = value.stacked.array
             return _merge_replica_axis(array, self.get_stacked_layout(value.stacked.ndim - 1))
         if isinstance(value, PerReplica):
+            if isinstance(value[0], CompositeTensor):
+                return concat_rows(value.values)
             array = np.concatenate([np.asarray(v) for v in value.values])
             return put_on_mesh(array, self.get_replicated_layout(array.ndim))
         return value

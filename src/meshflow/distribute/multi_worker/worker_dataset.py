@@ -8,19 +8,20 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import nest
-from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor, split_value
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data.options import AutoShardPolicy
+from meshflow.data.rows import count_rows, has_rows, slice_rows, split_rows_evenly
 from meshflow.data.sharding import apply_shard_policy
-from meshflow.distribute.input import DistributedDataset, InputStrategy
+from meshflow.distribute.input import DistributedDataset, InputStrategy, to_host_value
 from meshflow.distribute.multi_worker.host_collectives import (
     all_gather_values,
     broadcast_from_first,
 )
-from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas
+from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, to_value
 from meshflow.environment.types import Array, PyTree
 from meshflow.placement.layout import Layout, put_on_mesh
 
@@ -35,14 +36,13 @@ def get_auto_shard_policy(source: Iterable[PyTree]) -> AutoShardPolicy:
     return AutoShardPolicy(options.experimental_distribute.auto_shard_policy)
 
 
-def _compute_part_sizes(total: int, parts: int) -> list[int]:
-    """Compute the sizes of the parts of a batch; the first parts are larger, as in TensorFlow."""
-    part_size = -(-total // parts)
-    return [max(0, min(part_size, total - i * part_size)) for i in range(parts)]
+def _to_array(value: Any) -> Any:
+    """Convert a leaf of a batch to a NumPy array, except for a composite tensor."""
+    return value if isinstance(value, CompositeTensor) else np.asarray(to_host_value(value))
 
 
-def _to_array(value: TensorLike) -> np.ndarray:
-    return np.asarray(value if isinstance(value, np.ndarray) else convert_to_tensor(value))
+def _list_arrays(value: CompositeTensor) -> list[np.ndarray]:
+    return [part.numpy() for part in split_value(value)]
 
 
 class WorkerStrategy(InputStrategy, Protocol):
@@ -98,14 +98,17 @@ class WorkerDataset(DistributedDataset):
         """Split a tensor that every worker has over the replicas."""
         strategy = self._strategy
         array, count = _to_array(leaf), strategy.num_replicas_in_sync
+        if isinstance(array, CompositeTensor):
+            # The sizes may differ between workers, if these shuffle the data in another order.
+            parts = all_gather_values(_list_arrays(array))[0]
+            return PerReplica(split_rows_evenly(array.join_parts(list(map(Tensor, parts))), count))
         if not array.ndim:
             return PerReplica([Tensor(array)] * count)
         if array.shape[0] % count == 0 and array.dtype != object:
             rows = array.reshape(count, array.shape[0] // count, *array.shape[1:])
             return Stacked((Tensor(put_on_mesh(rows, strategy.get_stacked_layout(rows.ndim))),))
         array = strategy.broadcast_array(array)
-        ends = np.cumsum(_compute_part_sizes(array.shape[0], count))
-        return PerReplica([Tensor(part) for part in np.split(array, ends[:-1])])
+        return PerReplica([Tensor(part) for part in split_rows_evenly(array, count)])
 
     def _iterate_local_batches(self) -> Iterator[list[PyTree]]:
         """Yield lists with one batch for each replica of this worker."""
@@ -118,7 +121,7 @@ class WorkerDataset(DistributedDataset):
                     yield pending
                     pending = []
             if pending:
-                empty = nest.map_structure(lambda a: a[:0], pending[0])
+                empty = nest.map_structure(_take_no_rows, pending[0])
                 yield pending + [empty] * (len(replicas) - len(pending))
             return
         for piece in self._iterate_worker_batches():
@@ -129,7 +132,7 @@ class WorkerDataset(DistributedDataset):
         workers = self._strategy.num_workers
         for batch in self._source:
             arrays = nest.map_structure(_to_array, batch)
-            yield from (p for p in _split_rows(arrays, workers) if len(nest.flatten(p)[0]))
+            yield from (p for p in _split_rows(arrays, workers) if count_rows(nest.flatten(p)[0]))
 
     def _continue_until_all_end(self, batches: Iterator[list[PyTree]]) -> Iterator[list[PyTree]]:
         """Yield batches until no worker has data; empty ones when only this worker has no data."""
@@ -142,7 +145,7 @@ class WorkerDataset(DistributedDataset):
             if item is None:
                 if last is None:
                     last = self._make_example()
-                item = nest.map_structure(lambda a: a[:0], last)
+                item = nest.map_structure(_take_no_rows, last)
             last = item
             yield item
 
@@ -154,7 +157,13 @@ class WorkerDataset(DistributedDataset):
                 "create empty batches from. Give every worker at least one batch."
             )
 
-        def make_zeros(leaf: TensorSpec) -> np.ndarray:
+        def make_zeros(leaf: PyTree) -> PyTree:
+            if isinstance(leaf, SparseTensorSpec):
+                shape = [n or 0 for n in leaf.shape.as_list()]
+                values = np.zeros([0], leaf.dtype.as_numpy_dtype)
+                return SparseTensor(np.zeros([0, len(shape)], np.int64), values, shape)
+            if isinstance(leaf, CompositeSpec):
+                return leaf.fill_components(lambda spec: to_value(make_zeros(spec)))
             shape = [1 if n is None else n for n in leaf.shape.as_list()]
             return np.zeros(shape, leaf.dtype.as_numpy_dtype)
 
@@ -164,12 +173,16 @@ class WorkerDataset(DistributedDataset):
     def _join_workers(self, parts: list[PyTree]) -> PyTree:
         """Combine the batches of this worker's replicas with those of the other workers."""
         columns = list(zip(*[nest.flatten(p) for p in parts], strict=True))
-        shapes = [[(a.shape, str(a.dtype)) for a in column] for column in columns]
+        shapes = [[_describe_part(part) for part in column] for column in columns]
         all_shapes = all_gather_values(shapes)
         joined: list[PerReplica] = []
         for index, column in enumerate(columns):
             distinct = {s for worker in all_shapes for s in worker[index]}
-            if len(distinct) == 1 and column[0].dtype != object:
+            if isinstance(column[0], CompositeTensor):
+                gathered = all_gather_values(list(map(_list_arrays, column)))
+                rows = [list(map(Tensor, arrays)) for worker in gathered for arrays in worker]
+                joined.append(PerReplica(map(column[0].join_parts, rows)))
+            elif len(distinct) == 1 and column[0].dtype != object:
                 joined.append(self._strategy.stack_local_values(column))
             else:
                 arrays = [a for worker in all_gather_values(list(column)) for a in worker]
@@ -189,11 +202,21 @@ class WorkerDataset(DistributedDataset):
             yield map_replicas(strategy.join_replica_batches, step)
 
 
+def _take_no_rows(leaf: PyTree) -> PyTree:
+    return slice_rows(leaf, 0, 0)
+
+
+def _describe_part(part: np.ndarray | CompositeTensor) -> tuple[Any, ...] | None:
+    """Return the shape and dtype of an array, or None for a composite tensor."""
+    return None if isinstance(part, CompositeTensor) else (part.shape, str(part.dtype))
+
+
 def _split_rows(batch: PyTree, parts: int) -> list[PyTree]:
     """Split a batch into parts along the first axis."""
-    leaves = nest.flatten(batch)
-    ends = np.cumsum(_compute_part_sizes(len(leaves[0]), parts))[:-1]
-    columns = [np.split(leaf, ends) if leaf.ndim else [leaf] * parts for leaf in leaves]
+    columns = [
+        split_rows_evenly(leaf, parts) if has_rows(leaf) else [leaf] * parts
+        for leaf in nest.flatten(batch)
+    ]
     return [nest.pack_sequence_as(batch, list(row)) for row in zip(*columns, strict=True)]
 
 

@@ -20,6 +20,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import SeedStream
@@ -250,9 +251,19 @@ class ReplicaContext:
 
         Returns:
           The results of the function, with the value of this replica for each `PerReplica`.
+
+        Raises:
+          NotImplementedError: If an argument is a ragged tensor, a sparse tensor or an extension type, and
+            there are several replicas.
         """
 
         def stack_leaf(leaf: object) -> object:
+            is_composite = isinstance(leaf, CompositeTensor) and not isinstance(leaf, IndexedSlices)
+            if is_composite and self.spans_replicas:
+                raise NotImplementedError(
+                    f"ReplicaContext.merge_call does not support arguments of type {type(leaf).__name__}: "
+                    "pass its tensors, such as the values and row splits of a ragged tensor."
+                )
             if not self.spans_replicas or not isinstance(leaf, Tensor):
                 return leaf
             return Stacked((apply(stack, (leaf,)),))

@@ -95,7 +95,7 @@ class CrossDeviceOps:
         self, reduce_op: ReduceOp, per_replica_value: _Value, destinations: object, options: object
     ) -> _Total:
         """Implement `reduce`, with the same arguments; `reduce_op` is a `ReduceOp`."""
-        return _reduce_values(reduce_op, per_replica_value, _add_values)
+        return reduce_values(reduce_op, per_replica_value)
 
     def batch_reduce_implementation(
         self,
@@ -184,7 +184,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         self, reduce_op: ReduceOp, per_replica_value: _Value, destinations: object, options: object
     ) -> _Total:
         """Implement `reduce`, with the same arguments; `reduce_op` is a `ReduceOp`."""
-        return _reduce_values(reduce_op, per_replica_value, self.accumulation_fn or _add_values)
+        return reduce_values(reduce_op, per_replica_value, self.accumulation_fn)
 
 
 def _is_pair(value: object) -> bool:
@@ -201,12 +201,19 @@ def _add_values(values: Sequence[_Total]) -> _Total:
     return IndexedSlices(rows, concat([v.indices for v in slices], 0), values[0].dense_shape)
 
 
-def _reduce_values(
-    reduce_op: ReduceOp, value: _Value, add: Callable[[list[_Total]], _Total]
+def reduce_values(
+    reduce_op: ReduceOp, value: _Value, add: Callable[[list[_Total]], _Total] | None = None
 ) -> _Total:
+    """Return the sum or mean of the replicas' values.
+
+    Args:
+      reduce_op: The reduction.
+      value: Per-replica value, or the value of one replica.
+      add: Function that adds a list of values, by default the sum of tensors, or all rows of `tf.IndexedSlices`.
+    """
     parts = value.values if isinstance(value, PerReplica) else (value,)
     values = [v if isinstance(v, IndexedSlices) else convert_to_tensor(v) for v in parts]
-    total = add(values)
+    total = (add or _add_values)(values)
     if reduce_op is ReduceOp.SUM:
         return total
     count = np.asarray(len(values), total.dtype.dtype)

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.distribute.replicas.collectives import ReduceOp, convert_for_gather, convert_for_mean
 from meshflow.distribute.replicas.context import get_spanning_context
+from meshflow.distribute.replicas.cross_device import reduce_values
 from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack_values
 from meshflow.distribute.replicas.variables import MirroredVariable, SyncOnReadVariable
 from meshflow.environment.types import PyTree
@@ -37,7 +39,8 @@ class ReductionsAndGathers:
             elements.
 
         Returns:
-          The same structure with one tensor for each `PerReplica`. A mean of integers is a float.
+          The same structure with one tensor, or `tf.IndexedSlices`, for each `PerReplica`. A mean of
+          integers is a float.
 
         Raises:
           InvalidArgumentError: If `axis` is None and the replicas' shapes differ.
@@ -55,7 +58,7 @@ class ReductionsAndGathers:
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         reducer = reduce_mean if mean else reduce_sum
 
-        def reduce_leaf(leaf: PerReplica | TensorLike) -> Tensor:
+        def reduce_leaf(leaf: PerReplica | TensorLike) -> Tensor | IndexedSlices:
             if not isinstance(leaf, PerReplica):
                 tensor = convert_to_tensor(leaf)
                 if axis is not None:
@@ -64,6 +67,8 @@ class ReductionsAndGathers:
                 if self.num_replicas_in_sync > 1 and not mean and axis is None:
                     tensor = tensor * np.asarray(self.num_replicas_in_sync, tensor.dtype.dtype)
                 return tensor
+            if axis is None and isinstance(leaf[0], IndexedSlices):
+                return reduce_values(ReduceOp.parse(reduce_op), leaf)
             if isinstance(leaf, Stacked):
                 stacked = convert_for_mean(leaf.stacked) if mean else leaf.stacked
                 return reducer(stacked, to_stacked_axes(axis))

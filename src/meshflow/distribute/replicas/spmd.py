@@ -1,15 +1,16 @@
 """`Strategy.run` for several replicas: a function is traced for one replica and mapped over all.
 
 If the arguments of all replicas have the same shapes, the program is one `vmap` over the mesh axis
-`REPLICA_AXIS`. If shapes differ, as in the last batch of a dataset, the function is traced once for
-each shape, and the programs of the replicas are evaluated in lockstep, from one collective to the
-next.
+`REPLICA_AXIS`. If shapes differ, as in the last batch of a dataset or for ragged tensors, the function is
+traced once for each shape, and the programs of the replicas are evaluated in lockstep, from one collective
+to the next.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Sequence
+import itertools
+from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -17,15 +18,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.functions.function import Function
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.tracing.trace import TracedFunction, fill_slots, trace
+from meshflow.core.runtime.errors import (
+    InvalidArgumentError,
+    InvalidValueError,
+    ValueNeededError,
+)
+from meshflow.core.tracing.trace import (
+    CompositeResultSlot,
+    TensorSlot,
+    TracedFunction,
+    trace,
+)
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensors
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.collectives import REPLICA_AXIS
@@ -35,12 +45,18 @@ from meshflow.distribute.replicas.context import (
     SizeRequiredError,
     context_scope,
 )
-from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack_values
+from meshflow.distribute.replicas.values import (
+    PerReplica,
+    Stacked,
+    map_replicas,
+    stack_values,
+    to_value,
+)
 from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var
 
-__all__ = ["run_replicas"]
+__all__ = ["make_template_key", "run_replicas"]
 
 
 def run_replicas(
@@ -50,55 +66,79 @@ def run_replicas(
     kwargs: dict[str, PyTree],
 ) -> PyTree:
     """Run a function for all replicas of a strategy; see `Strategy.run`."""
-    count = strategy.num_replicas_in_sync
-    leaves: list[Any] = []
 
     def convert_leaf(leaf: object) -> object:
+        if isinstance(leaf, Stacked):
+            return leaf
         if isinstance(leaf, PerReplica):
-            if not isinstance(leaf, Stacked):
-                leaf = stack_values([convert_to_tensor(v) for v in leaf.values])
-        elif isinstance(leaf, (Tensor, np.ndarray, jax.Array)):
-            leaf = convert_to_tensor(leaf)
-        leaves.append(leaf)
-        return leaf
+            return stack_values(map(to_value, leaf.values))
+        return convert_to_tensor(leaf) if isinstance(leaf, (np.ndarray, jax.Array)) else leaf
 
-    structure = map_replicas(convert_leaf, (args, kwargs))
+    arguments = map_replicas(convert_leaf, (args, kwargs))
+    try:
+        return _run_program(strategy, fn, arguments)
+    except ValueNeededError:
+        if context.trace is not None:
+            raise
+    # Sizes that depend on values are symbols in a function.
+    run = functools.partial(_run_program, strategy, fn)
+    return Function(run, name=getattr(fn, "__name__", "replica"))(arguments)
 
-    def make_template(replica: int) -> PyTree:
-        def to_shape(leaf: object) -> object:
-            if isinstance(leaf, Stacked):
-                return _to_shape_struct(leaf.stacked, 1)
-            if isinstance(leaf, PerReplica):
-                return _to_shape_struct(leaf.values[replica])
-            return _to_shape_struct(leaf) if isinstance(leaf, Tensor) else leaf
 
-        return map_replicas(to_shape, structure)
-
-    if any(isinstance(v, PerReplica) and not isinstance(v, Stacked) for v in leaves):
-        templates = [make_template(i) for i in range(count)]
-        parts: list[list[Any]] = [
-            [v.values[i] if isinstance(v, PerReplica) else v for v in leaves if _is_tensor(v)]
-            for i in range(count)
+def _run_program(strategy: ReplicaStrategy, fn: Callable[..., PyTree], arguments: PyTree) -> PyTree:
+    leaves: list[object] = []
+    map_replicas(leaves.append, arguments)
+    if all(isinstance(v, Stacked) for v in leaves if isinstance(v, PerReplica)):
+        to_template = lambda v: _to_shape_struct(v.stacked, 1) if isinstance(v, Stacked) else v
+        template = map_replicas(to_template, arguments)
+        mapped = [
+            isinstance(v, jax.ShapeDtypeStruct)
+            for v in nest.flatten_parts(template)
+            if _is_operand(v)
         ]
-        lockstep_program = strategy.get_program(
-            fn, templates, lambda: LockstepProgram(strategy, fn, templates)
+        program = strategy.get_program(
+            fn, (template, mapped), lambda: SpmdProgram(strategy, fn, template, mapped)
         )
-        return lockstep_program(parts)
-    tensors = [v for v in leaves if _is_tensor(v)]
-    mapped = [isinstance(v, Stacked) for v in tensors]
-    template = make_template(0)
-    program = strategy.get_program(
-        fn, (template, mapped), lambda: SpmdProgram(strategy, fn, template, mapped)
+        if not program.has_unknown_sizes:
+            select = lambda v: v.stacked if isinstance(v, Stacked) else v
+            return program(_list_operands(map_replicas(select, arguments)))
+    # The replicas have different shapes, or values that consist of several tensors.
+    rows = map_replicas(
+        lambda v: PerReplica(v.values) if isinstance(v, PerReplica) else v, arguments
     )
-    return program([v.stacked if isinstance(v, Stacked) else v for v in tensors])
+    replicas = [
+        map_replicas(lambda v, i=i: v[i] if isinstance(v, PerReplica) else v, rows)
+        for i in range(strategy.num_replicas_in_sync)
+    ]
+    lockstep_program = strategy.get_program(
+        fn, replicas, lambda: LockstepProgram(strategy, fn, replicas)
+    )
+    return lockstep_program([_list_operands(values) for values in replicas])
 
 
-def _is_tensor(leaf: object) -> bool:
-    return isinstance(leaf, (PerReplica, Tensor))
+def _is_operand(leaf: object) -> bool:
+    """Check whether a leaf is an operand of a program; strings are constants of traces."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return True
+    return isinstance(leaf, Tensor) and leaf.array.dtype != object
+
+
+def _list_operands(arguments: PyTree) -> list[Any]:
+    return list(filter(_is_operand, nest.flatten_parts(arguments)))
 
 
 def _to_shape_struct(tensor: Tensor, num_skipped: int = 0) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(tensor.shape.as_list())[num_skipped:], tensor.dtype.dtype)
+
+
+def make_template_key(template: PyTree) -> Hashable:
+    """Return the structure of a template, with the shapes and dtypes of the operands, as a key.
+
+    Args:
+      template: Nested structure with values, tensors and `jax.ShapeDtypeStruct`s.
+    """
+    leaves, tree = jax.tree.flatten(template, lambda leaf: isinstance(leaf, Tensor))
+    return tree, tuple([(tuple(v.shape), v.dtype) if _is_operand(v) else v for v in leaves])
 
 
 def _trace_replica(
@@ -109,15 +149,14 @@ def _trace_replica(
 ) -> TracedFunction:
     """Trace a function for one replica with arguments of the template's shapes."""
     replica = replica or ReplicaContext(strategy, None)
-    leaves, tree = jax.tree.flatten(template)
-    specs = tuple(
-        TensorSpec(v.shape, v.dtype) for v in leaves if isinstance(v, jax.ShapeDtypeStruct)
-    )
+    split = nest.split_composites(template)
+    leaves = nest.flatten(split)
+    indices = [i for i, leaf in enumerate(leaves) if _is_operand(leaf)]
 
     def call(*symbolic: Tensor) -> PyTree:
-        tensors = iter(symbolic)
-        filled = [next(tensors) if isinstance(v, jax.ShapeDtypeStruct) else v for v in leaves]
-        args, kwargs = jax.tree.unflatten(tree, filled)
+        for index, tensor in zip(indices, symbolic, strict=True):
+            leaves[index] = tensor
+        args, kwargs = nest.join_composites(template, nest.pack_sequence_as(split, leaves))
         with context_scope(replica):
             # Variables must be read in this context, where they have the values of the replica.
             scope: Any = context.trace
@@ -127,7 +166,7 @@ def _trace_replica(
     name = getattr(fn, "__name__", "replica")
     return trace(
         call,
-        specs,
+        tuple([leaves[i] for i in indices]),
         name=name,
         runs_immediately=True,
         axes=[(REPLICA_AXIS, strategy.num_replicas_in_sync)],
@@ -147,23 +186,29 @@ def _read_variable(leaf: object, created: Sequence[Variable]) -> object:
     return _CreatedVariable(leaf) if any(leaf is v for v in created) else leaf.value()
 
 
-def _build_result(structure: PyTree, values: Sequence[PerReplica]) -> PyTree:
-    def convert_leaf(leaf: object) -> object:
-        if isinstance(leaf, IndexedSlices):
-            return _split_slices(leaf)
+def _fill_stacked(structure: PyTree, values: Sequence[Stacked], count: int) -> PyTree:
+    """Return the results of a program from the stacked values of the replicas."""
+
+    def fill_slot(leaf: object) -> object:
+        if type(leaf) is CompositeResultSlot:
+            columns = [
+                values[part.index].values if type(part) is TensorSlot else [part] * count
+                for part in leaf.parts
+            ]
+            return PerReplica([leaf.make(list(row)) for row in zip(*columns, strict=True)])
+        if type(leaf) is TensorSlot:
+            return values[leaf.index]
         return leaf.variable if isinstance(leaf, _CreatedVariable) else leaf
 
-    return map_replicas(convert_leaf, fill_slots(structure, values))
+    return nest.map_structure(fill_slot, structure)
 
 
-def _split_slices(rows: IndexedSlices) -> PerReplica:
-    """Convert slices of per-replica tensors to a `PerReplica` of slices."""
-    parts: list[Any] = rows._state_parts()
-    counts = {len(part.values) for part in parts if isinstance(part, PerReplica)}
-    columns = [
-        part.values if isinstance(part, PerReplica) else [part] * max(counts) for part in parts
-    ]
-    return PerReplica([IndexedSlices(*row) for row in zip(*columns, strict=True)])
+def _join_leaves(*leaves: object) -> object:
+    """Return a leaf of the results of a program from those of the replicas."""
+    first = leaves[0]
+    if isinstance(first, (Tensor, CompositeTensor)):
+        return stack_values(leaves)
+    return first.variable if isinstance(first, _CreatedVariable) else first
 
 
 class ReplicaVariables:
@@ -205,8 +250,11 @@ class SpmdProgram:
     Args:
       strategy: Strategy of the replicas.
       fn: Function to trace.
-      template: Structure (args, kwargs) with a `jax.ShapeDtypeStruct` for each tensor.
-      mapped: For each tensor, whether every replica has its own value, stacked along the first axis.
+      template: Structure (args, kwargs) with a `jax.ShapeDtypeStruct` for each stacked value.
+      mapped: For each operand, whether every replica has its own value, stacked along the first axis.
+
+    Attributes:
+      has_unknown_sizes: Whether sizes depend on values, so that the program cannot be mapped.
     """
 
     def __init__(
@@ -217,6 +265,8 @@ class SpmdProgram:
         mapped: Sequence[bool],
     ) -> None:
         traced = self._traced = _trace_replica(strategy, fn, template)
+        self.has_unknown_sizes = traced.has_unknown_sizes
+        self._num_replicas = strategy.num_replicas_in_sync
         self.sets_initial_values = traced.sets_initial_values
         shared = self._variables = ReplicaVariables(traced)
         mapped_writes = shared.mapped_writes
@@ -252,7 +302,8 @@ class SpmdProgram:
         outputs = apply(self._op, (arguments, self._variables.get_captured_values()))
         count = self._traced.num_results
         self._variables.assign(outputs[count:])
-        return _build_result(self._traced.structure, [Stacked((t,)) for t in outputs[:count]])
+        results = [Stacked((tensor,)) for tensor in outputs[:count]]
+        return _fill_stacked(self._traced.structure, results, self._num_replicas)
 
 
 class LockstepProgram:
@@ -276,9 +327,7 @@ class LockstepProgram:
         self._variables = [ReplicaVariables(traced) for traced in self._traced]
         first, *others = self._traced
         for traced in others:
-            if traced.num_results != first.num_results or list(map(id, traced.writes)) != list(
-                map(id, first.writes)
-            ):
+            if not _have_same_results(first, traced):
                 raise InvalidArgumentError(
                     f"Strategy.run({first.name}): replicas whose arguments have different shapes return "
                     "or write different numbers of tensors and variables."
@@ -301,23 +350,34 @@ class LockstepProgram:
                 )
             )
         outputs = _run_in_lockstep(programs)
-        count = self._traced[0].num_results
-        results: list[Any] = [value for replica in outputs for value in replica[:count]]
-        for index, mapped in enumerate(self._variables[0].mapped_writes, count):
-            values = [replica[index] for replica in outputs]
-            results.append(jnp.stack(values) if mapped else values[0])
+        counts = [traced.num_results for traced in self._traced]
+        pairs = list(zip(outputs, counts, strict=True))
+        results: list[Any] = [value for values, count in pairs for value in values[:count]]
+        for index, mapped in enumerate(self._variables[0].mapped_writes):
+            written = [values[count + index] for values, count in pairs]
+            results.append(jnp.stack(written) if mapped else written[0])
         return results
 
     def __call__(self, parts: Sequence[Sequence[Tensor]]) -> PyTree:
-        """Run the programs on the tensors of each replica."""
+        """Run the programs on the operands of each replica."""
         arguments = [tensor for part in parts for tensor in part]
         captures = [tensor for shared in self._variables for tensor in shared.get_captured_values()]
-        outputs = apply(self._op, (arguments, captures))
-        traced, count = self._traced[0], self._traced[0].num_results
-        results = len(parts) * count
-        self._variables[0].assign(outputs[results:])
-        values = [stack_values(outputs[i:results:count]) for i in range(count)]
-        return _build_result(traced.structure, values)
+        outputs = iter(apply(self._op, (arguments, captures)))
+        results = [
+            traced.rebuild_result(list(itertools.islice(outputs, traced.num_results)))
+            for traced in self._traced
+        ]
+        self._variables[0].assign(list(outputs))
+        return nest.map_structure(_join_leaves, *results)
+
+
+def _have_same_results(first: TracedFunction, other: TracedFunction) -> bool:
+    """Check whether two programs return the same structure and write the same variables."""
+    try:
+        nest.assert_same_structure(first.structure, other.structure)
+    except (TypeError, ValueError):
+        return False
+    return list(map(id, first.writes)) == list(map(id, other.writes))
 
 
 def _trace_for_shapes(
@@ -327,28 +387,38 @@ def _trace_for_shapes(
 
     The result of `all_gather` has a shape that depends on the other replicas. Therefore, tracing
     stops at an `all_gather` with unknown sizes, and is repeated when all replicas have reached it.
+    Replicas with sizes that depend on values have traces of their own, with different symbols.
     """
-    leaves = [jax.tree.leaves(template) for template in templates]
-    keys = [
-        tuple((v.shape, v.dtype) for v in flat if isinstance(v, jax.ShapeDtypeStruct))
-        for flat in leaves
-    ]
+    keys = list(map(_make_shared_key, templates))
     sizes: tuple[tuple[int, ...], ...] = ()
     while True:
         traced: dict[object, TracedFunction] = {}
         required: dict[object, int] = {}
+        results: list[TracedFunction] = []
         for key, template in zip(keys, templates, strict=True):
-            if key not in traced and key not in required:
+            if key not in required and (key not in traced or traced[key].has_unknown_sizes):
                 replica = ReplicaContext(strategy, None, sizes)
                 try:
                     traced[key] = _trace_replica(strategy, fn, template, replica)
                 except SizeRequiredError as error:
                     required[key] = error.args[0]
+            if key in traced:
+                results.append(traced[key])
         if not required:
-            return [traced[key] for key in keys]
+            return results
         if traced:
             raise InvalidArgumentError(_DIFFERENT_COLLECTIVES_MESSAGE)
         sizes = (*sizes, tuple(required[key] for key in keys))
+
+
+def _make_shared_key(template: PyTree) -> Hashable:
+    """Return a key that is equal for replicas that can share a trace."""
+    key = make_template_key(template)
+    try:
+        hash(key)
+    except TypeError:
+        return id(template)
+    return key
 
 
 _DIFFERENT_COLLECTIVES_MESSAGE = (

@@ -7,6 +7,9 @@ from typing import Any
 
 import jax
 
+from meshflow.core.values.composite import CompositeTensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import string
 from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
@@ -124,10 +127,15 @@ def map_replicas(function: Callable[[Any], object], structure: PyTree) -> PyTree
     return function(structure)
 
 
+def to_value(value: Any) -> Tensor | CompositeTensor:
+    """Convert the value of a replica to a tensor, except for a composite tensor."""
+    return value if isinstance(value, CompositeTensor) else convert_to_tensor(value)
+
+
 def stack_values(values: Iterable[object]) -> PerReplica:
-    """Create a `Stacked` if all values are tensors of one shape and dtype, else a `PerReplica`."""
-    tensors: list[Any] = list(values)
-    are_tensors = all(isinstance(t, Tensor) for t in tensors)
-    if are_tensors and len({(tuple(t.shape.as_list()), t.dtype) for t in tensors}) == 1:
-        return Stacked((join(tensors),))
-    return PerReplica(tensors)
+    """Create a `Stacked` if all values are numeric tensors of one shape and dtype, else a `PerReplica`."""
+    parts: list[Any] = list(values)
+    is_numeric = all(isinstance(v, Tensor) and v.dtype is not string for v in parts)
+    if is_numeric and len({(tuple(v.shape.as_list()), v.dtype) for v in parts}) == 1:
+        return Stacked((join(parts),))
+    return PerReplica(parts)

@@ -31,6 +31,7 @@ from meshflow.core.values.dtypes import (
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.io.parsing import parse_feature
+from meshflow.io.tensors import serialize_tensor
 from meshflow.lookup.mutable_tables import MutableHashTable
 from meshflow.lookup.static_tables import StaticHashTable
 from meshflow.lookup.table import Table
@@ -291,6 +292,9 @@ HOST_CALLS: dict[str, HostCall] = {
         strings.as_string,
         ("precision", "scientific", "shortest", "width", "fill"),
         string,
+    ),
+    "serialize_tensor": HostCall(
+        serialize_tensor, (), string, make_example=lambda first: jnp.zeros(())
     ),
     "join": HostCall(strings.join, ("separator",)),
     "reduce_join": HostCall(

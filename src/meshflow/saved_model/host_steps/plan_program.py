@@ -119,6 +119,12 @@ class _PlanStep(Protocol):
         """Run the step and add its results to the values by index."""
 
 
+# Host calls that return sizes, or results with sizes, that depend on values.
+_CALLS_WITH_UNKNOWN_SIZES = frozenset(
+    ["non_max_suppression", "sizes", "true_places", "unique_counts", "unique_places", "unique_values"]
+)
+
+
 class RestoredHostStep:
     """Host call of a loaded function.
 
@@ -139,6 +145,11 @@ class RestoredHostStep:
             raise DataLossError(f"a saved function calls {name!r} of {table!r}, which is no table.")
         self._name, self._first, self._more, self._result = name, first, more, result
         self.captures: list[Any] = []
+
+    @property
+    def has_unknown_sizes(self) -> bool:
+        """Check whether sizes of the result depend on values."""
+        return self._name in _CALLS_WITH_UNKNOWN_SIZES
 
     def list_values(self) -> tuple[list[int], list[int]]:
         """Return the indices of the values that the step takes and computes."""
@@ -235,6 +246,9 @@ class PlanProgram:
       results: Indices of the values that it returns.
       structure: Nested result with `TensorSlot`s.
       specs: Specs of the results.
+
+    Attributes:
+      has_unknown_sizes: Whether sizes of the results may depend on values.
     """
 
     runs_on_host = True
@@ -249,6 +263,8 @@ class PlanProgram:
     ) -> None:
         self._parts, self._results, self._structure = parts, results, structure
         self.out_specs = list(specs)
+        host_steps = [part for part in parts if isinstance(part, RestoredHostStep)]
+        self.has_unknown_sizes = any(step.has_unknown_sizes for step in host_steps)
 
     @property
     def captures(self) -> list[Any]:

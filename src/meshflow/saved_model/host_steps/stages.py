@@ -354,6 +354,7 @@ class StagedProgram:
     """
 
     runs_on_host = True
+    has_unknown_sizes = True
     digest = None
 
     def __init__(

@@ -118,12 +118,14 @@ def list_components(spec: CompositeSpec, value: PyTree) -> list[Any]:
 
 def make_result_slot(spec: CompositeSpec, parts: Sequence[Any]) -> CompositeResultSlot:
     """Return the placeholder of a composite result, given the slots of its components."""
-    return CompositeResultSlot(functools.partial(_join_components, spec), list(parts), spec)
+    split = nest.split_composites(spec)
+    is_list = type(split) is list and all(isinstance(leaf, TensorSpec) for leaf in split)
+    make = spec._from_components if is_list else functools.partial(_join_components, spec, split)
+    return CompositeResultSlot(make, list(parts), spec)
 
 
-def _join_components(spec: CompositeSpec, components: Sequence[Any]) -> PyTree:
-    parts = nest.pack_sequence_as(nest.split_composites(spec), components)
-    return nest.join_composites(spec, parts)
+def _join_components(spec: CompositeSpec, split: PyTree, components: Sequence[Any]) -> PyTree:
+    return nest.join_composites(spec, nest.pack_sequence_as(split, components))
 
 
 def replace_slots(structure: PyTree, specs: Sequence[Any]) -> PyTree:

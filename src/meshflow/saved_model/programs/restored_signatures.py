@@ -90,6 +90,11 @@ class RestoredSignature(RestoredConcreteFunction):
             self._cached_calls.interprets = False
 
     @property
+    def has_unknown_sizes(self) -> bool:
+        """Check whether sizes of the results may depend on the values of the arguments."""
+        return getattr(self._alternative.program, "has_unknown_sizes", False)
+
+    @property
     def structured_outputs(self) -> dict[str, TensorSpec]:
         """Return the specs of the results by name."""
         outputs = super().structured_outputs

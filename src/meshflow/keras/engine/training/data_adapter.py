@@ -557,7 +557,9 @@ class IterableSource:
             return
         if hasattr(self._x, "iterate_global_batches"):
             for item in self._x.iterate_global_batches():
-                yield _element_to_batch(item)
+                yield nest.map_structure(
+                    lambda v: split_batch(v) if is_composite(v) else v, _element_to_batch(item)
+                )
             return
         for item in items:
             yield _as_batch(item)

@@ -15,6 +15,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import constant, convert_registered
 from meshflow.core.values.dtypes import float32, string
 from meshflow.core.values.shapes import ShapeLike
@@ -103,7 +104,17 @@ def find_gradient_strategy(model: Any, batch: PyTree = None) -> GradientStrategy
     computes_gradients = needs_shares or getattr(strategy, "computes_gradients", False)
     if not computes_gradients:
         return None
-    has_text = any(getattr(v, "dtype", None) is string for v in nest.flatten(batch))
+    leaves = nest.flatten(batch)
+    composite = next((v for v in leaves if isinstance(v, CompositeTensor)), None)
+    if composite is not None:
+        _warn_about_options(
+            model,
+            strategy,
+            f"a batch of {model.name!r} contains a {type(composite).__name__}, the rows of which have different sizes",
+            "Pad the rows to one length (to_tensor, tf.keras.utils.pad_sequences)",
+        )
+        return None
+    has_text = any(getattr(v, "dtype", None) is string for v in leaves)
     if has_text and get_host_values() is None:
         layer = next((v.name for v in flatten_layers(model) if runs_on_host(v)), model.name)
         _warn_about_options(

@@ -182,6 +182,11 @@ def _convert_to_string(nodes: HostNodeWriter, first: Argument, **more: Any) -> s
     )
 
 
+def _serialize(nodes: HostNodeWriter, first: Argument) -> str:
+    dtype = TypeAttr(to_dtype_enum(nodes.get_dtype(first)))
+    return nodes.add_op("SerializeTensor", [nodes.get_output(first)], T=dtype)
+
+
 def _join(nodes: HostNodeWriter, first: Sequence[Argument], separator: Argument) -> str:
     parts = [nodes.get_output(v) for v in first]
     return nodes.add_op("StringJoin", parts, N=len(parts), separator=_to_attribute(separator))
@@ -599,6 +604,7 @@ _HOST_CALL_WRITERS: dict[str, Callable[..., str]] = {
     "non_max_suppression": _suppress_non_max,
     "to_number": _parse_number,
     "as_string": _convert_to_string,
+    "serialize_tensor": _serialize,
     "join": _join,
     "reduce_join": _reduce_join,
     "feature": _parse_feature,
