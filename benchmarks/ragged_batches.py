@@ -1,12 +1,13 @@
 """Measure ragged, sparse and graph batches of varying sizes, with Meshflow or another Python's TensorFlow.
 
 Usage: `python benchmarks/ragged_batches.py [meshflow|tensorflow]`. It prints CPU seconds, compiled programs and a loss.
-`python benchmarks/ragged_batches.py compare PYTHON` runs both in turn three times, with the given Python for
-TensorFlow, and prints the medians and the ratio of each row. `models` at the end of both commands measures
+`python benchmarks/ragged_batches.py compare PYTHON` runs both in turn, with the given Python for TensorFlow, three
+times (or as often as the environment variable ROUNDS says), and prints the medians and the ratio of each row. `models` at the end of both commands measures
 the models of tests/reference/composite_model_cases.py instead.
 """
 
 import importlib
+import os
 import re
 import statistics
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 
-def compare(python, mode=(), rounds=3):
+def compare(python, mode, rounds):
     """Print the medians of Meshflow and TensorFlow, and their ratio, for each row."""
     rows = {}
     for _ in range(rounds):
@@ -36,7 +37,7 @@ def compare(python, mode=(), rounds=3):
 
 
 if sys.argv[1:2] == ["compare"]:
-    compare(sys.argv[2], sys.argv[3:])
+    compare(sys.argv[2], sys.argv[3:], int(os.environ.get("ROUNDS", "3")))
     sys.exit()
 tf = importlib.import_module(sys.argv[1] if len(sys.argv) > 1 else "meshflow")
 programs = []

@@ -163,8 +163,8 @@ def test_requests_with_results_of_unknown_sizes(served):
             "distinct": list(dict.fromkeys(counts)),
             "large": [v for v in x if v > 1.0],
         }
-    status, content = ask([1.0, 2.0], [1])
-    assert status == 400, content
+    status, content = ask([1.0, 2.0], [1, 1, 1])
+    assert status == 400 and "broadcast" in content["error"], content
     assert ask([1.0], [2])[0] == 200
 
 
@@ -363,7 +363,7 @@ def test_metadata_and_status_by_grpc(places):
         found = ask(request, timeout=60).metadata["signature_def"]
         assert found.type_url.endswith("/tensorflow.serving.SignatureDefMap")
         signatures = SignatureDefMap.FromString(found.value).signature_def
-        assert set(signatures) == {"serving_default", "total", "regress", "classify"}
+        assert set(signatures) == {"serving_default", "total", "regress", "classify", "repeat"}
         about = signatures["serving_default"].inputs["x"]
         assert about.dtype == 1 and [d.size for d in about.tensor_shape.dim] == [-1, 2]
         request.metadata_field[:] = ["other"]

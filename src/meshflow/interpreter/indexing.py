@@ -146,12 +146,10 @@ def _gather(equation: Equation) -> Compute | None:
             return x.take(rows, 0, mode="clip")
 
         return take_rows
-    if not batch and not numbers.operand_batching_dims:
-        box = _make_box_gather(equation, fill, fills)
-        if box is not None:
-            return box
     if has_symbols(shape, batch, result):
         return None
+    if not batch and not numbers.operand_batching_dims:
+        return _make_box_gather(equation, fill, fills)
     batching = tuple(
         zip(
             numbers.operand_batching_dims,
@@ -179,31 +177,21 @@ def _gather(equation: Equation) -> Compute | None:
     return run
 
 
-def _make_box_gather(equation: Equation, fill: HostArray, fills: bool) -> Compute | None:
-    """Return the rule of a gather of one slice, such as a slice of an array with an unknown size, for all sizes."""
+def _make_box_gather(equation: Equation, fill: HostArray, fills: bool) -> Compute:
+    """Return the rule of a gather of one slice, such as a slice of an array with an unknown size."""
     numbers, window = (equation.params[name] for name in ("dimension_numbers", "slice_sizes"))
-    shape, start_map = equation.inputs[0].shape, numbers.start_index_map
-    if any(has_symbols([n - w]) and has_symbols([w]) for n, w in zip(shape, window, strict=True)):
-        return None
-    # A window is smaller than the array by a fixed number, or has a fixed size.
-    offsets = [None if has_symbols([n - w]) else n - w for n, w in zip(shape, window, strict=True)]
+    limits = [n - size for n, size in zip(equation.inputs[0].shape, window, strict=True)]
+    collapsed, start_map = numbers.collapsed_slice_dims, numbers.start_index_map
 
     def take_box(x: HostArray, indices: HostArray) -> HostArray:
-        sizes = [
-            w if offset is None else n - offset
-            for n, w, offset in zip(x.shape, window, offsets, strict=True)
-        ]
-        starts, is_inside = [0] * x.ndim, True
+        starts = [0] * x.ndim
         for axis, start in zip(start_map, indices.tolist(), strict=True):
-            limit = x.shape[axis] - sizes[axis]
-            starts[axis] = min(max(start, 0), limit)
-            is_inside = is_inside and 0 <= start <= limit
-        if (fills and not is_inside) or 0 in x.shape:
-            kept = [w for i, w in enumerate(sizes) if i not in numbers.collapsed_slice_dims]
-            return np.full(kept, fill, x.dtype)
+            starts[axis] = min(max(start, 0), limits[axis])
+            if fills and start != starts[axis]:
+                return np.full([n for i, n in enumerate(window) if i not in collapsed], fill)
         index = [
-            start if axis in numbers.collapsed_slice_dims else slice(start, start + size)
-            for axis, (start, size) in enumerate(zip(starts, sizes, strict=True))
+            start if axis in collapsed else slice(start, start + size)
+            for axis, (start, size) in enumerate(zip(starts, window, strict=True))
         ]
         return np.array(x[tuple(index)])
 

@@ -623,7 +623,13 @@ class SparseTensor(CompositeTensor):
         return _build_sparse
 
     def _split(self) -> tuple[list[Tensor], Hashable]:
-        return split_dense_shape([self._values, self._indices], self._dense_shape)
+        split: tuple[list[Tensor], Hashable] | None = vars(self).get("_known_split")
+        if split is None:
+            split = split_dense_shape([self._values, self._indices], self._dense_shape)
+            if type(self._dense_shape) is Tensor and type(self._dense_shape.array) is np.ndarray:
+                # A call of a function splits its arguments several times.
+                vars(self)["_known_split"] = split
+        return [*split[0]], split[1]
 
     @classmethod
     def _join(cls, parts: Sequence[Any], static: PyTree) -> SparseTensor:

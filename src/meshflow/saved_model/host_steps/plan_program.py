@@ -121,7 +121,14 @@ class _PlanStep(Protocol):
 
 # Host calls that return sizes, or results with sizes, that depend on values.
 _CALLS_WITH_UNKNOWN_SIZES = frozenset(
-    ["non_max_suppression", "sizes", "true_places", "unique_counts", "unique_places", "unique_values"]
+    [
+        "non_max_suppression",
+        "sizes",
+        "true_places",
+        "unique_counts",
+        "unique_places",
+        "unique_values",
+    ]
 )
 
 
@@ -238,6 +245,18 @@ def check_values(
         raise ValueError(f"a plan returns the values {results} of {sorted(computed)}")
 
 
+def _drop_unused(parts: Sequence[_PlanStep], results: Sequence[int]) -> list[_PlanStep]:
+    """Return the steps without computations of sizes and places that no other step needs, such as those of `tf.unique`."""
+    used, kept = set(results), []
+    for part in reversed(parts):
+        inputs, outputs = part.list_values()
+        is_pure = isinstance(part, RestoredHostStep) and part.has_unknown_sizes
+        if not is_pure or used.intersection(outputs):
+            kept.append(part)
+            used.update(inputs)
+    return kept[::-1]
+
+
 class PlanProgram:
     """Program of a saved function of strings and tables.
 
@@ -261,9 +280,13 @@ class PlanProgram:
         structure: PyTree,
         specs: Sequence[TensorSpec],
     ) -> None:
-        self._parts, self._results, self._structure = parts, results, structure
+        self._parts, self._results, self._structure = (
+            _drop_unused(parts, results),
+            results,
+            structure,
+        )
         self.out_specs = list(specs)
-        host_steps = [part for part in parts if isinstance(part, RestoredHostStep)]
+        host_steps = [part for part in self._parts if isinstance(part, RestoredHostStep)]
         self.has_unknown_sizes = any(step.has_unknown_sizes for step in host_steps)
 
     @property
