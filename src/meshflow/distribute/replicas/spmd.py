@@ -106,10 +106,11 @@ def _run_program(strategy: ReplicaStrategy, fn: Callable[..., PyTree], arguments
     rows = map_replicas(
         lambda v: PerReplica(v.values) if isinstance(v, PerReplica) else v, arguments
     )
-    replicas = [
-        map_replicas(lambda v, i=i: v[i] if isinstance(v, PerReplica) else v, rows)
-        for i in range(strategy.num_replicas_in_sync)
-    ]
+
+    def select_replica(index: int) -> PyTree:
+        return map_replicas(lambda v: v[index] if isinstance(v, PerReplica) else v, rows)
+
+    replicas = list(map(select_replica, range(strategy.num_replicas_in_sync)))
     lockstep_program = strategy.get_program(
         fn, replicas, lambda: LockstepProgram(strategy, fn, replicas)
     )
