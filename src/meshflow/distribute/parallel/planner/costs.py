@@ -153,6 +153,7 @@ class _StateSizes:
       own: Bytes of the device's own experts; of a pipeline's stage, if the experts stay on it.
       terms: Bytes of the terms of gradients that are summed whole, without the device's own experts.
       rows: Bytes of the rows of the other gradients, which are those of tables.
+      row_slots: Bytes of the slots of these tables.
       released: Bytes of the divisible weights that ZeRO 3 releases after each pass.
       regathered: Bytes that it gathers of those weights, in addition to `released`, for the backward pass and for further
         layers that use them.
@@ -169,6 +170,7 @@ class _StateSizes:
     own: int = 0
     terms: int = 0
     rows: int = 0
+    row_slots: int = 0
     released: int = 0
     regathered: int = 0
     rescattered: int = 0
@@ -236,7 +238,7 @@ class CostModel:
         zero: bool,
     ) -> _StateSizes:
         weights = slots = divisible = divisible_slots = own = 0.0
-        terms = rows_bytes = 0.0
+        terms = rows_bytes = row_slots = 0.0
         released = regathered = rescattered = 0.0
         gathers = self.profile.list_regathered(recompute, budget)
         expert_axes = self.profile.find_named_axes(("experts",) if experts else ())
@@ -279,6 +281,7 @@ class CostModel:
             weights += w.bytes / parts
             gathered_rows = self._count_rows_bytes(n, split_axes[0], model)
             rows_bytes += gathered_rows
+            row_slots += w.slots / parts if gathered_rows else 0
             terms += 0 if gathered_rows else self.profile.reads[n].count * w.bytes / parts
             slots += w.slots / parts
             if data > 1 and w.find_free_axis(data, split_axes) is not None:
@@ -296,7 +299,7 @@ class CostModel:
             slots + fixed_slots + resident_slots + own_resident_slots,
             divisible + resident,
             divisible_slots + resident_slots,
-            *(own + own_resident, terms, rows_bytes, released, regathered, rescattered),
+            *(own + own_resident, terms, rows_bytes, row_slots, released, regathered, rescattered),
             *(kept, resident, shared),
         )
         return _StateSizes(*map(int, sums))
@@ -546,9 +549,10 @@ class CostModel:
             sums = parts if choice.zero >= 2 else full
             gradients = sums + max(pending, max(sums, largest, waiting) - activations)
         else:
-            # By layouts, the terms of a gradient are summed over devices before they are added.
-            terms = sizes.terms + sizes.own if self._sums_terms(choice) else full
-            at_end = terms * _ALL_REDUCE_COPIES if d > 1 else full
+            at_end = full * (_ALL_REDUCE_COPIES if d > 1 else 1)
+            if self._sums_terms(choice) and d > 1:
+                # Terms are summed over devices before they are added. Rows are added to copies of slots.
+                at_end = _ALL_REDUCE_COPIES * (sizes.terms + sizes.own) + sizes.row_slots
             if choice.zero and not own_step:
                 at_end = max(parts, _PENDING_KERNELS * largest_product, waiting)
             gradients = max(0, at_end - activations)
