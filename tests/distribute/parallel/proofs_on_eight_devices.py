@@ -2,7 +2,9 @@
 
 Prints a line of JSON for each choice: its name, the largest relative difference of the losses of 20 steps from those of
 one device, the first loss and the last, and seconds. With "long" as an argument it trains until the text is learned. With
-"random" and "i:j" it trains combinations of options that are drawn with the seeds i to j - 1, for four steps.
+"random" and "i:j" it trains combinations of options that are drawn with the seeds i to j - 1, for four steps. With
+"choices" and names of choices it trains models with experts until the text is learned, and finds the first token with other
+experts than on one device.
 """
 
 import contextlib
@@ -210,8 +212,8 @@ def text():
     return words[:, :-1].astype("int32"), words[:, 1:].astype("int32")
 
 
-def train(name, epochs, blocks):
-    """The losses of the epochs, or of the steps of 5 epochs."""
+def train(name, epochs, blocks, weights=None):
+    """The losses of the epochs, or of the steps of 5 epochs; or of all steps, of which `weights` gets the weights before."""
     sizes, rules, options = CHOICES.get(name, ({}, "", {}))
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
@@ -220,12 +222,20 @@ def train(name, epochs, blocks):
         mesh = dtensor.create_mesh(sizes, devices=[f"CPU:{i}" for i in range(8)])
         scope = tf.distribute.MeshStrategy(mesh, rules, **options).scope()
     losses = []
-    note = lambda batch, logs: losses.append(float(logs["loss"]))
+
+    def note(batch, logs):
+        losses.append(float(logs["loss"]))
+        if weights is not None:
+            weights.append(model.get_weights())
+
     with scope:
         model = make_model("experts" in name, blocks)
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(tf.keras.optimizers.Adam(3e-3), loss)
-    callbacks = [tf.keras.callbacks.LambdaCallback(on_train_batch_end=note)] if epochs <= 5 else []
+    if weights is not None:
+        weights.append(model.get_weights())
+    by_step = epochs <= 5 or weights is not None
+    callbacks = [tf.keras.callbacks.LambdaCallback(on_train_batch_end=note)] if by_step else []
     history = model.fit(
         *text(), batch_size=ROWS, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks
     )
@@ -246,7 +256,48 @@ def main(names, epochs, blocks=4):
         print(json.dumps([name, apart, losses[0], losses[-1], seconds]), flush=True)
 
 
+def find_logits(model, weights, step):
+    """The logits of the gate for each token of a step's batch."""
+    model.set_weights(weights)
+    table, first, second = (layer for layer in model.layers[:4] if layer.weights)
+    start = step * ROWS % (4 * ROWS)
+    x = first(table(text()[0][start : start + ROWS]))
+    y = second.first(x)
+    x = second.second(x + second.attention(y, y, use_causal_mask=True))
+    return x.numpy().reshape(-1, WIDTH) @ second.added.gate.numpy()
+
+
+def compare_choices(names):
+    """Print for each name how losses differ before the first token with other experts, and how near it was to a tie.
+
+    The line has the largest relative difference of losses before that step, and of all; the difference between the second
+    and the third logit of that token; the largest difference of its logits from those of one device; and the last loss.
+    """
+    plain = []
+    losses = train("experts on one device", 60, 4, plain)
+    model = make_model(experts=True)
+    for name in names:
+        weights = []
+        found = train(name, 60, 4, weights)
+        apart, gap, difference = np.abs(found / losses - 1), 0.0, 0.0
+        for step in range(len(apart)):
+            logits = [find_logits(model, of[step], step) for of in (plain, weights)]
+            taken = [np.sort(np.argsort(-one, 1)[:, :2], 1) for one in logits]
+            changed = np.flatnonzero((taken[0] != taken[1]).any(1))
+            if changed.size:
+                own, other = (one[changed[0]] for one in logits)
+                gap = float(-np.diff(np.sort(own)[::-1])[1])
+                difference = float(np.abs(own - other).max())
+                break
+        before = float(apart[: step + (not changed.size)].max(initial=0))
+        row = [name, before, float(apart.max()), gap, difference, found[-1]]
+        print(json.dumps(row), flush=True)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["choices"]:
+        compare_choices(sys.argv[2:])
+        sys.exit()
     if sys.argv[1:2] == ["random"]:
         first, last = map(int, sys.argv[2].split(":"))
         drawn = {f"{seed}: {draw(seed)}": draw(seed) for seed in range(first, last)}

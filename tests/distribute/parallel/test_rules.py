@@ -222,6 +222,22 @@ def test_patterns_that_name_no_weight_are_warned_of():
         )
 
 
+def test_weights_without_a_divisible_axis_are_warned_of(recwarn):
+    odd = STRATEGY(mesh(data=2), "batch:data", zero=3)
+    with odd.scope():
+        LAYERS.Dense(515).build([515])
+        LAYERS.Dense(512).build([515])
+    with pytest.warns(UserWarning, match=r"1,062,960 of 2,119,728 bytes .* kernel:0: .* by 2"):
+        odd.warn_of_unused()
+    even = STRATEGY(mesh(data=2), "batch:data", zero=3)
+    with even.scope():
+        LAYERS.Dense(512).build([515])
+    recwarn.clear()
+    even.warn_of_unused()
+    odd.warn_of_unused()
+    assert not recwarn.list
+
+
 def test_batches_that_do_not_divide_are_warned_of():
     """The last batch of an epoch may be smaller; the first is not."""
     strategy = STRATEGY(mesh(data=2), "batch:data", micro_batches=3)

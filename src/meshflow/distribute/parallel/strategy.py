@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import warnings
@@ -41,6 +42,8 @@ __all__ = ["MeshStrategy"]
 _RuleSource: TypeAlias = "str | Mapping[str, str | Sequence[str]] | ShardingRules | Any"
 
 
+# Weights of fewer bytes that ZeRO cannot shard are not worth a warning.
+_WARNED_BYTES = 1 << 20
 # Planners by name. They are in a higher layer than strategies, so they register themselves here.
 planners: dict[str, Callable[..., None]] = {}
 # Models that have steps under a strategy, the latest last, each with the strategy and the thread
@@ -186,6 +189,9 @@ class MeshStrategy(Strategy):
         self.scratch = None if activation_files is None else ActivationFiles(activation_files)
         # Names of the weights that were made under this strategy.
         self._trained_names: list[str] = []
+        # Bytes of the trained weights, and bytes and names of those that ZeRO cannot shard.
+        self._trained_bytes = 0
+        self._whole_weights: list[tuple[int, str]] = []
         # Whether a batch has been partitioned; the first batch has the size of all others but the last.
         self.has_divided = False
         # The pipeline of the step that was traced last.
@@ -271,6 +277,11 @@ class MeshStrategy(Strategy):
             layout = shard_layout(layout, shape, (self.options.pipeline_options.over,))
         zero_layout = shard_layout(layout, shape, self.zero_dimensions)
         own_layout = zero_layout if is_trained and self.options.zero == 3 else layout
+        if is_trained and self._count_zero_devices() > 1:
+            size = math.prod(shape) * variable.dtype.size
+            self._trained_bytes += size
+            if zero_layout is layout and used.isdisjoint(self.zero_dimensions):
+                self._whole_weights.append((size, variable.name))
 
         def find_memory(kind: str) -> tuple[str, FileStore | None]:
             if not (is_trained and self.options.is_offloaded(kind, variable.name)):
@@ -376,8 +387,27 @@ class MeshStrategy(Strategy):
         training_models.pop(model, None)
         training_models[model] = weakref.ref(self), threading.get_ident()
 
+    def _count_zero_devices(self) -> int:
+        return math.prod(self.mesh.dim_size(d) for d in self.zero_dimensions)
+
+    def _warn_of_whole_weights(self) -> None:
+        """Warn if many weights have no axis that ZeRO can shard."""
+        total, whole = self._trained_bytes, sum(size for size, _ in self._whole_weights)
+        if whole >= _WARNED_BYTES and whole > total // 10:
+            devices = self._count_zero_devices()
+            _, largest = max(self._whole_weights)
+            warnings.warn(
+                f"MeshStrategy: zero={self.options.zero} does not shard {whole:,} of {total:,} bytes of weights, the largest of "
+                f"which is {largest}: no axis of them has a size that is divisible by {devices}, the number of devices. "
+                f"Use sizes that {devices} divides, or another number of devices.",
+                stacklevel=3,
+            )
+        self._trained_bytes = 0
+        self._whole_weights.clear()
+
     def warn_of_unused(self) -> None:
-        """Warn about unused rules and offload patterns; Keras calls this for built models."""
+        """Warn about unused rules, offload patterns and sharding; Keras calls this for built models."""
+        self._warn_of_whole_weights()
         (self.rules if self.layout_map is None else self.layout_map).warn_of_unused()
         unused = [
             f"{kind!r}: {pattern!r}"

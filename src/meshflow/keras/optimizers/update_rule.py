@@ -28,6 +28,7 @@ from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.hooks import ApplyState
 from meshflow.kernels import array_updates
 from meshflow.ops import math
+from meshflow.placement.layout import UNSHARDED, Layout
 
 # Values of a variable's slots, and scalars of a step by name.
 Slots: TypeAlias = Sequence[Array]
@@ -54,6 +55,21 @@ def _update_rows_in_place(
             [convert_to_tensor(s).array for s in scalars],
         )
     return [Tensor(o) for o in outputs]
+
+
+def _gather_rows(grad: Tensor, indices: Tensor, var: Variable) -> tuple[Tensor, Tensor]:
+    """Gather the rows of a gradient on all devices of a mesh, if they are smaller than the sum of full gradients.
+
+    Devices have the rows of their examples. Without this, XLA adds them to each split array separately, and sums the
+    arrays over all devices.
+    """
+    layout, count = var.layout, indices.shape[0]
+    num_rows = var.shape[0]
+    if count is None or (2 * count >= num_rows and count * layout.num_shards(0) >= 2 * num_rows):
+        return grad, indices
+    rest = layout.sharding_specs[1:]
+    rows = Layout([UNSHARDED, *rest], layout.mesh)
+    return rows.constrain(grad), Layout.replicated(layout.mesh, 1).constrain(indices)
 
 
 class RuleOptimizer(Optimizer):
@@ -149,6 +165,8 @@ class RuleOptimizer(Optimizer):
     def _run_rule(
         self, grad: Tensor, indices: Tensor | None, var: Variable, apply_state: ApplyState | None
     ) -> None:
+        if indices is not None and context.trace is not None and var.layout is not None:
+            grad, indices = _gather_rows(grad, indices, var)
         key = var.device, var.dtype.base_dtype
         values = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
         slots = self._get_slots(var)

@@ -1,7 +1,7 @@
 """Compile plans of a small language model for virtual devices; print theory and measurements as
 JSON. Arguments: the number of plans for eight devices, and "experts" for a model with experts; or
 an objective and the number of devices for the best plan; or "models" and names of models, for the
-best plan of each with little memory.
+best plan of each with little memory; or "further" for certain plans of more models.
 
 This is a separate program because the number of devices of a process is fixed. Run by
 test_compiled_plans.py.
@@ -22,7 +22,7 @@ MANY = len(sys.argv) > 2 and sys.argv[2].isdigit()
 jax.config.update("jax_num_cpu_devices", int(sys.argv[2]) if MANY else 8)
 
 import meshflow as tf
-from distribute.parallel.planner.models import TWELVE, gpt, tokens
+from distribute.parallel.planner.models import FURTHER, TWELVE, gpt, tokens
 from meshflow.core.variables.variable_creation import shapes_only
 from meshflow.distribute.parallel.planner.choices import PlanChoice, enumerate_choices, find_refusal
 from meshflow.distribute.parallel.planner.costs import CostModel
@@ -107,8 +107,29 @@ def best_of_models(names):
         print(json.dumps([name, str(best.choice), pairs]), flush=True)
 
 
+def further_plans():
+    """Compile certain plans."""
+    for name, (make, choices) in FURTHER.items():
+        tf.keras.backend.clear_session()
+        with shapes_only():
+            model, batch = make()
+            profile = profile_model(model._make_loss_program(), (*batch, None), model.optimizer)
+            costs = CostModel(profile, Hardware(DEVICES, "1TB"))
+            known = {str(c): c for c in enumerate_choices(profile, DEVICES)}
+            for choice in choices:
+                estimate = costs.estimate(known[choice])
+                trial = compile_trial(model, (*batch, None), create_strategy(known[choice]))
+                pairs = {
+                    "memory": [estimate.memory, trial.memory],
+                    "sent": [estimate.bytes, trial.sent],
+                }
+                print(json.dumps([name, choice, pairs]), flush=True)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "models":
+    if sys.argv[1] == "further":
+        further_plans()
+    elif sys.argv[1] == "models":
         best_of_models(sys.argv[2:])
     elif MANY:
         print(json.dumps(best_of_many(int(sys.argv[2]), sys.argv[1])))

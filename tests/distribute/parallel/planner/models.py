@@ -131,6 +131,16 @@ def _recommender():
     return _make_compiled_model(inputs, LAYERS.Dense(1)(x), "mse"), (ids, tf.TensorSpec([512, 1]))
 
 
+def _pairs():
+    """Build two towers with shared weights, and a measure of their distance."""
+    inputs = [tf.keras.Input([64]) for _ in range(2)]
+    tower = tf.keras.Sequential([LAYERS.Dense(256, "relu"), LAYERS.Dense(128)])
+    x = tower(inputs[0]) - tower(inputs[1])
+    rows = tf.TensorSpec([64, 64])
+    batch = [rows, rows], tf.TensorSpec([64, 1])
+    return _make_compiled_model(inputs, LAYERS.Dense(1)(x), "mse"), batch
+
+
 # Functions that return a compiled model and the specs of a batch.
 TWELVE = {
     "dense layers": lambda: _vectors([512] * 4),
@@ -145,4 +155,17 @@ TWELVE = {
     "sentence classifier": _classifier,
     "mixture of experts": lambda: (gpt(2, 128, 4, 32, 512, 8), tokens(64, 32)),
     "recommender": _recommender,
+}
+
+# The same, each with plans to compile.
+FURTHER = {
+    "pairs": (_pairs, ["data 8", "data 2 x model 4"]),
+    "experts": (
+        lambda: (gpt(2, 64, 4, 16, 128, 8), tokens(64, 16)),
+        [
+            "data 4 x model 2, experts",
+            "data 4 x model 2, experts, zero=1",
+            'stage 2 x data 4, experts, micro_batches=4, pipeline="stage"',
+        ],
+    ),
 }

@@ -69,6 +69,17 @@ def test_choices_for_twelve_models_are_compiled():
         theory, program = pairs["memory"]
         assert theory == pytest.approx(program, rel=0.15), (name, choice)
         theory, program = pairs["sent"]
-        # XLA sends more than necessary between the layers of the recommender, which has only rules.
-        margin = 0.25 if name == "recommender" else 0.01
+        # The plan of the recommender has rules only: XLA gathers a gradient twice.
+        margin = 0.05 if name == "recommender" else 0.01
         assert theory == pytest.approx(program, rel=margin), (name, choice)
+
+
+@pytest.mark.soak
+def test_plans_of_shared_weights_and_of_experts_are_compiled():
+    found = run_lines("further")
+    assert len(found) == 5
+    for name, choice, pairs in found:
+        theory, program = pairs["memory"]
+        assert theory == pytest.approx(program, rel=0.15), (name, choice)
+        theory, program = pairs["sent"]
+        assert theory == pytest.approx(program, rel=0.01), (name, choice)

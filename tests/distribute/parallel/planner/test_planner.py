@@ -1,5 +1,7 @@
 """Test plans: theoretical numbers, proposals, and reasons for rejected ones."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -177,6 +179,78 @@ def test_experts_over_some_of_the_devices_of_a_batch():
     rest = profile.bytes - sum(sizes)
     assert one.sent["gradients"] == 2 * part(rest, 8)
     assert copies.sent["gradients"] == pytest.approx(2 * part(rest, 32) + 2 * part(sum(sizes) // 8))
+
+
+def test_experts_are_split_together_with_their_hidden_units_and_over_stages():
+    model, batch = gpt(2, 64, 4, 16, 128, 8), tokens(64, 16)
+    with shapes_only():
+        profile = profile_of(model, *batch)
+    found = {(c.data, c.model, c.stage, c.experts) for c in enumerate_choices(profile, 8)}
+    assert {(4, 2, 1, 4), (4, 1, 2, 4), (2, 2, 2, 2), (8, 1, 1, 8)} <= found
+    choice = PlanChoice(4, 2, names=("heads", "hidden", "vocab"), experts=4)
+    assert choice.rules == "batch:data, heads:model, hidden:model, vocab:model, experts:data"
+    experts = [w for w in profile.weights if w.find_named_axis(["experts"]) is not None]
+    apart, both = (costs(profile, 8).get_sizes(c).own for c in (PlanChoice(4, experts=4), choice))
+    last = sum(w.bytes for w in experts if "hidden" not in w.dims[-1] and len(w.shape) == 2)
+    assert apart == sum(w.bytes for w in experts) // 4
+    assert both == (sum(w.bytes for w in experts) - last) // 8 + last // 4
+    # A group of 16 examples of 16 tokens, with k = 2 and a capacity of 1.25; traced groups have two examples.
+    (layer,) = profile.experts
+    assert layer.count_slot_bytes(64, 4, 1) == 8 * 80 * 4 * 64
+    # All devices have slots of the same number of tokens, wherever their experts are.
+    sums = (
+        costs(profile, 8).estimate(dataclasses.replace(choice, experts=n)).sent["products"]
+        for n in (0, 4)
+    )
+    assert len({*sums}) == 1
+
+
+def test_shared_weights_have_a_term_for_each_use():
+    inputs = [tf.keras.Input([WIDTH]) for _ in range(2)]
+    tower = LAYERS.Dense(WIDTH, "tanh", kernel_regularizer="l2")
+    model = tf.keras.Model(inputs, LAYERS.Dense(1)(tower(inputs[0]) - tower(inputs[1])))
+    model.compile("adam", "mse")
+    rows = tf.TensorSpec([BATCH, WIDTH])
+    profile = profile_of(model, [rows, rows], tf.TensorSpec([BATCH, 1]))
+    assert [reads.count for reads in profile.reads] == [2, 2, 1, 1]
+    once = 4 * (WIDTH + 1)
+    plain, zero, released = (costs(profile).estimate(PlanChoice(4, zero=n)).sent for n in (0, 1, 3))
+    assert plain["gradients"] == 2 * part(2 * (KERNEL + BIAS) + once)
+    # Devices add both terms before a reduce-scatter; the last bias has one element.
+    assert zero["gradients"] == part(KERNEL + BIAS + 4 * WIDTH) + 2 * part(4)
+    # Each use of the layer gathers the kernel for its forward and its backward pass, and scatters its gradient.
+    assert released["gradients"] == zero["gradients"] + part(KERNEL)
+
+
+def test_the_gradient_of_an_unsplit_input_is_gathered():
+    inputs = tf.keras.Input([WIDTH])
+    x = LAYERS.Dense(WIDTH, "tanh")(inputs)
+    model = tf.keras.Model(inputs, LAYERS.Dense(8)(x))
+    model.compile("adam", "mse")
+    profile = profile_of(model, tf.TensorSpec([BATCH, WIDTH]), tf.TensorSpec([BATCH, 8]))
+    sums = profile.split_weights(("hidden",), 2).total
+    # The kernel of 32 x 8 is split along the inputs. A gather sends half of the bytes of a sum.
+    assert (sums.forward, sums.backward) == (4 * 8, 4 * WIDTH // 2)
+
+
+def test_recomputation_repeats_a_sum_that_its_layer_normalizes():
+    class Block(LAYERS.Layer):
+        def __init__(self, is_normalized_last):
+            super().__init__()
+            self.up, self.down = LAYERS.Dense(4 * WIDTH, "relu"), LAYERS.Dense(WIDTH)
+            self.norm, self.is_last = LAYERS.LayerNormalization(), is_normalized_last
+
+        def call(self, x):
+            if self.is_last:
+                return self.norm(x + self.down(self.up(x)))
+            return x + self.down(self.up(self.norm(x)))
+
+    for is_last in (False, True):
+        model = tf.keras.Sequential([tf.keras.Input([WIDTH]), Block(is_last), Block(is_last)])
+        model.compile("adam", "mse")
+        rows = tf.TensorSpec([BATCH, WIDTH])
+        sums = profile_of(model, rows, rows).split_weights(("hidden",), 2).total
+        assert sums.recomputed == 2 * 4 * WIDTH * is_last
 
 
 def test_two_products_of_one_input_reduce_its_gradient_twice():

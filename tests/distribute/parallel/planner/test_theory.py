@@ -160,6 +160,27 @@ def test_formulas_equal_compiled_bytes(sizes, rules, options, sent):
     check({row.purpose: (row.expected, row.counted) for row in counted}, sent)
 
 
+def test_shared_kernels_and_rows_of_tables_equal_compiled_bytes():
+    strategy = tf.distribute.MeshStrategy(mesh(data=4), "batch:data")
+    with strategy.scope():
+        ids = tf.keras.Input([2], dtype="int32")
+        x = LAYERS.Flatten()(LAYERS.Embedding(512, 16)(ids))
+        tower = LAYERS.Dense(32, "tanh", use_bias=False)
+        model = tf.keras.Model(ids, tower(x) + tower(2.0 * x))
+        model.compile("adam", "mse")
+    batch = tf.zeros([16, 2], "int32"), tf.ones([16, 32])
+    step = dtensor.explain(model, *batch)
+    found = compute_expected_traffic(strategy, model, *batch)
+    # Two terms of the kernel's gradient; rows of 16 numbers with an index each.
+    sent = {
+        "gradients": 2 * 2 * 4 * 32 * 32 * 3 // 4,
+        "gradients of rows of tables": 32 * (4 * 16 + 4) * 3 // 4,
+    }
+    assert {one.purpose: one.sent for one in found} == sent
+    counted = compare_traffic(found, [(c.kind, c.axes, c.sent * c.times) for c in step.collectives])
+    check({row.purpose: (row.expected, row.counted) for row in counted}, sent)
+
+
 def explain_own_step(optimizer, zero):
     """Return the strategy, the model, the batch of a custom `train_step`, and the collectives of
     its program."""

@@ -231,8 +231,8 @@ def _list_sequence_modes(
 
 def _list_expert_splits(base: PlanChoice, profile: ModelProfile) -> list[int]:
     """Return the numbers of devices to split experts over: none, and the largest possible one."""
-    # The planner does not combine split experts with pipelines or tensor parallelism.
-    if not profile.experts or base.model * base.stage > 1:
+    # The planner does not combine split experts with split sequences.
+    if not profile.experts or base.sequence:
         return [0]
     count = math.gcd(base.data, *(e.router.experts for e in profile.experts))
     return [0, count] if count > 1 else [0]
@@ -269,6 +269,8 @@ def find_refusal(choice: PlanChoice, profile: ModelProfile) -> str | None:
         for w, axis in zip(profile.weights, profile.find_named_axes(choice.names), strict=True):
             if axis is not None and w.shape[axis] % choice.model:
                 return f"{w.name}: {w.shape[axis]} does not divide into {choice.model} parts"
+    if choice.experts and choice.stage > 1 and {"optimizer", "parameters"} & {*choice.offload}:
+        return "split experts in stages with weights or slots on the host are not planned for"
     if choice.experts:
         reasons = [e.find_refusal(choice.data, choice.micro_batches) for e in profile.experts]
         if any(reasons):

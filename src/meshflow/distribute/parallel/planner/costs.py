@@ -19,9 +19,14 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.planner.choices import SEQUENCE_PARALLEL_MODES, PlanChoice
 from meshflow.distribute.parallel.planner.hardware import Hardware
-from meshflow.distribute.parallel.planner.model_profile import ModelProfile, SplitProfile
+from meshflow.distribute.parallel.planner.model_profile import (
+    TRACED_ROWS,
+    ModelProfile,
+    SplitProfile,
+)
 from meshflow.placement.expected_traffic import count_ring_bytes
 
 __all__ = ["CostEstimate", "CostModel"]
@@ -42,6 +47,8 @@ _PENDING_KERNELS = 2
 _SENDS_PER_TICK = 2
 # An all-reduce is a reduce-scatter and an all-gather.
 _ALL_REDUCE_HALVES = 2
+# Indices of rows have 32 bits.
+_INDEX_BYTES = 4
 # A backward pass computes gradients of inputs and of weights, each with the arithmetic of the forward pass.
 _TRAINING_PASSES = 3
 # A pipeline stage that keeps only its input repeats the forward pass in its backward pass.
@@ -50,6 +57,9 @@ _PIPELINE_PASSES = 4
 _ZERO3_EXCHANGES = 3
 # Tensor parallelism: one sum for each of two products, in the forward and in the backward pass.
 _TENSOR_EXCHANGES = 4
+# Tokens are sent to experts and back in each pass. The second product of experts with split hidden units sums its
+# results, and the first one the gradients of its inputs.
+_EXPERT_PASSES = 2
 # A pipeline holds the sums of gradients before and after a pass, and the gradients of one micro-batch.
 _PIPELINE_GRADIENTS = 3
 # An offloaded value moves to the device and back in each step.
@@ -140,9 +150,14 @@ class _StateSizes:
       slots: Bytes of all slots.
       divisible: Bytes of the weights that ZeRO can shard.
       divisible_slots: Bytes of their slots.
-      own: Bytes of the device's own experts.
+      own: Bytes of the device's own experts; of a pipeline's stage, if the experts stay on it.
+      terms: Bytes of the terms of gradients that are summed whole, without the device's own experts.
+      rows: Bytes of the rows of the other gradients, which are those of tables.
+      row_slots: Bytes of the slots of these tables.
       released: Bytes of the divisible weights that ZeRO 3 releases after each pass.
-      regathered: Bytes of those that it gathers again for the backward pass.
+      regathered: Bytes that it gathers of those weights, in addition to `released`, for the backward pass and for further
+        layers that use them.
+      rescattered: Bytes of the gradients of further layers that use them.
       resident: Bytes of the resident weights of a pipeline, which a step does not gather.
       divisible_resident: Bytes of those that ZeRO can shard.
       shared: Bytes of gradients that the devices of weights of several stages exchange.
@@ -153,8 +168,12 @@ class _StateSizes:
     divisible: int
     divisible_slots: int
     own: int = 0
+    terms: int = 0
+    rows: int = 0
+    row_slots: int = 0
     released: int = 0
     regathered: int = 0
+    rescattered: int = 0
     resident: int = 0
     divisible_resident: int = 0
     shared: int = 0
@@ -218,7 +237,9 @@ class CostModel:
         is_offloaded: bool,
         zero: bool,
     ) -> _StateSizes:
-        weights = slots = divisible = divisible_slots = own = released = regathered = 0.0
+        weights = slots = divisible = divisible_slots = own = 0.0
+        terms = rows_bytes = row_slots = 0.0
+        released = regathered = rescattered = 0.0
         gathers = self.profile.list_regathered(recompute, budget)
         expert_axes = self.profile.find_named_axes(("experts",) if experts else ())
         axes = zip(self.profile.find_named_axes(names), expert_axes, gathers, strict=True)
@@ -226,16 +247,23 @@ class CostModel:
         shared = 0
         # Bytes of each stage's resident weights, and of their slots: those that ZeRO cannot shard, and those that it can.
         rows = [[[0.0] * stage, [0.0] * stage] for _ in range(2)]
+        # The same for the experts of each stage.
+        own_rows = [[0.0] * stage for _ in range(2)]
         for n, (w, (split, expert, (is_released, is_regathered))) in enumerate(
             zip(self.profile.weights, axes, strict=True)
         ):
-            if expert is not None:
-                own += w.bytes / experts
-                weights += w.bytes / experts
-                slots += w.slots / experts
-                continue
             split_axes = [split if model > 1 else None]
             parts = model if split_axes[0] is not None else 1
+            if expert is not None:
+                own_bytes, own_slots = (size / experts / parts for size in (w.bytes, w.slots))
+                for s in users.get(n, ()):
+                    own_rows[0][s] += own_bytes
+                    own_rows[1][s] += own_slots
+                if n not in users:
+                    own += own_bytes
+                    weights += own_bytes
+                    slots += own_slots
+                continue
             if n in users:
                 is_divisible = data > 1 and w.find_free_axis(data, split_axes) is not None
                 # All devices have a row for a weight that several stages use.
@@ -251,20 +279,28 @@ class CostModel:
                 parts *= stage if axis is not None else 1
                 split_axes.append(axis)
             weights += w.bytes / parts
+            gathered_rows = self._count_rows_bytes(n, split_axes[0], model)
+            rows_bytes += gathered_rows
+            row_slots += w.slots / parts if gathered_rows else 0
+            terms += 0 if gathered_rows else self.profile.reads[n].count * w.bytes / parts
             slots += w.slots / parts
             if data > 1 and w.find_free_axis(data, split_axes) is not None:
                 divisible += w.bytes / parts
                 divisible_slots += w.slots / parts
                 released += is_released * w.bytes / parts
-                regathered += is_regathered * w.bytes / parts
+                further = is_released * (self.profile.layer_counts[n] - 1) * w.bytes / parts
+                rescattered += further
+                regathered += is_regathered * (w.bytes / parts + further) + further
         (fixed, resident), (fixed_slots, resident_slots) = ([max(v) for v in r] for r in rows)
+        own_resident, own_resident_slots = map(max, own_rows)
+        kept = fixed + resident + own_resident
         sums = (
-            weights + fixed + resident,
-            slots + fixed_slots + resident_slots,
+            weights + kept,
+            slots + fixed_slots + resident_slots + own_resident_slots,
             divisible + resident,
             divisible_slots + resident_slots,
-            *(own, released, regathered),
-            *(fixed + resident, resident, shared),
+            *(own + own_resident, terms, rows_bytes, row_slots, released, regathered, rescattered),
+            *(kept, resident, shared),
         )
         return _StateSizes(*map(int, sums))
 
@@ -354,7 +390,7 @@ class CostModel:
         axes = self.profile.find_named_axes(names if model > 1 else ())
         expert_axes = self.profile.find_named_axes(("experts",) if over > 1 else ())
         parts = [
-            over if expert is not None else model if axis is not None else 1
+            (1 if expert is None else over) * (1 if axis is None else model)
             for axis, expert in zip(axes, expert_axes, strict=True)
         ]
         return tuple(w.bytes // n for w, n in zip(self.profile.weights, parts, strict=True))
@@ -514,6 +550,9 @@ class CostModel:
             gradients = sums + max(pending, max(sums, largest, waiting) - activations)
         else:
             at_end = full * (_ALL_REDUCE_COPIES if d > 1 else 1)
+            if self._sums_terms(choice) and d > 1:
+                # Terms are summed over devices before they are added. Rows are added to copies of slots.
+                at_end = _ALL_REDUCE_COPIES * (sizes.terms + sizes.own) + sizes.row_slots
             if choice.zero and not own_step:
                 at_end = max(parts, _PENDING_KERNELS * largest_product, waiting)
             gradients = max(0, at_end - activations)
@@ -620,17 +659,19 @@ class CostModel:
         if choice.sequence in SEQUENCE_PARALLEL_MODES:
             sent |= self._count_sequence_bytes(choice)
         rest = sizes.weights - sizes.divisible - sizes.own
-        # Each expert has copies if there are more devices than it is split over.
-        copies = d // choice.experts if choice.experts else 1
-        own_sums = _ALL_REDUCE_HALVES * count_ring_bytes(sizes.own, copies)
+        own_sums = self._count_own_sums(choice, sizes)
         own_step = self.profile.own_step
         if not choice.zero or own_step:
             # By layouts, XLA sums gradients whole.
-            sums = _ALL_REDUCE_HALVES * count_ring_bytes(sizes.weights - sizes.own, d)
-            sent["gradients"] = sums + own_sums
+            summed = sizes.weights - sizes.own
+            if self._sums_terms(choice):
+                summed = sizes.terms
+                sent |= {"rows": count_ring_bytes(sizes.rows, d)} if sizes.rows else {}
+            sent["gradients"] = _ALL_REDUCE_HALVES * count_ring_bytes(summed, d) + own_sums
         else:
             turns = m if choice.zero >= 2 else 1
-            scattered = count_ring_bytes(sizes.divisible, d)
+            again = sizes.rescattered * (choice.zero == 3)
+            scattered = count_ring_bytes(sizes.divisible + again, d)
             summed = _ALL_REDUCE_HALVES * count_ring_bytes(rest, d)
             sent["gradients"] = turns * (scattered + summed + own_sums)
         if choice.zero == 3 or (choice.zero and (sizes.divisible_slots or not own_step)):
@@ -640,6 +681,54 @@ class CostModel:
             again = m * (sizes.released + sizes.regathered) - sizes.released
             sent["weights"] = count_ring_bytes(sizes.divisible + again, d)
         return self._add_product_sums(choice, sent)
+
+    def count_gradient_terms(self, choice: PlanChoice) -> list[int]:
+        """Return for each weight the number of terms of its gradient that are summed over devices separately.
+
+        By layouts, XLA's compiler for CPUs sums the term of each operation that reads the weight. In a region, devices add
+        the terms before.
+
+        Args:
+          choice: The choice.
+
+        Returns:
+          The numbers; 0 for tables of which rows are gathered instead.
+        """
+        if not self._sums_terms(choice):
+            return [1] * len(self.profile.weights)
+        axes = self.profile.find_named_axes(choice.names if choice.model > 1 else ())
+        return [
+            0 if self._count_rows_bytes(n, axis, choice.model) else self.profile.reads[n].count
+            for n, axis in enumerate(axes)
+        ]
+
+    def _count_rows_bytes(self, n: int, axis: int | None, model: int) -> float:
+        """Return the bytes of the gradient's rows of a table, with their indices, or 0 if it is summed whole.
+
+        Args:
+          n: Index of the weight.
+          axis: Axis that is split over devices, or None.
+          model: Number of these devices.
+        """
+        weight = self.profile.weights[n]
+        rows = self.profile.reads[n].rows * self.profile.batch
+        if not rows:
+            return 0
+        count, parts = weight.shape[0], model if axis == 0 else 1
+        if 2 * rows >= count and rows * parts >= 2 * count:
+            return 0
+        row = weight.bytes / count / (1 if axis in (None, 0) else model)
+        return rows * (row + _INDEX_BYTES)
+
+    def _sums_terms(self, choice: PlanChoice) -> bool:
+        uses_region = ParallelOptions(**choice.options).uses_region and not self.profile.own_step
+        return not (uses_region or choice.sequence in SEQUENCE_PARALLEL_MODES)
+
+    def _count_own_sums(self, choice: PlanChoice, sizes: _StateSizes) -> int:
+        """Return the bytes sent to sum the gradients of experts over the devices with copies of them."""
+        # Each expert has copies if there are more devices than it is split over.
+        copies = choice.data // choice.experts if choice.experts else 1
+        return _ALL_REDUCE_HALVES * count_ring_bytes(sizes.own, copies)
 
     def _count_sequence_bytes(self, choice: PlanChoice) -> dict[str, int]:
         """Return the bytes sent for attention between parts of sequences, and for their gradients."""
@@ -715,9 +804,31 @@ class CostModel:
         own = sizes.divisible_resident if choice.zero else 0
         gathered += count_ring_bytes(own, d)
         scattered += count_ring_bytes(own, d)
-        scattered += _ALL_REDUCE_HALVES * count_ring_bytes(sizes.resident - own, d) + sizes.shared
-        neighbors = self._count_sends(choice) * edge
-        return {"neighbours": neighbors, "weights": gathered, "gradients": scattered}
+        summed = sizes.resident - own - sizes.own
+        scattered += _ALL_REDUCE_HALVES * count_ring_bytes(summed, d) + sizes.shared
+        scattered += self._count_own_sums(choice, sizes)
+        sent = {
+            "neighbours": self._count_sends(choice) * edge,
+            "weights": gathered,
+            "gradients": scattered,
+        }
+        return sent | ({"tokens": self._count_tick_tokens(choice)} if choice.experts else {})
+
+    def _count_tick_tokens(self, choice: PlanChoice) -> int:
+        """Return the bytes of tokens that a device of a pipeline exchanges with experts in a step."""
+        p, d, m = choice.stage, choice.data, choice.micro_batches
+        users = self._find_resident_weights(p)
+        forward = [0] * p
+        for layer in self.profile.experts:
+            size = layer.count_sent_bytes(self.profile.batch, d, m, 1, choice.experts)
+            for s in users.get(-1 if layer.kernel is None else layer.kernel, (0,)):
+                forward[s] += _EXPERT_PASSES * size // m
+        # The last stage has no forward pass of its own, as the backward passes of stages that keep inputs contain one.
+        repeats = [choice.keep == "inputs"] * (p - 1) + [True]
+        passes = 1 + (choice.recompute == "layer")
+        backward = [size * (passes + again) for size, again in zip(forward, repeats, strict=True)]
+        ticks = m + 2 * p - 2
+        return ticks * (max(forward[:-1]) + max(backward))
 
     def _add_product_sums(self, choice: PlanChoice, sent: dict[str, int]) -> dict[str, int]:
         """Return the sent bytes, with the sums of tensor parallelism."""
@@ -735,9 +846,24 @@ class CostModel:
                     # A layer's result is scattered after it and gathered before the next layer,
                     # whose recomputation repeats the gather.
                     sums += total.last // 2
-            sums *= self.profile.batch // choice.data
+            sums = sums * self.profile.batch // choice.data + self._count_added_slots(choice)
             sent["products"] = _ALL_REDUCE_HALVES * sums * (t - 1) // t
         return sent
+
+    def _count_added_slots(self, choice: PlanChoice) -> int:
+        """Return the bytes that devices sum for experts in addition to those of the traced examples.
+
+        Capacities are rounded up, so a group of other size than the traced one has not the same number of slots per token.
+        """
+        axes = self.profile.find_named_axes(choice.names)
+        d, m, added = choice.data, choice.micro_batches, 0
+        passes = _EXPERT_PASSES + (choice.recompute == "layer")
+        for layer in self.profile.experts:
+            if layer.kernel is not None and axes[layer.kernel] is not None:
+                size = layer.count_slot_bytes(self.profile.batch, d, m)
+                traced = layer.count_slot_bytes(TRACED_ROWS, 1, 1) // TRACED_ROWS
+                added += passes * (size - traced * (self.profile.batch // d))
+        return added
 
     def _count_tick_sums(self, choice: PlanChoice, split: SplitProfile) -> int:
         """Return the bytes of an example that the busiest forward and backward passes sum."""

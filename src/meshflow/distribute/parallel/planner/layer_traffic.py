@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,13 +14,16 @@ from meshflow.core.tracing.trace import TracedFunction
 from meshflow.distribute.parallel.expert_routing import Router
 from meshflow.distribute.parallel.stage_programs import FORM_PRIMITIVES, count_bytes
 from meshflow.environment.jax_internals import jex_core
-from meshflow.passes.jaxprs import inline_calls
+from meshflow.environment.types import Jaxpr, Var
+from meshflow.passes.jaxprs import inline_calls, select_variables
 from meshflow.placement.expected_traffic import count_ring_bytes
 
 __all__ = [
     "AttentionTraffic",
     "ExpertLayer",
     "WeightProduct",
+    "WeightReads",
+    "count_reads",
     "find_attention",
     "find_expert_layers",
     "find_products",
@@ -67,12 +71,14 @@ class ExpertLayer:
       tokens: Number of tokens of an example.
       groups: Number of groups of tokens that compete for slots, or None for one group for each device
         and micro-batch.
+      kernel: Index of the weight with the first kernels of the experts, or None if it is frozen.
     """
 
     router: Router
     row: int
     tokens: int
     groups: int | None
+    kernel: int | None = None
 
     def count_sent_bytes(
         self,
@@ -96,10 +102,23 @@ class ExpertLayer:
           The bytes.
         """
         over = devices if over is None else over
-        groups = self.groups or devices * micro_batches
-        slots = self.router.count_slots(examples * self.tokens // groups)
-        size = self.router.experts * slots * groups // devices * self.row
+        size = self.count_slot_bytes(examples, devices, micro_batches)
         return exchanges * count_ring_bytes(size, over)
+
+    def count_slot_bytes(self, examples: int, devices: int, micro_batches: int) -> int:
+        """Return the bytes of the slots of experts on a device in a step.
+
+        Args:
+          examples: Number of examples of the global batch.
+          devices: Number of devices that tokens are split over.
+          micro_batches: Number of micro-batches of a step.
+
+        Returns:
+          The bytes.
+        """
+        groups = self.groups or devices * micro_batches
+        slots = self.router.count_slots(-(-examples * self.tokens // groups))
+        return self.router.experts * slots * groups // devices * self.row
 
     def find_refusal(self, devices: int, micro_batches: int) -> str | None:
         """Return the reason why the experts cannot be split over devices, or None."""
@@ -153,6 +172,53 @@ def find_products(
     )
 
 
+class WeightReads(NamedTuple):
+    """Operations that combine a weight with examples.
+
+    Attributes:
+      count: Number of operations, which is the number of terms of the gradient, at least 1.
+      rows: Number of looked up rows of an example, if all operations are lookups in a table; else 0.
+    """
+
+    count: int
+    rows: int
+
+
+def count_reads(
+    traced: TracedFunction, indices: Mapping[int, int], rows: int
+) -> tuple[WeightReads, ...]:
+    """Count the operations that combine each weight with examples.
+
+    Args:
+      traced: Trace of the loss of some examples.
+      indices: Indices of the weights, by index of the capture.
+      rows: Number of traced examples.
+
+    Returns:
+      The counts by index of the weight.
+    """
+    jaxpr, captures = _find_sources(traced, indices)
+    # Weights that a value depends on, if it depends on nothing else, such as a cast of a weight or a penalty.
+    sources = {v: {indices[capture]} for v, capture in captures.items()}
+    counts, lookups, looked_up = Counter[int](), Counter[int](), Counter[int]()
+    for eqn in jaxpr.eqns:
+        read = select_variables(eqn.invars)
+        if read and all(v in sources for v in read):
+            found = set[int]().union(*(sources[v] for v in read))
+            sources.update((out, found) for out in eqn.outvars)
+        else:
+            known = [n for v in read if v in sources and v.aval.ndim for n in sources[v]]
+            counts.update(known)
+            if eqn.primitive.name in ("gather", "take") and known:
+                table, out = eqn.invars[0].aval, eqn.outvars[0].aval
+                lookups.update(known)
+                looked_up[known[0]] += math.prod(out.shape) // math.prod(table.shape[1:]) // rows
+    return tuple(
+        WeightReads(max(counts[n], 1), looked_up[n] * (lookups[n] == counts[n]))
+        for n in range(max(indices.values(), default=-1) + 1)
+    )
+
+
 def find_attention(
     traced: TracedFunction, indices: Mapping[int, int], weights: Sequence[Any], rows: int
 ) -> AttentionTraffic | None:
@@ -182,11 +248,14 @@ def find_attention(
     return AttentionTraffic(keys, total, heads) if keys else None
 
 
-def find_expert_layers(traced: TracedFunction, model: Any, rows: int) -> tuple[ExpertLayer, ...]:
+def find_expert_layers(
+    traced: TracedFunction, indices: Mapping[int, int], model: Any, rows: int
+) -> tuple[ExpertLayer, ...]:
     """Find the expert layers of a model.
 
     Args:
       traced: Trace of the loss of some examples.
+      indices: Indices of the weights, by index of the capture.
       model: The model.
       rows: Number of traced examples.
 
@@ -196,14 +265,25 @@ def find_expert_layers(traced: TracedFunction, model: Any, rows: int) -> tuple[E
     layers = [layer for layer in model.submodules if hasattr(layer, "_router")]
     gates = {id(layer.gate): layer for layer in layers if layer.built}
     layers_by_capture = {i: gates[id(c)] for i, c in enumerate(traced.captures) if id(c) in gates}
+    weights = {id(traced.captures[i]): n for i, n in indices.items()}
     expert_layers = []
     for capture, other, _, _ in _iterate_products(traced, layers_by_capture):
         layer = layers_by_capture[capture]
         width, _ = layer.gate.shape
         row = width * np.dtype(layer.compute_dtype).itemsize
         tokens = math.prod(other.shape) // width // rows
-        expert_layers.append(ExpertLayer(layer._router, row, tokens, layer.groups))
+        kernel = weights.get(id(layer.kernel_in))
+        expert_layers.append(ExpertLayer(layer._router, row, tokens, layer.groups, kernel))
     return tuple(expert_layers)
+
+
+def _find_sources(
+    traced: TracedFunction, captures: Collection[int]
+) -> tuple[Jaxpr, dict[Var, int]]:
+    """Return the program without calls, and the index of the capture that each of some inputs is."""
+    jaxpr = inline_calls(traced.closed_jaxpr).jaxpr
+    offset = len(jaxpr.invars) - len(traced.captures)
+    return jaxpr, {jaxpr.invars[offset + i]: i for i in captures}
 
 
 def _iterate_products(
@@ -214,9 +294,7 @@ def _iterate_products(
     Each item has the index of the capture, the shapes of the other operand and of the result, and
     whether the other operand depends on such captures, too.
     """
-    jaxpr = inline_calls(traced.closed_jaxpr).jaxpr
-    offset = len(jaxpr.invars) - len(traced.captures)
-    source = {jaxpr.invars[offset + i]: i for i in captures}
+    jaxpr, source = _find_sources(traced, captures)
     dependent = set(source)
     for eqn in jaxpr.eqns:
         inputs = [None if isinstance(v, jex_core.Literal) else v for v in eqn.invars]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 import types
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,18 +29,24 @@ from meshflow.distribute.parallel.planner.layer_traffic import (
     AttentionTraffic,
     ExpertLayer,
     WeightProduct,
+    WeightReads,
+    count_reads,
     find_attention,
     find_expert_layers,
     find_products,
 )
 from meshflow.distribute.parallel.planner.splits import PropagatedSplits, propagate_splits
 from meshflow.distribute.parallel.program import LossProgram
-from meshflow.distribute.parallel.stage_programs import PipelineProgram, count_bytes
+from meshflow.distribute.parallel.stage_programs import (
+    FORM_PRIMITIVES,
+    PipelineProgram,
+    count_bytes,
+)
 from meshflow.distribute.parallel.stages import CALL_SCOPE_PREFIX, LayerCallRecorder, balance_stages
 from meshflow.distribute.parallel.zero import find_free_axis, select_live_weights
 from meshflow.distribute.replicas.shares import BatchShares, shares_scope
 from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import Jaxpr, PyTree
+from meshflow.environment.types import Jaxpr, JaxprEqn, PyTree, Var
 from meshflow.passes.jaxprs import select_variables
 
 __all__ = ["ModelProfile", "SplitProfile", "WeightProfile", "profile_model"]
@@ -46,6 +54,9 @@ __all__ = ["ModelProfile", "SplitProfile", "WeightProfile", "profile_model"]
 # Between two layers a result and its gradient are live and, if several operations read the result, as with a residual
 # connection, the summand and its gradient.
 _COPIES, _SUMMED_COPIES = 2, 4
+_LINEAR_PRIMITIVES = FORM_PRIMITIVES | {"add", "add_any", "sub", "neg", "reduce_sum", "copy"}
+# These are linear if one operand has a gradient.
+_BILINEAR_PRIMITIVES = frozenset(["mul", "div", "select_n", "dot_general", "scatter-add"])
 _COMPARISONS = frozenset(["eq", "ge", "gt", "le", "lt", "ne"])
 # Number of traced examples. With two, axes of examples differ from axes of size one.
 TRACED_ROWS = 2
@@ -151,6 +162,7 @@ class ModelProfile:
       layers: Names of its layers in the order of execution.
       weights: Its trained weights.
       uses: Indices of the weights that each layer uses.
+      reads: Operations that combine each weight with examples.
       frozen: Bytes of the frozen weights that each layer uses, by index.
       other: Bytes of all variables that are not split: statistics, metrics, counters.
       example: Bytes of one example of a batch, including targets.
@@ -169,6 +181,7 @@ class ModelProfile:
     layers: tuple[str, ...]
     weights: tuple[WeightProfile, ...]
     uses: tuple[tuple[int, ...], ...]
+    reads: tuple[WeightReads, ...]
     frozen: tuple[Mapping[int, int], ...]
     other: int
     example: int
@@ -197,6 +210,12 @@ class ModelProfile:
     def work(self) -> float:
         """Return the multiplications and additions of an example's forward pass."""
         return sum(self.split_weights((), 1).work)
+
+    @functools.cached_property
+    def layer_counts(self) -> Counter[int]:
+        """Return the number of layers that use each weight, at least 1, by index."""
+        counts = Counter(itertools.chain.from_iterable(self.uses))
+        return counts | Counter(range(len(self.weights)))
 
     def find_named_axes(self, names: tuple[str, ...]) -> tuple[int | None, ...]:
         """Return for each weight the axis that rules for some names split, or None.
@@ -346,6 +365,7 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
         tuple(layers.names) or (str(program.model.name),),
         weights,
         uses,
+        count_reads(traced, weight_indices, TRACED_ROWS),
         tuple(map(dict, frozen)),
         other,
         sum(_count_bytes(v) // rows for v in leaves),
@@ -353,7 +373,7 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
         max((s[1] for s in shapes if len(s) > 1), default=0),
         sum(count_bytes(a) for a in outputs) // TRACED_ROWS,
         find_attention(traced, weight_indices, weights, TRACED_ROWS),
-        find_expert_layers(traced, program.model, TRACED_ROWS),
+        find_expert_layers(traced, weight_indices, program.model, TRACED_ROWS),
         find_products(traced, weight_indices, TRACED_ROWS),
         _TracedLoss(traced, cut, weight_indices),
     )
@@ -420,6 +440,37 @@ def _trace_loss(program: LossProgram, batch: PyTree) -> tuple[LayerCallRecorder,
     return layers, traced
 
 
+def _find_layer_call(eqn: JaxprEqn) -> int | None:
+    """Return the index of the layer call that an equation belongs to, or None outside of layers."""
+    label = re.search(rf"{CALL_SCOPE_PREFIX}(\d+)", str(eqn.source_info.name_stack))
+    return int(label[1]) if label else None
+
+
+def _find_needed(
+    sums: Sequence[Var], jaxpr: Jaxpr, unit_of: Mapping[Any, int], dependent: Collection[Any]
+) -> set[Var]:
+    """Return the sums that gradients inside of their layer need.
+
+    A normalization of a sum and a product of it with a value that has a gradient need the sum. Additions, changes of the
+    shape, and products with constants do not.
+    """
+    sources: dict[Any, Var] = {v: v for v in sums}
+    needed = set[Var]()
+    for eqn in jaxpr.eqns:
+        read = [v for v in select_variables(eqn.invars) if v in sources]
+        call = _find_layer_call(eqn) if read else None
+        for v in read:
+            if call != unit_of[sources[v]]:
+                continue
+            factors = [other for other in select_variables(eqn.invars) if other in dependent]
+            is_linear = eqn.primitive.name in _LINEAR_PRIMITIVES
+            if is_linear or (eqn.primitive.name in _BILINEAR_PRIMITIVES and len(factors) == 1):
+                sources[eqn.outvars[0]] = sources[v]
+            else:
+                needed.add(sources[v])
+    return needed
+
+
 class _TracedLoss:
     """A traced loss, with analyses of its gradient.
 
@@ -478,8 +529,8 @@ class _TracedLoss:
                 # Copies of weights, such as those that products take under a policy of mixed precision, do not grow with
                 # the batch.
                 weights.update(eqn.outvars)
-            label = re.search(rf"{CALL_SCOPE_PREFIX}(\d+)", str(eqn.source_info.name_stack))
-            unit = int(label[1]) if label else unit
+            call = _find_layer_call(eqn)
+            unit = unit if call is None else call
             for v in eqn.outvars:
                 unit_of[v] = unit
         # XLA compares values again where the result chooses between a gradient and a constant.
@@ -509,22 +560,27 @@ class _TracedLoss:
             for v, n in inputs.items()
             if (axis := weights[n].find_named_axis(names)) is not None
         }
-        splits = propagate_splits(jaxpr, axes, set(inputs)) if axes else PropagatedSplits({})
+        dependent: set[Any] = set(inputs)
+        splits = propagate_splits(jaxpr, axes, dependent) if axes else PropagatedSplits({})
         units = self.cut.units
         sizes, shared = [0] * units, [0] * units
         for v in residuals:
             size, unit = count_bytes(v.aval) // TRACED_ROWS, unit_of[v]
             sizes[unit] += size // parts if v in splits.axes else size
             shared[unit] += size if v in splits.unsplit_inputs else size // parts
-        # The last sum of a layer produces its result, which its own gradient does not need.
-        last = {unit_of[v]: size for v, size in splits.forward}
+        # The last sum of a layer usually produces its result, which its own gradient does not need.
+        last = {unit_of[v]: (v, size) for v, size in splits.forward}
+        needed = _find_needed([v for v, _ in last.values()], jaxpr, unit_of, dependent)
+        last_sizes = {u: size for u, (v, size) in last.items() if v not in needed}
 
         def get_layer_sums(unit: int) -> LayerSums:
             def count(sums: list[tuple[Any, int]]) -> int:
                 return sum(size for v, size in sums if unit_of[v] == unit) // TRACED_ROWS
 
             counted = count(splits.backward), count(splits.each)
-            return LayerSums(count(splits.forward), last.get(unit, 0) // TRACED_ROWS, *counted)
+            return LayerSums(
+                count(splits.forward), last_sizes.get(unit, 0) // TRACED_ROWS, *counted
+            )
 
         # Products are nearly all of the arithmetic, and split products are split evenly.
         total = sum(self.costs)

@@ -12,7 +12,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from meshflow.distribute.parallel.stage_programs import count_bytes, estimate_operations
+from meshflow.distribute.parallel.stage_programs import (
+    count_bytes,
+    estimate_operations,
+    is_cheap,
+)
 from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.environment.types import Atom, Jaxpr, Var
@@ -34,6 +38,7 @@ class PropagatedSplits:
         gradients of several projections of one input to heads are added first.
       each: The same if they are not added first.
       unsplit_inputs: Values that enter split products without being split.
+      producers: For each result of elementwise operations the results of other operations that it is computed from.
     """
 
     axes: dict[Any, int]
@@ -42,6 +47,22 @@ class PropagatedSplits:
     backward: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
     each: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
     unsplit_inputs: set[Any] = dataclasses.field(default_factory=set)
+    producers: dict[Any, set[Any]] = dataclasses.field(default_factory=dict)
+
+    def add_producers(self, eqn: Any) -> None:
+        """Record which results of other operations an elementwise operation uses.
+
+        Args:
+          eqn: The operation.
+        """
+        for out in eqn.outvars:
+            shape = getattr(out.aval, "shape", None)
+            if eqn.primitive.name == "broadcast_in_dim":
+                # The gradient of a bias is a sum, of which each device needs only its part.
+                self.producers[out] = set()
+            for v in eqn.invars:
+                if not isinstance(v, jex_core.Literal) and v.aval.shape == shape:
+                    self.producers.setdefault(out, set()).update(self.producers.get(v, {v}))
 
 
 def propagate_splits(
@@ -67,6 +88,8 @@ def propagate_splits(
         inputs = [v for v in eqn.invars if not isinstance(v, jex_core.Literal)]
         if any(v in has_gradient for v in inputs):
             has_gradient.update(eqn.outvars)
+        if is_cheap(eqn):
+            splits.add_producers(eqn)
         if any(v in splits.axes for v in inputs):
             _EquationPropagation(eqn, splits, has_gradient, times).propagate()
     return splits
@@ -117,12 +140,27 @@ class _EquationPropagation:
             self.splits.unsplit_inputs.add(operand)
             self.splits.backward.append(owed)
 
+    def _record_gathered_gradients(self, operand: Atom) -> None:
+        """Record the gathers of an unsplit operand's gradient, which a split kernel splits.
+
+        XLA gathers it where it meets another operation than an elementwise one. A gather sends half of the bytes of a sum.
+        """
+        if isinstance(operand, jex_core.Literal):
+            return
+        for v in self.splits.producers.get(operand, {operand}):
+            if v in self.has_gradient:
+                gathered = self.eqn.outvars[0], self.times * count_bytes(v.aval) // 2
+                self.splits.backward.append(gathered)
+                self.splits.each.append(gathered)
+
     def _propagate_product(self) -> None:
         left, right = self.eqn.invars[:2]
         (lc, rc), (lb, rb) = self.eqn.params["dimension_numbers"]
         a, b = self.get_axis(left), self.get_axis(right)
         self.splits.divided += self.times * estimate_operations(self.eqn)
         if a in lc or b in rc:
+            if a is None:
+                self._record_gathered_gradients(left)
             return self._record_sums()
         if a in lb or b in rb:
             return self._set_axis(lb.index(a) if a in lb else rb.index(b))

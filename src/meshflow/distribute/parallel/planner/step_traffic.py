@@ -33,6 +33,7 @@ _ALL_KINDS = (*_SUMS, "all-gather", "all-to-all")
 _PURPOSES = {
     "grid": ("products in two or three dimensions", ("all-gather", "reduce-scatter")),
     "gradients": ("gradients", _SUMS),
+    "rows": ("gradients of rows of tables", ("all-gather",)),
     "weights": ("weights", ("all-gather",)),
     "coded": ("gradients in few bits", ("all-to-all", "all-gather")),
     "tokens": ("tokens to and from experts", ("all-to-all",)),
@@ -43,7 +44,7 @@ _PURPOSES = {
 }
 # Purposes with collectives over the devices of a batch, and over all devices; the others are over
 # the dimensions of rules.
-_BATCH_PURPOSES = ("gradients", "weights", "coded", "tokens")
+_BATCH_PURPOSES = ("gradients", "rows", "weights", "coded", "tokens")
 _GLOBAL_PURPOSES = ("grid", "joint")
 # Common name for all split axes in the planner's profile, independent of the model.
 _SPLIT_AXIS = "split by the mesh"
@@ -79,6 +80,7 @@ def compute_expected_traffic(
         profile = profile_model(model._make_loss_program(), rows, model.optimizer)
     profile = dataclasses.replace(profile, own_step=own_step)
     grids = _find_grid_products(strategy, profile, layouts)
+    terms: Sequence[int] = [1] * len(weights)
     if grids:
         sent = {"grid": _count_grid_bytes(profile, grids)}
         everything = tuple(strategy.mesh.dim_names)
@@ -91,17 +93,20 @@ def compute_expected_traffic(
         known = dataclasses.replace(profile, weights=_name_split_axes(profile, strategy, layouts))
         model_costs = CostModel(known, Hardware(choice.devices, "1GB"))
         sent = model_costs.count_sent_bytes(choice)
+        terms = model_costs.count_gradient_terms(choice)
     if strategy.options.pipeline is not None:
         return _make_pipeline_exchanges(strategy, sent)
     if own_step:
         has_slots = [w.slots > 0 for w in profile.weights]
-        sent |= count_own_step_traffic(layouts, has_slots, updates)
+        sent |= count_own_step_traffic(layouts, has_slots, terms, updates)
     else:
         options = strategy.options
         recompute = options.recompute if isinstance(options.recompute, str) else None
         regathered = profile.list_regathered(recompute, options.max_live_parameters)
         pairs = list(zip(weights, layouts, strict=True))
-        sent |= count_weight_traffic(strategy, pairs, regathered, updates)
+        sent |= count_weight_traffic(
+            strategy, pairs, regathered, terms, profile.layer_counts, updates
+        )
     if not grids and choice.sequence in SEQUENCE_PARALLEL_MODES and not choice.zero:
         # One all-reduce over all devices sums the gradients of all weights but tables.
         summed, _ = model_costs.count_sequence_gradients(choice)
@@ -283,10 +288,8 @@ def convert_to_choice(
         raise NoFormulaError(
             "over the devices of the batch, formulas cover only the split of experts and of products in two or three dimensions"
         )
-    if experts and (dimensions or pipelined):
-        raise NoFormulaError(
-            "formulas of experts require that weights are split only over the batch's devices"
-        )
+    if experts and options.sequence is not None:
+        raise NoFormulaError("there is no formula for split experts together with split sequences")
     return PlanChoice(
         math.prod(sizes[d] for d in data),
         math.prod(sizes[d] for d in dimensions),

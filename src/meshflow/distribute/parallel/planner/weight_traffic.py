@@ -89,7 +89,7 @@ class WeightLayout:
 
 
 def count_own_step_traffic(
-    layouts: Sequence[WeightLayout], has_slots: Sequence[bool], updates: int
+    layouts: Sequence[WeightLayout], has_slots: Sequence[bool], terms: Sequence[int], updates: int
 ) -> dict[str, int]:
     """Return the bytes that each device sends for weights if `train_step` computes gradients itself.
 
@@ -99,6 +99,7 @@ def count_own_step_traffic(
     Args:
       layouts: Layout of each weight, without `zero=3`.
       has_slots: For each weight whether it has slots of its shape.
+      terms: Number of terms of each gradient that are summed separately.
       updates: Number of steps per update; new weights are sent once per update.
 
     Returns:
@@ -106,7 +107,9 @@ def count_own_step_traffic(
     """
     weights = [one.count_scatter_bytes() for one, s in zip(layouts, has_slots, strict=True) if s]
     return {
-        "gradients": sum(one.count_unscattered_bytes() for one in layouts),
+        "gradients": sum(
+            n * one.count_unscattered_bytes() for one, n in zip(layouts, terms, strict=True)
+        ),
         "weights": sum(weights) // updates,
     }
 
@@ -115,6 +118,8 @@ def count_weight_traffic(
     strategy: MeshStrategy,
     layouts: Sequence[tuple[Variable, WeightLayout]],
     regathered: Sequence[tuple[bool, bool]],
+    terms: Sequence[int],
+    layer_counts: Mapping[int, int],
     updates: int,
 ) -> dict[str, int]:
     """Return the bytes that each device sends in a step for weights, without a pipeline.
@@ -124,6 +129,8 @@ def count_weight_traffic(
       layouts: Each weight with its layout.
       regathered: For each weight whether ZeRO 3 releases it, and whether it gathers it again; see
         `ModelProfile.list_regathered`.
+      terms: Number of terms of each gradient that are summed separately.
+      layer_counts: Number of layers that use each weight, by index.
       updates: Number of steps per update; new weights are sent once per update.
 
     Returns:
@@ -133,15 +140,20 @@ def count_weight_traffic(
     turns = options.micro_batches if options.zero >= 2 and not options.compress else 1
     releases = options.zero == 3 and not (options.compress and not options.recompute)
     gradients = weights = coded = 0
-    for (variable, layout), (is_released, again) in zip(layouts, regathered, strict=True):
-        gathers = (1 + again) * options.micro_batches if releases and is_released else 1
+    for n, ((variable, layout), (is_released, again)) in enumerate(
+        zip(layouts, regathered, strict=True)
+    ):
+        is_released &= releases
+        layers = layer_counts[n] if is_released else 1
+        gathers = (1 + again) * layers * options.micro_batches if is_released else 1
         weights += gathers * layout.count_scatter_bytes()
         plan = None
         if options.compress:
             sharding = resolve_region_sharding(strategy, variable)
             plan = CompressedSum.from_sharding(sharding, variable.shape.as_list(), strategy)
         if plan is None:
-            gradients += turns * (layout.count_scatter_bytes() + layout.count_sum_bytes())
+            size = layers * layout.count_scatter_bytes() + layout.count_sum_bytes()
+            gradients += turns * terms[n] * size
             continue
         part = count_ring_bytes(plan.encoded_bytes, plan.devices)
         coded += part
