@@ -113,9 +113,7 @@ def kill_coordination_service(after, found):
 def test_the_coordination_service_is_killed(tmp_path, after):
     _, expected, _ = train(tmp_path / "undisturbed", "pipeline")
     killed = []
-    threading.Thread(
-        target=kill_coordination_service, args=(after, killed), daemon=True
-    ).start()
+    threading.Thread(target=kill_coordination_service, args=(after, killed), daemon=True).start()
     _, weights, text = train(tmp_path / "killed", "pipeline", "5+0.5@1")
     assert killed and "Restart 1 of 2" in text
     assert_same_bits(weights, expected)

@@ -554,9 +554,18 @@ AT_LEAST_0 = "must be a number of at least 0"
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"zero_optimization": 3}, r"zero_optimization must be an object with keys such as 'stage'"),
-        ({"optimizer": "AdamW"}, r"optimizer must be an object with keys such as 'type', got 'AdamW'"),
-        ({"bfloat16": True, "fp16": None}, "bfloat16 must be an object with keys such as 'enabled'"),
+        (
+            {"zero_optimization": 3},
+            r"zero_optimization must be an object with keys such as 'stage'",
+        ),
+        (
+            {"optimizer": "AdamW"},
+            r"optimizer must be an object with keys such as 'type', got 'AdamW'",
+        ),
+        (
+            {"bfloat16": True, "fp16": None},
+            "bfloat16 must be an object with keys such as 'enabled'",
+        ),
         ({"pipeline": 2}, "pipeline must be an object with keys such as 'stages', got 2"),
         ({"scheduler": []}, r"scheduler must be an object with keys such as 'type', got \[\]"),
         ({"zero_optimization": {"offload_optimizer": "cpu"}}, "keys such as 'device', got 'cpu'"),
@@ -612,5 +621,7 @@ def test_short_and_null_keys():
     assert found.decided == ("zero_optimization.stage3_gather_16bit_weights_on_model_save",)
     assert found.optimizer["config"]["learning_rate"] == 1e-3
     for wrong in (None, 3, [1]):
-        with pytest.raises(ValueError, match="config must be a dictionary or the path of a JSON file"):
+        with pytest.raises(
+            ValueError, match="config must be a dictionary or the path of a JSON file"
+        ):
             tf.distribute.from_deepspeed(wrong)

@@ -112,7 +112,7 @@ class TrainingSteps(StepCounterMethods):
           [4.0]
         """
         x, y, sample_weight = unpack_x_y_sample_weight(data)
-        strategy = find_gradient_strategy(self, x)
+        strategy = find_gradient_strategy(self, (x, y))
         if strategy is not None:
             y_pred, pairs = compute_loss_and_gradients(self, strategy, x, y, sample_weight)
             self.optimizer.apply_gradients(pairs)
