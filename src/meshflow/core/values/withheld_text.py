@@ -50,7 +50,7 @@ class _WithheldString:
         raise WithheldTextError
 
     # Attributes such as `decode`, and operators of strings.
-    __getattr__ = __hash__ = __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = _raise  # type: ignore[assignment]
+    __getattr__ = __hash__ = __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = _raise
     __len__ = __iter__ = __getitem__ = __contains__ = __add__ = __radd__ = __mod__ = _raise
     __bytes__ = __str__ = __repr__ = __bool__ = __buffer__ = _raise
 
