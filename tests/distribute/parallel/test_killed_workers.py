@@ -1,6 +1,12 @@
 """Test partitioned models over launched processes, some of which are killed: the weights equal an
 uninterrupted run."""
 
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -66,4 +72,48 @@ def test_killed_workers_leave_no_trace_in_weights_that_are_in_parts(tmp_path, ki
     kills = [f"{moment}@{rng.integers(workers)}" for moment in moments]
     _, weights, text = train(tmp_path / "killed", kind, *kills, workers=workers)
     assert "Restart 3 of 4" in text
+    assert_same_bits(weights, expected)
+
+
+# While the model is created, while the first step is compiled, before a file of the backup is opened and before one gets
+# its name, and two workers at once.
+UNUSUAL = ["0+0.2@1", "1+0.3@0", "open:9@0", "rename:3@0", "2+0.02@0,1"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("kind", ["pipeline", "zero", "experts"])
+def test_kills_at_unusual_moments(tmp_path, kind, workers):
+    _, expected, _ = train(tmp_path / "undisturbed", kind, workers=workers)
+    _, weights, text = train(tmp_path / "killed", kind, *UNUSUAL, workers=workers)
+    assert f"Restart {len(UNUSUAL)} of" in text
+    assert_same_bits(weights, expected)
+
+
+def kill_coordination_service(after, found):
+    """Kill the service that this process's launcher starts, some seconds after its start."""
+    while not found:
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[1]
+                command = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if int(parent) == os.getpid() and b"coordination_service.py" in command:
+                found.append(int(folder.name))
+        time.sleep(0.01)
+    time.sleep(after)
+    os.kill(found[0], signal.SIGKILL)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("after", [0.0, 4.0])
+def test_the_coordination_service_is_killed(tmp_path, after):
+    _, expected, _ = train(tmp_path / "undisturbed", "pipeline")
+    killed = []
+    threading.Thread(target=kill_coordination_service, args=(after, killed), daemon=True).start()
+    _, weights, text = train(tmp_path / "killed", "pipeline", "5+0.5@1")
+    assert killed and "Restart 1 of 2" in text
     assert_same_bits(weights, expected)

@@ -1,7 +1,9 @@
 """Training on a mesh over several processes: `in_parts.py FOLDER KIND [KILL ...]`.
 
-KIND is a key of CHOICES. In the n-th start, the worker of the n-th KILL, "STEP@WORKER", kills itself before
-STEP, or with "STEP+SECONDS@WORKER" so long after its beginning, wherever it is then. Worker 0 writes the curve and the final weights to FOLDER/results.npz.
+KIND is a key of CHOICES. In the n-th start, the workers of the n-th KILL, "MOMENT@WORKER,WORKER", kill themselves. The moment
+is "STEP", "STEP+SECONDS" so long after the step's beginning, wherever the worker is then (step 0 begins before the model is
+created, and step 1 includes the compilation), or "rename:N" or "open:N", before the N-th such call for a file of the backup.
+Worker 0 writes the curve and the final weights to FOLDER/results.npz.
 """
 
 import os
@@ -62,15 +64,35 @@ IN_FEW_BITS = ("bits", "gains")
 
 
 class Kill(tf.keras.callbacks.Callback):
-    def __init__(self, step, seconds):
-        super().__init__()
-        self.left, self.seconds = step, seconds
+    """Kill this process at a moment of the training."""
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def __init__(self, moment):
+        super().__init__()
+        event, _, number = moment.rpartition(":")
+        step, _, seconds = number.partition("+")
+        self.left, self.seconds = int(step), float(seconds or 0)
+        if event:
+            self.event = f"os.{event}" if event == "rename" else event
+            sys.addaudithook(self.count_files)
+        elif not self.left:
+            self.kill()
+
+    def kill(self):
+        end = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        threading.Timer(self.seconds, end).start() if self.seconds else end()
+
+    def count(self):
         self.left -= 1
         if self.left == 0:
-            end = lambda: os.kill(os.getpid(), signal.SIGKILL)
-            threading.Timer(self.seconds, end).start() if self.seconds else end()
+            self.kill()
+
+    def count_files(self, event, arguments):
+        if event == self.event and "backup" in str(arguments[0]):
+            self.count()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if not hasattr(self, "event"):
+            self.count()
 
 
 def make_compiled_model(kind):
@@ -93,18 +115,17 @@ def main(folder, kind, kills):
     dtensor.initialize_accelerator_system("CPU")
     sizes, rules, options = CHOICES[kind]
     mesh = dtensor.create_distributed_mesh(sizes, device_type="CPU")
+    callbacks = [tf.keras.callbacks.BackupAndRestore(folder / "backup", save_freq=1)]
+    start = int(os.environ.get("MESHFLOW_RESTARTS", 0))
+    if start < len(kills):
+        moment, workers = kills[start].split("@")
+        if str(dtensor.client_id()) in workers.split(","):
+            callbacks.append(Kill(moment))
     tf.keras.utils.set_random_seed(1)
     if "offload" in options:
         options = {**options, "offload_to": folder}
     with tf.distribute.MeshStrategy(mesh, rules, **options).scope():
         model = make_compiled_model(kind)
-    callbacks = [tf.keras.callbacks.BackupAndRestore(folder / "backup", save_freq=1)]
-    start = int(os.environ.get("MESHFLOW_RESTARTS", 0))
-    if start < len(kills):
-        moment, worker = kills[start].split("@")
-        step, _, seconds = moment.partition("+")
-        if dtensor.client_id() == int(worker):
-            callbacks.append(Kill(int(step), float(seconds or 0)))
     history = model.fit(
         *data(), batch_size=16, epochs=EPOCHS, verbose=0, callbacks=callbacks
     ).history

@@ -28,6 +28,7 @@ from meshflow.core.runtime.devices import find_device, get_array_device
 from meshflow.core.runtime.transfers import transfer
 from meshflow.core.values import dtypes
 from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.withheld_text import check_text
 from meshflow.environment.types import Array, NumpyValue, PyTree
 
 if TYPE_CHECKING:
@@ -277,7 +278,9 @@ class Tensor(_Operators):
                     "sizes, or call tf.config.run_functions_eagerly(True)."
                 )
             return known
-        return to_host(self._value)
+        array = to_host(self._value)
+        check_text(array)
+        return array
 
     def find_known_value(self) -> np.ndarray | None:
         """Return the value of a traced tensor if it is known during the trace, or None.

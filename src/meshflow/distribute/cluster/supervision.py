@@ -148,16 +148,21 @@ class JobSupervisor:
             worker.record_report(int(message.get("steps", 0)))
 
     def check_workers(self, running: Collection[int]) -> None:
-        """Check that no worker hangs.
+        """Check that no worker hangs, and that the coordination service runs.
 
         Args:
           running: Indices of the workers that have not ended.
 
         Raises:
-          WorkerFailureError: If a worker hangs; the message names it.
+          WorkerFailureError: If a worker hangs, or if the service ended; the message names it.
         """
         if self._problem is not None:
             raise WorkerFailureError(self._problem)
+        code = self._service.poll()
+        if code is not None:
+            raise WorkerFailureError(
+                f"The coordination service at port {self._port} ended with code {code}; workers would wait."
+            )
         now = time.monotonic()
         for index in running:
             worker = self.workers[index]

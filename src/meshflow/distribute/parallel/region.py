@@ -18,7 +18,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -32,6 +31,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.withheld_text import make_withheld_text
 from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.parallel.gradient_compression import CompressedExchange
 from meshflow.distribute.parallel.program import LossProgram, RegionResult, RegionStrategy
@@ -71,13 +71,13 @@ class PartitionedBatch:
     micro_batches: int
 
     def rebuild(self, leaves: Sequence[Any]) -> PyTree:
-        """Return the structure of the batch with the leaves of a share, and empty strings."""
+        """Return the structure of the batch with the leaves of a share, and placeholders for strings."""
         supply = iter(leaves)
         rows = next((leaf.shape[0] for leaf in leaves if leaf.ndim), 1)
 
         def get_leaf(value: Any) -> Any:
             if _is_text(value):
-                return Tensor(np.full((rows, *value.shape[1:]), b"", object))
+                return Tensor(make_withheld_text((rows, *value.shape[1:])))
             return None if value is None else next(supply)
 
         return nest.map_structure(get_leaf, self.structure)

@@ -75,8 +75,10 @@ def test_the_table_is_right(system, cell, result, advice):
 
 def test_the_counts_are_right():
     counts = collections.Counter((system, result) for system, _, result, _ in ROWS)
-    for line in re.findall(r"\n\| ([A-Z][\w-]+) \| (\d+) \| (\d+) \| (\d+) \|", PAGE):
+    lines = re.findall(r"\n\| ([A-Z][\w-]+) \| (\d+) \| (\d+) \| (\d+) \|", PAGE)
+    for system, *written in lines:
         kinds = ("unchanged", "edit", "refused")
-        assert [counts[line[0], kind] for kind in kinds] == [int(n) for n in line[1:]]
-        assert sum(map(int, line[1:])) == 10
-    assert len(ROWS) == 40
+        assert [counts[system, kind] for kind in kinds] == [int(n) for n in written]
+        assert sum(map(int, written)) >= 16
+    assert len(lines) == 4
+    assert f"shows {len(ROWS)} configurations" in PAGE

@@ -546,3 +546,82 @@ def test_schedules_of_deepspeed(kind):
 def test_settings_of_deepspeed_that_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         tf.distribute.from_deepspeed({**DEEPSPEED, **change})
+
+
+AT_LEAST_0 = "must be a number of at least 0"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"zero_optimization": 3},
+            r"zero_optimization must be an object with keys such as 'stage'",
+        ),
+        (
+            {"optimizer": "AdamW"},
+            r"optimizer must be an object with keys such as 'type', got 'AdamW'",
+        ),
+        (
+            {"bfloat16": True, "fp16": None},
+            "bfloat16 must be an object with keys such as 'enabled'",
+        ),
+        ({"pipeline": 2}, "pipeline must be an object with keys such as 'stages', got 2"),
+        ({"scheduler": []}, r"scheduler must be an object with keys such as 'type', got \[\]"),
+        ({"zero_optimization": {"offload_optimizer": "cpu"}}, "keys such as 'device', got 'cpu'"),
+        ({"fp16": {"enabled": "true"}}, "fp16.enabled must be true or false, got 'true'"),
+        ({"fp16": {"enabled": True, "loss_scale": "dynamic"}}, f"fp16.loss_scale {AT_LEAST_0}"),
+        (
+            {"fp16": {"enabled": True, "initial_scale_power": "16"}},
+            "fp16.initial_scale_power must be an integer of at least 0, got '16'",
+        ),
+        (
+            {"fp16": {"enabled": True, "loss_scale_window": 1.5}},
+            "fp16.loss_scale_window must be an integer of at least 1, got 1.5",
+        ),
+        ({"gradient_clipping": "1.0"}, f"gradient_clipping {AT_LEAST_0}, got '1.0'"),
+        ({"gradient_clipping": -1}, f"gradient_clipping {AT_LEAST_0}, got -1"),
+        ({"train_batch_size": float("nan")}, "train_batch_size must be an integer of at least 1"),
+        (
+            {"zero_optimization": {"stage": 3, "max_live_parameters": float("inf")}},
+            "stage3_max_live_parameters must be an integer of at least 0, got inf",
+        ),
+        (
+            {"zero_optimization": {"max_live_parameters": 1, "stage3_max_live_parameters": 2}},
+            r"\['max_live_parameters'\] with and without the prefix",
+        ),
+        # YAML reads 1e-3 as a string.
+        (
+            {"optimizer": {"type": "Adam", "params": {"lr": "1e-3", "betas": 0.9}}},
+            f"params.lr {AT_LEAST_0}, got '1e-3'; optimizer.params.betas must be a list of two numbers",
+        ),
+        ({"optimizer": {"type": "Adam", "params": [1]}}, r"params must be an object .* got \[1\]"),
+        (
+            {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "100"}}},
+            f"scheduler.params.warmup_num_steps {AT_LEAST_0}, got '100'",
+        ),
+        (
+            {"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": 3}}},
+            "offload_param.nvme_path must be a string, got 3",
+        ),
+        ({3: 4}, r"\['3'\] have no counterpart here"),
+    ],
+)
+def test_values_of_wrong_types_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        tf.distribute.from_deepspeed({**DEEPSPEED, **change})
+
+
+def test_short_and_null_keys():
+    zero = {"stage": 3, "max_live_parameters": 7, "gather_16bit_weights_on_model_save": True}
+    params = {"lr": None, "weight_decay": None}
+    config = {"zero_optimization": zero, "optimizer": {"type": "AdamW", "params": params}}
+    found = tf.distribute.from_deepspeed(config)
+    assert found.strategy.options.max_live_parameters == 7
+    assert found.decided == ("zero_optimization.stage3_gather_16bit_weights_on_model_save",)
+    assert found.optimizer["config"]["learning_rate"] == 1e-3
+    for wrong in (None, 3, [1]):
+        with pytest.raises(
+            ValueError, match="config must be a dictionary or the path of a JSON file"
+        ):
+            tf.distribute.from_deepspeed(wrong)

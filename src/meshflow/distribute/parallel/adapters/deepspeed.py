@@ -12,7 +12,7 @@ from typing import Any
 
 from meshflow.core.runtime.devices import get_default_device_type, list_devices
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.distribute.parallel.adapters.deepspeed_keys import classify_keys
+from meshflow.distribute.parallel.adapters.deepspeed_keys import classify_keys, expand_short_keys
 from meshflow.distribute.parallel.adapters.deepspeed_optimizers import build_optimizer_config
 from meshflow.distribute.parallel.adapters.mesh_tensorflow import create_local_mesh
 from meshflow.distribute.parallel.rules import ShardingRules
@@ -71,8 +71,8 @@ def from_deepspeed(
       A `DeepSpeedSettings`.
 
     Raises:
-      ValueError: If a key is unknown, if values contradict each other, or if a requested feature
-        has no counterpart.
+      ValueError: If a key is unknown, if a value has a wrong type, if values contradict each other, or
+        if a requested feature has no counterpart.
 
     Example:
       >>> import meshflow as tf
@@ -83,6 +83,10 @@ def from_deepspeed(
       >>> settings.batch_size, settings.policy, settings.optimizer["config"]["global_clipnorm"], settings.decided
       (64, 'mixed_bfloat16', 1.0, ('zero_optimization.overlap_comm',))
     """
+    if not isinstance(config, Mapping | str | os.PathLike):
+        raise InvalidValueError(
+            f"from_deepspeed: config must be a dictionary or the path of a JSON file, got {type(config).__name__}."
+        )
     content = config if isinstance(config, Mapping) else _read_config(config)
     return _build_settings(content, mesh, rules)
 
@@ -124,6 +128,8 @@ def _build_settings(
     if zero is True:
         # The oldest form of the key is a Boolean.
         zero = {"stage": 1}
+    if isinstance(zero, Mapping):
+        zero = expand_short_keys(zero)
         config = {**config, "zero_optimization": zero}
     keys = classify_keys(config)
     mesh, rules, choices = _build_mesh(config, zero, mesh, rules)
@@ -199,9 +205,8 @@ def _get_integer(part: Mapping[str, Json] | None, path: str, default: int, minim
     value = (part or {}).get(path.rpartition(".")[2])
     if value is None:
         return default
-    is_integer = (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value)
-    )
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_integer = is_number and float(value).is_integer()
     if not is_integer or value < minimum:
         raise InvalidValueError(
             f"from_deepspeed: {path} must be an integer of at least {minimum}, got {value!r}."
@@ -304,8 +309,8 @@ def _wrap_loss_scale(optimizer: Config | None, half: Mapping[str, Any]) -> Confi
         {"dynamic": False, "initial_scale": fixed}
         if fixed
         else {
-            "initial_scale": 2.0 ** int(half.get("initial_scale_power", 16)),
-            "dynamic_growth_steps": int(half.get("loss_scale_window", 1000)),
+            "initial_scale": 2.0 ** _get_integer(half, "fp16.initial_scale_power", 16, 0),
+            "dynamic_growth_steps": _get_integer(half, "fp16.loss_scale_window", 1000, 1),
         }
     )
     return {"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": optimizer, **scale}}

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
+import numbers
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.environment.types import Json
 
-__all__ = ["ClassifiedKeys", "classify_keys"]
+__all__ = ["ClassifiedKeys", "classify_keys", "expand_short_keys"]
 
 # Supported keys by section. A section is identified by its path.
 _SUPPORTED = {
@@ -136,6 +138,36 @@ _UNSUPPORTED: dict[str, tuple[str, tuple[Any, ...]]] = {
 }
 
 
+# Expected values by section and key, apart from integers, which the translation checks, and sections.
+_VALUE_KINDS = {
+    "true or false": {
+        "bf16": "enabled",
+        "fp16": "enabled",
+        "torch_autocast": "enabled",
+        "activation_checkpointing": "partition_activations cpu_checkpointing",
+        "zero_optimization": "zero_quantized_gradients cpu_offload cpu_offload_param",
+        "optimizer.params": "adam_w_mode torch_adam amsgrad nesterov",
+        "scheduler.params": "cycle_momentum lr_range_test_staircase",
+    },
+    "a number of at least 0": {
+        "": "gradient_clipping",
+        "fp16": "loss_scale",
+        "optimizer.params": "lr eps weight_decay momentum initial_accumulator_value freeze_step",
+        "scheduler.params": "warmup_min_lr warmup_max_lr warmup_num_steps total_num_steps warmup_min_ratio "
+        "cos_min_ratio cycle_min_lr cycle_max_lr cycle_first_step_size cycle_second_step_size "
+        "cycle_first_stair_count cycle_second_stair_count decay_step_size decay_lr_rate lr_range_test_min_lr "
+        "lr_range_test_step_size lr_range_test_step_rate",
+    },
+    "a string": {
+        "optimizer": "type",
+        "scheduler": "type",
+        "zero_optimization.offload_optimizer": "nvme_path",
+        "zero_optimization.offload_param": "nvme_path",
+    },
+    "a list of two numbers": {"optimizer.params": "betas"},
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class ClassifiedKeys:
     """Keys of a configuration that have no direct effect.
@@ -159,12 +191,12 @@ def classify_keys(config: Mapping[str, Any]) -> ClassifiedKeys:
       The keys that have no direct effect.
 
     Raises:
-      ValueError: If a key is unknown, if an unsupported feature is enabled, or if a value is
-        "auto". The message lists all such keys.
+      ValueError: If a key is unknown, if an unsupported feature is enabled, if a value is "auto", or
+        if it has a wrong type. The message lists all such keys.
     """
-    decided, replaced, unknown, unsupported, automatic = [], {}, [], [], []
+    decided, replaced, unknown, unsupported, automatic, wrong = [], {}, [], [], [], []
     for part, key, value in _iterate_keys(config):
-        path = f"{part}.{key}" if part else key
+        path = f"{part}.{key}" if part else str(key)
         kind = _KEY_CLASSES[part].get(key) if part in _KEY_CLASSES else "read"
         if kind is None:
             unknown.append((part, path))
@@ -179,6 +211,8 @@ def classify_keys(config: Mapping[str, Any]) -> ClassifiedKeys:
             decided.append(path)
         elif value == "auto":
             automatic.append(path)
+        elif (expected := _find_expected_value(path, value)) is not None:
+            wrong.append(f"{path} must be {expected}, got {value!r}")
     if unknown:
         raise InvalidValueError(
             f"from_deepspeed: {[path for _, path in unknown]} have no counterpart here{_suggest_key(*unknown[0])} Take them "
@@ -193,7 +227,56 @@ def classify_keys(config: Mapping[str, Any]) -> ClassifiedKeys:
             f'from_deepspeed: {automatic} are "auto", which only the trainer of another library replaces. Write their '
             "values, or leave the keys out."
         )
+    if wrong:
+        raise InvalidValueError(f"from_deepspeed: {'; '.join(wrong)}.")
     return ClassifiedKeys(tuple(decided), replaced)
+
+
+def expand_short_keys(zero: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the prefix "stage3_" to keys of "zero_optimization" that DeepSpeed also accepts without it.
+
+    Args:
+      zero: The section "zero_optimization".
+
+    Returns:
+      The section with full keys.
+
+    Raises:
+      ValueError: If both forms of a key occur.
+    """
+    known = _KEY_CLASSES["zero_optimization"]
+    keys = {key: f"stage3_{key}" if f"stage3_{key}" in known else key for key in zero}
+    twice = [key for key, full in keys.items() if key != full and full in zero]
+    if twice:
+        raise InvalidValueError(
+            f"from_deepspeed: zero_optimization has {twice} with and without the prefix 'stage3_'; write each key once."
+        )
+    return {keys[key]: value for key, value in zero.items()}
+
+
+def _find_expected_value(path: str, value: Json) -> str | None:
+    """Return the description of the expected value, or None if `value` is of the right type."""
+    if value is None:
+        return None
+    names = _SECTION_KEYS.get("bf16" if path == "bfloat16" else path)
+    if names is not None:
+        if isinstance(value, Mapping) or value is False:
+            return None
+        return f"an object{f' with keys such as {names[0]!r}' if names else ''}"
+    expected = _EXPECTED_VALUES.get(path)
+    return None if expected is None or _has_kind(value, expected) else expected
+
+
+def _has_kind(value: Json, kind: str) -> bool:
+    if kind == "true or false":
+        return isinstance(value, bool)
+    if kind == "a string":
+        return isinstance(value, str)
+    if kind == "a number of at least 0":
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        return is_number and 0 <= value < math.inf
+    is_pair = isinstance(value, list | tuple) and len(value) == 2
+    return is_pair and all(_has_kind(one, "a number of at least 0") for one in value)
 
 
 def _build_key_classes() -> dict[str, dict[str, str]]:
@@ -210,6 +293,17 @@ def _build_key_classes() -> dict[str, dict[str, str]]:
 
 
 _KEY_CLASSES = _build_key_classes()
+# Supported keys of each section; the parameters of optimizers and schedulers depend on their type.
+_SECTION_KEYS = {
+    **{section: keys.split() for section, keys in _SUPPORTED.items() if section},
+    **{"optimizer.params": ["lr"], "scheduler.params": []},
+}
+_EXPECTED_VALUES = {
+    f"{section}.{key}" if section else key: kind
+    for kind, sections in _VALUE_KINDS.items()
+    for section, keys in sections.items()
+    for key in keys.split()
+}
 
 
 def _iterate_keys(

@@ -96,7 +96,8 @@ def build_optimizer_config(config: Mapping[str, Any]) -> Config | None:
     if section is None:
         _check_without_optimizer(config, clip)
         return None
-    parameters = dict(section.get("params") or {})
+    given = section.get("params") or {}
+    parameters = {name: value for name, value in given.items() if value is not None}
     mapping = _select_mapping(str(section.get("type")), parameters)
     arguments = _translate_arguments(mapping, parameters)
     if clip and mapping.name == "OneBitAdam":

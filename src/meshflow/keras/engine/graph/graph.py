@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.withheld_text import find_text_source
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.engine.symbolic.input_spec import are_sizes_compatible
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.ops import array, math
+
+
+class PrecomputedPart(NamedTuple):
+    """Results of a part of a graph for the inputs of one batch.
+
+    Attributes:
+      values: The results by tensor id.
+      rest: The nodes that remain to be called.
+      sources: What identifies the inputs that the results depend on, as of `Graph.find_sources`.
+    """
+
+    values: dict[int, Any]
+    rest: list[Node]
+    sources: dict[int, int]
 
 
 class Graph:
@@ -29,8 +44,7 @@ class Graph:
       nodes: Layer calls in topological order.
       layers: Layers in the order of Keras: by depth, then those of attached calls.
       attached: Results of calls that are computed with the outputs, such as losses between layers.
-      precomputed: While host preprocessing computes a part of the graph, its values by tensor id
-        and the nodes that remain to be called; None otherwise.
+      precomputed: While host preprocessing computes a part of the graph, its results; None otherwise.
 
     Raises:
       ValueError: If an output cannot be computed from the inputs.
@@ -38,7 +52,7 @@ class Graph:
 
     def __init__(self, name: str, inputs: PyTree, outputs: PyTree) -> None:
         self.name = name
-        self.precomputed: tuple[dict[int, Any], list[Node]] | None = None
+        self.precomputed: PrecomputedPart | None = None
         self.inputs = inputs
         self.outputs = outputs
         self.flat_inputs: list[KerasTensor] = nest.flatten(inputs)
@@ -180,9 +194,10 @@ class Graph:
           mask: Ignored; masks travel with the tensors.
         """
         values, nodes = self.bind_inputs(inputs), self.nodes
-        if self.precomputed is not None:
-            known, nodes = self.precomputed
-            values.update(known)
+        part = self.precomputed
+        if part is not None and part.sources.items() <= self.find_sources(inputs).items():
+            nodes = part.rest
+            values.update(part.values)
         self.call_nodes(nodes, values)
         return nest.map_structure(lambda t: values[id(t)], self.outputs)
 
@@ -190,6 +205,11 @@ class Graph:
         """Map the ids of the symbolic inputs to the given values, fitted in rank and dtype."""
         pairs = zip(self.flat_inputs, self.flatten_inputs(inputs), strict=True)
         return {id(reference): fit_input(reference, value, self.name) for reference, value in pairs}
+
+    def find_sources(self, inputs: PyTree) -> dict[int, int]:
+        """Map the ids of the symbolic inputs to the ids of objects that identify the given values."""
+        pairs = zip(self.flat_inputs, self.flatten_inputs(inputs), strict=True)
+        return {id(t): id(find_text_source(getattr(v, "_value", v))) for t, v in pairs}
 
     def call_nodes(self, nodes: list[Node], values: dict[int, Any]) -> None:
         """Call the layers of nodes in order and add their results to `values`."""

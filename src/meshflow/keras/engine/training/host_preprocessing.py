@@ -8,6 +8,7 @@ A model that cannot be split runs completely as plain Python.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -18,8 +19,9 @@ import numpy as np
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.withheld_text import WithheldTextError, make_withheld_text
 from meshflow.environment.types import PyTree
-from meshflow.keras.engine.graph.graph import Graph, get_graph
+from meshflow.keras.engine.graph.graph import Graph, PrecomputedPart, get_graph
 from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
@@ -74,6 +76,8 @@ class HostPart:
         self.cut_tensors: list[KerasTensor] = remove_duplicates(
             [t for t in used if id(t) in host_outputs]
         )
+        read = {id(t) for node in nodes for t in node.keras_inputs}
+        self._inputs = [id(t) for t in graph.flat_inputs if id(t) in read]
 
     @classmethod
     def from_graph(cls, graph: Graph) -> HostPart | None:
@@ -115,18 +119,23 @@ class HostPart:
         return [split_batch(v) if is_composite(v) else np.asarray(v.array) for v in results]
 
     @contextlib.contextmanager
-    def substitute_values(self, tensors: list[Tensor]) -> Iterator[None]:
+    def substitute_values(self, tensors: list[Tensor], inputs: PyTree = None) -> Iterator[None]:
         """Run only the rest of the graph within this context, with the given results of the part.
 
         Args:
           tensors: Values of `cut_tensors`.
+          inputs: Inputs that the values belong to; the graph computes all of its nodes for others.
+            By default, the values are used for all inputs.
         """
         values = {id(t): v for t, v in zip(self.cut_tensors, tensors, strict=True)}
-        self.graph.precomputed = values, self.rest
+        given = {} if inputs is None else self.graph.find_sources(inputs)
+        sources = {i: given[i] for i in self._inputs if given}
+        before = self.graph.precomputed
+        self.graph.precomputed = PrecomputedPart(values, self.rest, sources)
         try:
             yield
         finally:
-            self.graph.precomputed = None
+            self.graph.precomputed = before
 
 
 class FeaturesPart:
@@ -183,12 +192,14 @@ class FeaturesPart:
         ]
 
     @contextlib.contextmanager
-    def substitute_values(self, values: list[Any]) -> Iterator[None]:
+    def substitute_values(self, values: list[Any], inputs: PyTree = None) -> Iterator[None]:
         """Call the layers with looked-up values within this context.
 
         Args:
           values: The values of each layer.
+          inputs: Ignored: the layers use the values for all inputs.
         """
+        del inputs
         with contextlib.ExitStack() as stack:
             for (layer, _), tensors in zip(self.lookups, values, strict=True):
                 stack.enter_context(layer.substitute_values(tensors))
@@ -222,10 +233,7 @@ class _TextPlaceholder:
         self.shape = shape
 
     def _as_tensor(self) -> Tensor:
-        """Return empty strings of the shape."""
-        blank: np.ndarray = np.empty(self.shape, object)
-        blank.fill(b"")
-        return Tensor(blank)
+        return Tensor(make_withheld_text(self.shape))
 
 
 jax.tree_util.register_pytree_node(
@@ -254,14 +262,15 @@ class HostPreprocessingStep:
     """
 
     def __init__(self, model: Any, function: Callable[[Any], Any], name: str) -> None:
-        self._model, self._function = model, function
+        self._model, self._function, self._name = model, function, name
         self._part: HostPart | FeaturesPart | None = None
+        self._reads_text = False
         self.compiled = CompiledStep(self._run_rest, name, model.name)
 
     def __call__(self, batch: PyTree) -> Any:
         """Run one step on a structure of arrays."""
         graph = self._model._get_graph()
-        if not (isinstance(batch, (tuple, dict)) and batch):
+        if self._reads_text or not (isinstance(batch, (tuple, dict)) and batch):
             return self._function(as_tensors(batch))
         if self._part is None or self._part.graph is not graph:
             self._part = FeaturesPart.from_model(self._model, graph)
@@ -271,14 +280,25 @@ class HostPreprocessingStep:
             return self._function(as_tensors(batch))
         inputs = batch[0] if isinstance(batch, tuple) else batch
         values = self._part.compute_values(as_tensors(inputs))
-        return self.compiled((values, nest.map_structure(_replace_text, batch)))
+        try:
+            return self.compiled((values, nest.map_structure(_replace_text, batch)))
+        except WithheldTextError:
+            self._reads_text = True
+            warnings.warn(
+                f"The {self._name} of {self._model.name!r} reads strings of its batch itself, so it runs as plain "
+                "Python, which is slower. Call layers and functions of strings in the dataset's map instead.",
+                stacklevel=2,
+            )
+        return self._function(as_tensors(batch))
 
     def _run_rest(self, arguments: tuple[PyTree, PyTree]) -> Any:
         values, batch = arguments
         assert self._part is not None
         token = _current.set(HostValues(self._part, list(values)))
         try:
-            with self._part.substitute_values(list(values)):
-                return self._function(nest.map_structure(_restore_text, batch))
+            batch = nest.map_structure(_restore_text, batch)
+            inputs = batch[0] if isinstance(batch, tuple) else batch
+            with self._part.substitute_values(list(values), inputs):
+                return self._function(batch)
         finally:
             _current.reset(token)

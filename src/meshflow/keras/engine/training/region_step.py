@@ -174,7 +174,7 @@ class ModelProgram:
         scope: AbstractContextManager[None] = nullcontext()
         if self._host is not None:
             values, x = x
-            scope = self._host.part.substitute_values(values)
+            scope = self._host.part.substitute_values(values, x)
         try:
             with scope:
                 y_pred = self.forward(x)
@@ -315,7 +315,7 @@ def evaluate_batch(model: Any, x: PyTree, y: PyTree, sample_weight: PyTree) -> P
       y: Targets.
       sample_weight: Weights of the examples.
     """
-    strategy = find_gradient_strategy(model, x)
+    strategy = find_gradient_strategy(model, (x, y))
     if y is None or strategy is None or not getattr(strategy, "computes_predictions", False):
         y_pred = predict_batch(model, x)
         model.compute_loss(x, y, y_pred, sample_weight)
