@@ -63,6 +63,12 @@ def test_trace_is_valid_only_for_equal_python_decisions(decide, hint):
             assert bool(decide(size)) is results[0], size
 
 
+def test_a_trace_is_valid_for_a_size_that_equals_a_constant():
+    sizes = GuardedSizes([[(5, 3)], [(2, 3)]])
+    trace(sizes, lambda x: x if x.shape[0] == 2 else x + 1)
+    assert sizes.bind([(2, 3)]) and not sizes.bind([(5, 3)])
+
+
 def test_caches_of_jax_add_no_guards():
     sizes = GuardedSizes([[(10, 3)], [(12, 3)]])
     trace(sizes, lambda x: jnp.concatenate([jnp.sin(x), jnp.ones((12, 3)) @ jnp.ones((3, 3))]))

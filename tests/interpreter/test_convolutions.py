@@ -7,6 +7,8 @@ import pytest
 from jax import lax
 
 from interpreter.comparison import check
+from meshflow.interpreter import build_plan
+from meshflow.kernels import library
 from meshflow.ops.nn import windows
 
 
@@ -158,3 +160,25 @@ def test_maxima_with_negative_padding_and_base_dilation(padding, dilation):
     x = make(3, 5)
     options = {"window_strides": (1, 2), "padding": padding, "base_dilation": dilation}
     check(lambda x: lax.reduce_window(x, np.float32(-np.inf), lax.max, (2, 3), **options), x)
+
+
+def test_sequences_of_varying_lengths_need_no_code_for_each(monkeypatch):
+    kernel = make(5, 32, 64)
+    numbers = ("NWC", "WIO", "NWC")
+
+    def differentiate(x, w):
+        convolve = lambda x, w: lax.conv_general_dilated(
+            x, w, (1,), "SAME", dimension_numbers=numbers
+        )
+        y, pullback = jax.vjp(convolve, x, w)
+        return y, *pullback(jnp.tanh(y))
+
+    size = jax.export.symbolic_shape("n")[0]
+    specs = [jax.ShapeDtypeStruct((4, size, 32), "float32"), kernel]
+    plan = build_plan(jax.make_jaxpr(differentiate)(*specs))
+    operands = [[make(4, length, 32), kernel] for length in (30, 41)]
+    expected = [jax.jit(differentiate)(*arrays) for arrays in operands]
+    monkeypatch.setattr(library, "load", lambda: pytest.fail("oneDNN is not needed"))
+    for arrays, results in zip(operands, expected, strict=True):
+        for a, b in zip(plan.run(arrays), results, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)

@@ -75,6 +75,7 @@ import functools
 import operator
 import re
 import sys
+import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -194,6 +195,7 @@ try:
     from jax._src.interpreters import mlir as mlir_lowering
     from jax._src.interpreters.mlir import refine_polymorphic_shapes
     from jax._src.interpreters.partial_eval import dce_jaxpr, dce_rules
+    from jax._src.lax import convolution as _convolution
     from jax._src.lib import _jax as runtime
     from jax._src.lib import xla_client as _xla_client
     from jax._src.lib.mlir import ir as mlir_ir
@@ -338,8 +340,9 @@ class SizeDecisions:
             # size is that size.
             is_quotient = "mod(" in key[0] or "floordiv(" in key[0]
             names = self._names[key] = frozenset(list_dimensions(difference))
-            # Sizes that depend on values are usually equal if a program combines them.
-            may_equal = is_quotient or not self.unknown.isdisjoint(names)
+            # Sizes that depend on values are usually equal if a program combines them. A batch may have as many rows as
+            # there are classes: the trace would not be valid for its own sizes if it assumed that they differ.
+            may_equal = is_quotient or len(names) == 1 or not self.unknown.isdisjoint(names)
             result = value >= 0 if relation == ">=" else value == 0 and may_equal
             self._results[key] = result
         return result
@@ -474,6 +477,13 @@ def _install_size_decisions() -> None:
     setattr(_shape_poly._DimExpr, "__eq__", compare_equal)
     setattr(_shape_poly._DimExpr, "__ne__", compare_unequal)
     setattr(_shape_poly, "_geq_decision", compare_greater_or_equal)
+    # The padding of the gradient of a strided convolution depends on sizes. JAX would convert it to integers.
+    functions = {**vars(operator), "index": _convert_to_size}
+    setattr(_convolution, "operator", types.SimpleNamespace(**functions))
+
+
+def _convert_to_size(value: Any) -> Any:
+    return value if is_symbolic_dim(value) else operator.index(value)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,9 @@ MAX_WINDOW_BYTES = 1 << 25
 # Multiply-adds from which oneDNN is used. It generates code for each shape, which takes about half a millisecond.
 # NumPy needs several calls for each group.
 MIN_KERNEL_WORK, MIN_GROUPED_WORK = 1 << 20, 1 << 16
+# Multiply-adds up to which NumPy computes convolutions over one axis if sizes vary: it takes up to a fourth longer, but needs no code
+# for each size. For images, it takes two to three times as long.
+MAX_RESIZED_WORK = 1 << 25
 # Multiply-adds up to which one thread is used: on a busy machine, threads that wait for each other take
 # several times as long.
 MAX_INLINE_WORK = 1 << 28
@@ -94,7 +97,7 @@ def _convolve(equation: Equation) -> Compute:
 
 
 def _find_kernel(equation: Equation) -> Compute | None:
-    """Return a function that calls oneDNN, or None if the convolution is small or unsupported."""
+    """Return a function that calls oneDNN, or None if the convolution is small, of rare sizes, or unsupported."""
     specs = [jax.ShapeDtypeStruct(*spec) for spec in (*equation.inputs, *equation.outputs)]
     image, kernel, result = specs
     p = equation.params
@@ -102,6 +105,9 @@ def _find_kernel(equation: Equation) -> Compute | None:
     limit = MIN_GROUPED_WORK if is_grouped else MIN_KERNEL_WORK
     work = lowerings.count_multiply_adds(image, kernel, result, p)
     if work < limit:
+        return None
+    is_sequence = not is_grouped and tuple(p["lhs_dilation"]) == (1,)
+    if equation.is_resized and is_sequence and work <= MAX_RESIZED_WORK:
         return None
     loaded, code = library.load(), lowerings.choose_code(image, kernel, result, p)
     if loaded is None or code is None:

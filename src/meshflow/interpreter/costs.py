@@ -102,6 +102,8 @@ class CostEstimate:
     def __init__(self, closed: AnyJaxpr) -> None:
         self._sizes = InputSizes([v.aval.shape for v in to_open_jaxpr(closed).invars])  # type: ignore[attr-defined]
         self._symbols = Symbols()
+        # Products of the sizes of shapes: a number, and symbols.
+        self._products: dict[tuple[Any, ...], tuple[float, _Term]] = {}
         self._flops: _Polynomial = {}
         self._bytes: _Polynomial = {}
         self._equations: _Polynomial = {}
@@ -156,13 +158,17 @@ class CostEstimate:
         polynomial[symbols] = polynomial.get(symbols, 0.0) + number
 
     def _multiply(self, number: float, symbols: _Term, sizes: Iterable[Any]) -> tuple[float, _Term]:
-        more = []
-        for size in map(self._symbols.intern, sizes):
-            if isinstance(size, Symbol):
-                more.append(size.index)
-            else:
-                number *= size
-        return number, (tuple(sorted((*symbols, *more))) if more else symbols)
+        shape = tuple(sizes)
+        found = self._products.get(shape)
+        if found is None:
+            interned = list(map(self._symbols.intern, shape))
+            terms = tuple(sorted([size.index for size in interned if isinstance(size, Symbol)]))
+            known = [size for size in interned if not isinstance(size, Symbol)]
+            found = self._products[shape] = float(math.prod(known)), terms
+        factor, terms = found
+        if symbols and terms:
+            terms = tuple(sorted((*symbols, *terms)))
+        return number * factor, terms or symbols
 
     def _scale(
         self, factor: tuple[float, _Term], eqn: JaxprEqn, num_inner: int

@@ -142,7 +142,7 @@ class Program:
         return tuple(sorted(found))
 
     def _add_value(self, aval: Any) -> int:
-        shape, dtype = tuple(map(self.symbols.intern, aval.shape)), aval.dtype
+        shape, dtype = self.symbols.intern_shape(aval.shape), aval.dtype
         if is_key(dtype):
             shape, dtype = (*shape, 2), np.dtype(np.uint32)
         self._values.append(ValueType(shape, dtype))
@@ -295,6 +295,7 @@ class Program:
             tuple([specs[i] for i in node.outputs]),
             tuple(map(self.constants.get, node.inputs)),
             bind,
+            not node.is_static,
         )
 
     def list_varying_sizes(self) -> set[str]:

@@ -54,6 +54,7 @@ class Symbols:
         # For each size, the name of the dimension if it is one, otherwise an empty string.
         self._names: list[str] = []
         self._indices: dict[Any, Symbol] = {}
+        self._shapes: dict[tuple[Any, ...], SymbolicShape] = {}
         # Functions that evaluate all sizes, by the known dimensions and the number of sizes.
         self._functions: dict[tuple[tuple[str, ...], int], Callable[..., tuple[int, ...]]] = {}
         # Checks of the comparisons of sizes, by the known dimensions and the number of earlier ones.
@@ -69,6 +70,13 @@ class Symbols:
             self.expressions.append(size)
             self._names.append(find_dimension(size))
         return symbol
+
+    def intern_shape(self, shape: tuple[Any, ...]) -> SymbolicShape:
+        """Return a shape with the symbols of its symbolic sizes."""
+        found = self._shapes.get(shape)
+        if found is None:
+            found = self._shapes[shape] = tuple(map(self.intern, shape))
+        return found
 
     def intern_all(self, value: PyTree) -> PyTree:
         """Return nested tuples and lists with the symbols of their symbolic sizes."""

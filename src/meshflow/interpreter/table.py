@@ -53,6 +53,7 @@ class Equation(NamedTuple):
       constants: For each operand, its value if it is constant, otherwise None.
       bind: Returns an inner program, given its jaxpr and the indices of the inputs that it may
         overwrite.
+      is_resized: Whether later runs of the program may have other sizes.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Equation(NamedTuple):
     outputs: tuple[Spec, ...]
     constants: tuple[np.ndarray | None, ...]
     bind: Callable[[AnyJaxpr, Iterable[int]], InnerProgram]
+    is_resized: bool = False
 
 
 class Writer(NamedTuple):

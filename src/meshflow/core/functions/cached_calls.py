@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import threading
@@ -17,7 +18,6 @@ from typing import Any, TypeAlias
 
 import jax
 
-from meshflow.core.dispatch.tiers import RARE_RUNS
 from meshflow.core.functions.concrete_function import ConcreteFunction, FunctionSettings
 from meshflow.core.functions.executable_cache import (
     compile_and_store,
@@ -90,22 +90,8 @@ class _InterpretedCall:
         return nest.flatten(self._interpret(arrays))
 
 
-class _GeneralCall:
-    """Marks sizes for which the function itself is called, because it has a trace for all sizes.
-
-    Frequent sizes are compiled after `RARE_RUNS` calls.
-    """
-
-    def __init__(self) -> None:
-        self._num_runs = 0
-
-    def should_run(self, arrays: Sequence[Array]) -> bool:
-        self._num_runs += 1
-        return self._num_runs <= RARE_RUNS
-
-
 # A call of a function with certain sizes; None if the function must be called.
-_Call: TypeAlias = "_CachedCall | _InterpretedCall | _GeneralCall | None"
+_Call: TypeAlias = "_CachedCall | _InterpretedCall | None"
 
 
 class CachedCalls:
@@ -115,6 +101,7 @@ class CachedCalls:
       fingerprint: Identifies the function, by the bytes of its file.
       captures: Variables and constants that the function uses.
       trace: Traces the function for tensors if the cache has no entry.
+      find_general: Returns a trace with symbols for the unknown sizes of the tensors, or None.
 
     Attributes:
       interprets: Whether the function runs op by op until its compilation pays off.
@@ -127,8 +114,12 @@ class CachedCalls:
         fingerprint: bytes,
         captures: Sequence[Any],
         trace: Callable[[Sequence[Tensor]], ConcreteFunction],
+        find_general: Callable[[Sequence[Tensor]], ConcreteFunction | None],
     ) -> None:
         self._fingerprint, self._captures, self._trace = fingerprint, captures, trace
+        self._find_general = find_general
+        # Traces with symbolic sizes.
+        self._general: list[ConcreteFunction] = []
         self._calls: dict[Any, _Call] = {}
         self._compile_lock = threading.RLock()
         self._is_supported = all(type(c) in (Variable, Tensor) for c in captures)
@@ -141,10 +132,10 @@ class CachedCalls:
         key = BoundsChecking.mode, tuple((a.shape, a.dtype) for a in arrays)
         call = self._calls.get(key)
         if key not in self._calls or (
-            isinstance(call, (_InterpretedCall, _GeneralCall)) and not call.should_run(arrays)
+            isinstance(call, _InterpretedCall) and not call.should_run(arrays)
         ):
             call = self._replace_call(key, call, tensors, arrays)
-        if call is None or isinstance(call, _GeneralCall):
+        if call is None:
             return None
         if FunctionSettings.on_launch is not None:
             FunctionSettings.on_launch()
@@ -178,25 +169,44 @@ class CachedCalls:
     def _load_or_compile(
         self, tensors: Sequence[Tensor], arrays: Sequence[Array], interprets: bool
     ) -> _Call:
+        # Sizes that follow others are probably rare, so the cache is only searched when they are not.
+        if interprets and self._general:
+            call = self._interpret(tensors, arrays)
+            if call is not None:
+                return call
         values = [*arrays, *(c._value for c in self._captures)]
         device = get_only_device(values)
         if device is None:
             return None
         shapes = [(tuple(v.shape), str(v.dtype)) for v in values]
-        identity = (
-            shapes,
-            os.environ.get("XLA_FLAGS"),
-            os.environ.get("MESHFLOW_KERNELS"),
-            BoundsChecking.mode,
-            _list_source_stamps(),
-        )
-        key = make_key(repr(identity).encode() + self._fingerprint, device)
-        call = self._load_call(key, len(arrays), device)
-        if call is not None:
-            return call
-        if interprets and any(isinstance(c, _InterpretedCall) for c in self._calls.values()):
-            return _GeneralCall()
-        return self._compile_call(key, tensors, device, interprets)
+        flags = os.environ.get("XLA_FLAGS"), os.environ.get("MESHFLOW_KERNELS")
+        identity = repr((shapes, flags, BoundsChecking.mode)).encode() + _hash_source_stamps()
+        key = make_key(identity + self._fingerprint, device)
+        loaded = self._load_call(key, len(arrays), device)
+        if loaded is not None:
+            return loaded
+        call = self._interpret(tensors, arrays) if interprets else None
+        return call or self._compile_call(key, tensors, device, interprets)
+
+    def _interpret(
+        self, tensors: Sequence[Tensor], arrays: Sequence[Array]
+    ) -> _InterpretedCall | None:
+        """Return a call that runs op by op with symbolic sizes, or None if that is impossible or does not pay off."""
+        general = self._get_general(tensors)
+        if general is None or not general.should_interpret(arrays):
+            return None
+        return _InterpretedCall(general)
+
+    def _get_general(self, tensors: Sequence[Tensor]) -> ConcreteFunction | None:
+        shapes = [t.array.shape for t in tensors]
+        for general in self._general:
+            if general.sizes is not None and general.sizes.bind(shapes) is not None:
+                return general
+        found = self._find_general(tensors)
+        if found is None or not _is_pure(found):
+            return None
+        self._general.append(found)
+        return found
 
     def _load_call(self, key: str, count: int, device: jax.Device) -> _CachedCall | None:
         data = compilation_cache.read_entry(key + _PLAN_SUFFIX)
@@ -223,8 +233,7 @@ class CachedCalls:
         """Compile the call and store it in the cache; return None for a function with side effects."""
         concrete = self._trace(tensors)
         traced = concrete.traced
-        slots = nest.flatten(traced.structure)
-        if traced.writes or not all(isinstance(s, TensorSlot) for s in slots):
+        if not _is_pure(concrete):
             return None
         if interprets and concrete.should_interpret([t.array for t in tensors]):
             return _InterpretedCall(concrete)
@@ -245,7 +254,7 @@ class CachedCalls:
         run, is_main_stored = compile_and_store(
             main, [*(t.array for t in tensors), *captured, *weights], key
         )
-        results = [s.index for s in slots]
+        results = [s.index for s in nest.flatten(traced.structure)]
         plan = {
             "captures": capture_indices,
             "reads": [] if prepacked is None else list(prepacked.reads),
@@ -256,6 +265,12 @@ class CachedCalls:
         if is_stored and is_main_stored:
             compilation_cache.write_entry(key + _PLAN_SUFFIX, json.dumps(plan).encode())
         return _CachedCall(run, prepacked, traced.captures, results)
+
+
+def _is_pure(concrete: ConcreteFunction) -> bool:
+    """Check whether a function has no side effects, and only tensors as results."""
+    slots = nest.flatten(concrete.traced.structure)
+    return not concrete.traced.writes and all(isinstance(s, TensorSlot) for s in slots)
 
 
 def _is_standalone() -> bool:
@@ -272,12 +287,13 @@ def _is_standalone() -> bool:
 
 
 @functools.cache
-def _list_source_stamps() -> list[tuple[str, int]]:
-    """Return the modification times of the sources that define the ops of graphs."""
+def _hash_source_stamps() -> bytes:
+    """Return a digest of the modification times of the sources that define the ops of graphs."""
     root = Path(__file__).parents[2]
-    return sorted(
+    stamps = sorted(
         stamp for folder in _SOURCE_FOLDERS for stamp in _iterate_stamps(str(root / folder))
     )
+    return hashlib.sha256(repr(stamps).encode()).digest()
 
 
 def _iterate_stamps(folder: str) -> Iterator[tuple[str, int]]:

@@ -178,8 +178,13 @@ def get_only_device(operands: Sequence[Any]) -> jax.Device | None:
 
 def _fingerprint_machine(device: jax.Device) -> bytes:
     """Identify the environment of an executable: versions, device, processor, and JAX's options."""
-    options = sorted((name, str(value)) for name, value in jax.config.values.items())
-    properties = (device.device_kind, device.client.platform_version, device.id, options)
+    options = tuple([(name, str(value)) for name, value in jax.config.values.items()])
+    return _fingerprint_device(device, options)
+
+
+@functools.lru_cache(maxsize=16)
+def _fingerprint_device(device: jax.Device, options: tuple[tuple[str, str], ...]) -> bytes:
+    properties = (device.device_kind, device.client.platform_version, device.id, sorted(options))
     return repr((_fingerprint_host(), properties)).encode()
 
 

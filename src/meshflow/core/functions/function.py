@@ -116,11 +116,9 @@ class Function:
         # Specs of the first calls, if these were traced with symbolic sizes.
         self._first_calls: list[Any] = []
         self.python_calls: dict[Hashable, tuple[Args, Kwargs]] = {}
-        self._signature_sizes: list[Any] = [
-            sizes
-            for spec in nest.flatten(self.input_signature or ())
-            for sizes in list_part_sizes(spec)
-        ]
+        self._signature_sizes = list_declared_sizes(self.input_signature or ())
+        # A function from a file runs op by op with symbolic sizes. Its programs for certain sizes are those of the file.
+        self._is_stored = getattr(python_function, "is_stored_program", False)
         functools.update_wrapper(self, python_function, updated=())
 
     # ---- methods ---------------------------------------------------------------------------
@@ -304,7 +302,7 @@ class Function:
         leaves = [leaf for leaf in nest.flatten_parts((args, kwargs)) if _is_tensor_or_spec(leaf)]
         shapes = [tuple(leaf.shape) for leaf in leaves]
         if family is None:
-            argument_sizes = declared_sizes or self._signature_sizes
+            argument_sizes = declared_sizes or self._find_declared_sizes(args, kwargs)
             known_sizes: Sequence[Sequence[int | None]] | None = argument_sizes
             ranks = [None if sizes is None else len(sizes) for sizes in argument_sizes]
             is_declared = any(sizes and None in sizes for sizes in argument_sizes)
@@ -322,7 +320,7 @@ class Function:
                 self._first_calls.append(nest.map_structure(to_spec, (args, kwargs)))
             if len(self._families) > retracing.MAX_TRACES:
                 self._families.pop(next(iter(tuple(self._families))), None)
-        if not family.is_declared:
+        if self._is_stored or not family.is_declared:
             # The function is traced for exact sizes, too.
             is_nested = context.trace is not None or context.tapes
             if is_nested or self._jit_compile or not is_interpreter_enabled():
@@ -347,6 +345,10 @@ class Function:
         with self._trace_lock:
             return family.find(shapes, trace_sizes)
 
+    def _find_declared_sizes(self, args: Args, kwargs: Kwargs) -> list[Any]:
+        """Return the sizes of the tensors among arguments as the signature declares them; see `list_declared_sizes`."""
+        return self._signature_sizes
+
     # ---- tracing ---------------------------------------------------------------------------
 
     def _trace_once(
@@ -362,7 +364,7 @@ class Function:
             cached = self._cache.get(key)
             if cached is not None:
                 return cached
-            if general is not None and not general.traced.has_unknown_sizes:
+            if not (general is None or self._is_stored or general.traced.has_unknown_sizes):
                 concrete = self._specialize(general, args, kwargs)
                 if concrete is not None:
                     self._cache_trace(key, concrete, args, kwargs)
@@ -464,7 +466,7 @@ class Function:
             self._created_variables = True
         traced.record_iterator_positions(nest.flatten((args, kwargs)))
         concrete = ConcreteFunction(traced, signature, self._arguments.list_parameter_names())
-        concrete.is_stored = getattr(self._python_function, "is_stored_program", False)
+        concrete.is_stored = self._is_stored
         if traced.has_unknown_sizes and context.trace is None:
             concrete.check_unknown_sizes()
             # Without the arrays of the arguments, which the variants must not keep.
@@ -595,7 +597,7 @@ class Function:
         concrete = self._cache.get(key)
         if concrete is None:
             try:
-                general = self.find_general_for(args, kwargs)
+                general = None if self._is_stored else self.find_general_for(args, kwargs)
                 concrete = self._trace_once(args, kwargs, key, general)
             except VariableNeedsEagerError:
                 zeros = nest.map_structure(_make_zeros, (args, kwargs))
@@ -617,8 +619,8 @@ class Function:
         """Return a trace with symbolic sizes that is valid for specs, or None.
 
         Args:
-          args: Positional arguments with specs of known sizes.
-          kwargs: Keyword arguments with specs of known sizes.
+          args: Positional arguments with tensors, or specs of known sizes.
+          kwargs: The same by name.
           sizes: The sizes of the tensors, with None for unknown ones; by default those of the input signature.
         """
         # The key of calls with tensors.
@@ -669,6 +671,12 @@ def _get_bound_method(instance: object, name: str) -> Any:
     if isinstance(function, Function):
         return function.bind_to(lambda: instance)
     return getattr(instance, name)
+
+
+def list_declared_sizes(specs: PyTree) -> list[Any]:
+    """Return the sizes of the tensors of each spec, with None for unknown ones; None for an unknown rank."""
+    leaves = [leaf for leaf in nest.flatten(specs) if isinstance(leaf, TypeSpec)]
+    return [sizes for spec in leaves for sizes in list_part_sizes(spec)]
 
 
 def _make_retraced(

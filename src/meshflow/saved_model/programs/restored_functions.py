@@ -10,7 +10,8 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from meshflow.core.functions.concrete_function import ConcreteFunction
-from meshflow.core.functions.function import Function, function
+from meshflow.core.functions.function import Function, list_declared_sizes
+from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, suspend_autocast
 from meshflow.core.runtime.errors import DataLossError, InvalidValueError
 from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction
@@ -205,7 +206,7 @@ class Alternative:
         if not self.has_composites:
             return self.program.call(tensors)
         if self._run is None:
-            self._run = compile_program("saved_function", self.program)
+            self._run = compile_program("saved_function", self.program, self.arguments)
         return self._run(*tensors)
 
 
@@ -369,7 +370,7 @@ def _remove_shape(leaf: PyTree) -> PyTree:
 
 
 class _ProgramRunner:
-    """Callable that runs a program, for `tf.function`, which compiles it for each shape."""
+    """Callable that runs a program, for `tf.function`."""
 
     is_stored_program = True
 
@@ -381,19 +382,31 @@ class _ProgramRunner:
         return self._program.call(tensors)
 
 
-def compile_program(name: str, program: RestoredProgram) -> Callable[..., Any]:
-    """Return a program as a function of tensors, compiled unless it calls the host.
+def compile_program(
+    name: str, program: RestoredProgram, arguments: PyTree = ()
+) -> Callable[..., Any]:
+    """Return a program as a function of tensors, a `tf.function` unless it calls the host.
 
     Args:
       name: Name of the function.
       program: The program.
+      arguments: Specs of its arguments. Their unknown sizes are symbols from the first call on.
     """
     run = _ProgramRunner(name, program)
-    return run if program.runs_on_host else function(run, autograph=False, reduce_retracing=True)
+    if program.runs_on_host:
+        return run
+    compiled = Function(run, autograph=False, reduce_retracing=True)
+    compiled._signature_sizes = list_declared_sizes(list_component_specs(arguments))
+    return compiled
 
 
 class RestoredFunction(Function):
     """A `tf.function` of the alternatives that were saved."""
+
+    def _find_declared_sizes(self, args: Args, kwargs: Kwargs) -> list[Any]:
+        choice: AlternativeDispatcher = self._python_function  # type: ignore[assignment]
+        alternative, _ = choice.select(args, dict(kwargs))
+        return list_declared_sizes(alternative.arguments)
 
     @property
     def concrete_functions(self) -> list[Any]:

@@ -37,7 +37,7 @@ class RestoredConcreteFunction(SignedFunction):
         self.name = name
         self._alternative, self._parameters = alternative, parameters
         self.structured_input_signature = alternative.arguments
-        self._run = compile_program(name, alternative.program)
+        self._run = compile_program(name, alternative.program, alternative.arguments)
 
     @property
     def structured_outputs(self) -> PyTree:
@@ -131,9 +131,12 @@ def _make_cached_calls(program: RestoredProgram, run: Callable[..., Any]) -> Cac
     """Return calls through cached executables, or None if the program is not cached."""
     if program.digest is None or program.runs_on_host:
         return None
-    concrete: Any = run
+    traced: Any = run
     return CachedCalls(
-        program.digest, program.captures, lambda t: concrete.get_concrete_function(*t)
+        program.digest,
+        program.captures,
+        lambda tensors: traced.get_concrete_function(*tensors),
+        lambda tensors: traced.find_general_for(tuple(tensors), {}),
     )
 
 
