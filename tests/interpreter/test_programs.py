@@ -11,6 +11,7 @@ from jax import export, lax
 
 import meshflow as tf
 from interpreter.comparison import check, check_memory, find_difference
+from meshflow.core.runtime import philox
 from meshflow.interpreter import CostEstimate, build_plan
 
 RANDOM = np.random.RandomState(2)
@@ -189,3 +190,14 @@ def test_costs_count_loops_and_products():
     assert (loop.flops, loop.equations, loop.static_equations) == (14000, 8, 2)
     assert loop.run_seconds > product.run_seconds
     assert loop.compile_seconds > product.compile_seconds
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("draw", [philox.philox_uniform, philox.philox_normal])
+@pytest.mark.parametrize("shape, dtype", [((), "float32"), ((2, 5), "float32"), ((3,), "float64")])
+def test_random_numbers_of_many_states(axis, draw, shape, dtype):
+    states = np.arange(12, dtype=np.int64).reshape(4, 3)
+    states = states if axis == 0 else states.T.copy()
+    function = jax.vmap(lambda state: draw(state, shape, dtype), in_axes=axis)
+    (found,) = build_plan(jax.make_jaxpr(function)(states)).run([states])
+    np.testing.assert_allclose(found, function(states), rtol=1e-5, atol=1e-6)

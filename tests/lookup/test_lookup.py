@@ -144,3 +144,16 @@ def test_text_of_any_number_is_looked_up_in_functional_models():
     words = tf.constant(["b", "a", "other"] * 20)
     rows = model.layers[-1].get_weights()[0]
     assert_close(model.predict(words, verbose=0), rows[[1, 0, 2] * 20])
+
+
+def test_integers_in_functions():
+    keys = tf.constant([30, -5, 10], tf.int64)
+    table = tf.lookup.StaticHashTable(Pairs(keys, tf.constant([1.5, 2.5, 3.5])), -1.0)
+    queries = tf.constant([[10, 11], [-5, 99]], tf.int64)
+    expected = [[3.5, -1.0], [2.5, -1.0]]
+    for find in (
+        table.lookup,
+        tf.function(table.lookup),
+        tf.function(table.lookup, jit_compile=True),
+    ):
+        assert find(queries).numpy().tolist() == expected

@@ -101,6 +101,8 @@ def to_lists(value):
         (lambda: [tf.strings.bytes_split(["ab", "c"]), tf.strings.unicode_decode(["ab", "c"], "UTF-8")],
          [[[b"a", b"b"], [b"c"]], [[97, 98], [99]]]),
         (lambda: tf.strings.ngrams(R([["a", "b", "c"], ["d"]]), 2), [[b"a b", b"b c"], []]),
+        (lambda: tf.strings.ngrams(R([[["a", "b"], ["c"]], [[]]]), [1, 2], "", ("<", ">"), 1),
+         [[[b"a", b"b", b"<a", b"ab", b"b>"], [b"c", b"<c", b"c>"]], [[b"<>"]]]),
     ],
 )  # fmt: skip
 def test_values(make, expected):

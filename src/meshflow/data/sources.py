@@ -27,6 +27,7 @@ from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
+from meshflow.data.execution import chunks
 from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
 from meshflow.data.execution.failures import ResumingIterator
 from meshflow.data.node import IndexStream
@@ -370,11 +371,10 @@ class Random(Dataset):
         """Return INFINITE_CARDINALITY."""
         return INFINITE_CARDINALITY
 
-    def iter_elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
-        """Draw int64 scalars in [0, 2**32) without end."""
+    def _iter_chunks(self, epoch: Epoch) -> abc.Iterator[Any]:
         words = epoch.create_draws(self).words
         while True:
-            yield from (np.asarray(n) for n in words.take(256).astype(np.int64))
+            yield [words.take(chunks.MAX_CHUNK_SIZE).astype(np.int64)]
 
 
 def make_seed_words(seed: int | None) -> list[int]:

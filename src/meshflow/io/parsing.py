@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
+from meshflow.core.dispatch.shape_probing import vary_sizes
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
@@ -220,12 +222,13 @@ def _parse_sequences(
         values = record.values(key, kind) or ()
         if stride == 0 or len(values) % stride:
             raise record.make_size_error(key, kind, len(values), [None, *shape])
-        rows.append(_to_array(values, kind).reshape(-1, *shape))
+        rows.append(vary_sizes(_to_array(values, kind).reshape(-1, *shape), 0))
     return rows
 
 
 def _make_sparse_rows(lists: list[np.ndarray], kind: _FeatureType, single: bool) -> SparseTensor:
     """Return lists of values as rows of a sparse matrix, or as a sparse vector if `single` is True."""
+    lists = [vary_sizes(values, 0) for values in lists]
     lengths = [len(v) for v in lists]
     columns = np.concatenate([np.arange(n) for n in lengths] or [np.zeros(0, int)])
     values = np.concatenate([*lists, np.empty(0, kind.numpy)]).astype(kind.numpy)
@@ -241,6 +244,8 @@ def _parse_ragged(
 ) -> Tensor | RaggedTensor:
     kind = _get_feature_type(key, feature.dtype)
     lists = [_to_array(r.values(feature.value_key or key, kind) or (), kind) for r in records]
+    if not feature.partitions:
+        lists = [vary_sizes(row, 0) for row in lists]
     values = np.concatenate([*lists, np.empty(0, kind.numpy)]).astype(kind.numpy)
     dtype = dtypes.as_dtype(feature.row_splits_dtype).as_numpy_dtype
     rows: Tensor | RaggedTensor = convert_to_tensor(values)
@@ -614,6 +619,7 @@ def _parse_sequence_examples(
             continue
         shape = _get_static_shape(key, feature.shape)
         arrays = [np.array(rows, kind.numpy).reshape(len(rows), *shape) for rows in lists]
+        arrays = [vary_sizes(rows, 0) for rows in arrays]
         steps[key] = convert_to_tensor(
             arrays[0] if single else _pad_sequences(arrays, shape, kind, feature.default_value, key)
         )
@@ -634,9 +640,11 @@ def _parse_steps(
             )
         return []
     rows = []
+    shape = _get_static_shape(key, feature.shape) if fixed else []
+    count = math.prod(shape)
     for index, step in enumerate(feature_lists[key].feature):
         array = _to_array(get_feature_values(step, key, kind, name) or (), kind)
-        if fixed and len(array) != np.prod(shape := _get_static_shape(key, feature.shape)):
+        if fixed and len(array) != count:
             raise InvalidArgumentError(
                 f"Name: {name}, Key: {key}, Index: {index}.  Number of {kind.name} values != expected.  values "
                 f"size: {len(array)} but output shape: {list(shape)}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.dispatch.shape_probing import vary_sizes
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_python_value, convert_to_tensor
@@ -221,7 +222,7 @@ def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None =
         )
     shape = [d.size for d in proto.tensor_shape.dim]
     array = _decode_values(proto, kind, _count_elements(shape, kind, len(data)))
-    return convert_python_value(array.reshape(shape), kind)
+    return convert_python_value(vary_sizes(array.reshape(shape), *range(len(shape))), kind)
 
 
 def _count_elements(shape: Sequence[int], kind: DType, size: int) -> int:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, int64, string
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.interpreter.table import Equation, call_rule
 from meshflow.lookup.table import Table, apply_to_values
 from meshflow.ops import array
 from meshflow.ops import math as _math
@@ -147,13 +150,8 @@ class StaticHashTable(Table):
             return array.broadcast_to(self.default, tensor.shape)
         order = np.argsort(keys, kind="stable")
         keys, values = keys[order], values[order]
-        flat = array.reshape(tensor, [-1])
-        indices = _math.minimum(array.searchsorted(keys, flat), len(keys) - 1)
-        is_present = _math.equal(array.gather(convert_to_tensor(keys), indices), flat)
-        result = array.where(
-            is_present, array.gather(convert_to_tensor(values), indices), self.default
-        )
-        return array.reshape(result, tensor.shape)
+        rows = _find_rows(keys, tensor)
+        return array.gather(np.append(values, np.asarray(self.default.array).reshape(1)), rows)
 
 
 @hide_frames_of_methods
@@ -244,6 +242,8 @@ class StaticVocabularyTable(Table):
 
     def _look_up(self, keys: TensorLike) -> Tensor:
         tensor = self._convert_keys(keys)
+        if context.trace is None and self.static_table is not None:
+            return self._look_up_known(tensor)
         text = tensor if tensor.dtype is string else as_string(tensor)
         # These are ops instead of NumPy functions, because in a trace the hashes of known strings
         # are constants without a value.
@@ -255,3 +255,41 @@ class StaticVocabularyTable(Table):
             tensor if tensor.dtype is dtype else _math.cast(tensor, dtype)
         )
         return array.where(_math.equal(values, -1), hashed, values)
+
+    def _look_up_known(self, keys: Tensor) -> Tensor:
+        """Look up keys outside of traces; only the missing ones are hashed."""
+        assert self.static_table is not None
+        dtype = self.static_table.key_dtype
+        known = keys if keys.dtype is dtype else _math.cast(keys, dtype)
+        values = np.array(self.static_table.lookup(known).numpy())
+        missing = values == -1
+        if missing.any():
+            texts = Tensor(np.asarray(keys.array)[missing])
+            texts = texts if keys.dtype is string else as_string(texts)
+            hashed = to_hash_bucket_fast(texts, self.num_oov_buckets).numpy()
+            values[missing] = hashed + self.count_keys()
+        return convert_to_tensor(values)
+
+
+@op
+def _find_rows(keys: TensorLike, queries: TensorLike) -> jax.Array:
+    """Return the rows of queries among sorted keys, and the number of keys for missing ones."""
+    return _search_keys(keys, queries)
+
+
+@jax.jit
+def _search_keys(keys: jax.Array, queries: jax.Array) -> jax.Array:
+    count = keys.shape[0]
+    rows = jnp.minimum(jnp.searchsorted(keys, queries), count - 1)
+    return jnp.where(keys[rows] == queries, rows, count).astype(np.int32)
+
+
+@call_rule("_search_keys")
+def _build_search(_: Equation) -> Callable[[np.ndarray, np.ndarray], list[np.ndarray]]:
+    """Search keys in a program that runs op by op."""
+
+    def search(keys: np.ndarray, queries: np.ndarray) -> list[np.ndarray]:
+        rows = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
+        return [np.where(keys[rows] == queries, rows, len(keys)).astype(np.int32)]
+
+    return search

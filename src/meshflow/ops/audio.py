@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshflow.core.dispatch.shape_probing import vary_sizes
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -86,6 +87,7 @@ def decode_wav(
             f"{len(frames) // (channels * width)}"
         )
     samples = np.frombuffer(frames, "<i2").reshape(count, channels).astype(np.float32) / _SCALE
+    samples = vary_sizes(samples, *([] if desired_samples >= 0 else [0]))
     if desired_channels >= 0:
         samples = samples[:, np.minimum(np.arange(desired_channels), channels - 1)]
     if desired_samples >= 0:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from meshflow.core.dispatch.operands import get_strings
+from meshflow.core.dispatch.shape_probing import vary_sizes
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import (
     DataLossError,
@@ -195,7 +196,8 @@ def decode_raw(
     if stored.kind in "iufc" and stored.itemsize > 1:
         stored = stored.newbyteorder("<" if little_endian else ">")
     array = np.frombuffer(b"".join(flat), stored).astype(dtype.dtype)
-    return convert_python_value(array.reshape(*words.shape, size // dtype.size), dtype)
+    numbers = vary_sizes(array.reshape(*words.shape, size // dtype.size), -1)
+    return convert_python_value(numbers, dtype)
 
 
 @dispatch_composites

@@ -240,14 +240,24 @@ _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
 ]
 
 
+# These functions only move elements, so they accept arrays of strings.
+_MOVES = (_reshape, _expand, _concatenate, _stack, _select, _gather, _take, _get_item)
+
+
 def _restrict_to_host_arrays(function: _HostFunction) -> _HostFunction:
+    takes_strings = function in _MOVES
+
     def compute(values: Sequence[Any], static: tuple[Any, ...]) -> np.ndarray | None:
         for value in values:
             for v in value if type(value) is list else (value,):
-                if type(v) is not np.ndarray or v.dtype == object or v.size > _MAX_ELEMENTS:
+                if type(v) is not np.ndarray or v.size > _MAX_ELEMENTS:
+                    return None
+                if v.dtype == object and not takes_strings:
                     return None
         with np.errstate(all="ignore"):
             result = function(values, static)
+        if type(result) is bytes:
+            return np.array(result, object)
         return None if result is None else np.asarray(result)
 
     return compute

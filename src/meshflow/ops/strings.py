@@ -522,7 +522,7 @@ def ngrams(
     """Create n-grams of a vector of strings, as a vector of strings.
 
     Args:
-      data: A vector of strings.
+      data: A vector of strings, or a ragged tensor with strings in its innermost rows.
       ngram_width: Number of strings in an n-gram, or a list of such numbers.
       separator: Text between the strings.
       pad_values: A string for both ends, or a pair (left, right); by default there is no padding.
@@ -535,15 +535,40 @@ def ngrams(
       >>> tf.strings.ngrams(["to", "be", "or"], 2).numpy().tolist()
       [b'to be', b'be or']
     """
-    words = get_host_strings(data, "ngrams")
+    options = (ngram_width, separator, pad_values, padding_width, preserve_short_sequences)
+    if isinstance(data, RaggedTensor) and isinstance(data.values, RaggedTensor):
+        return data.with_values(ngrams(data.values, *options))
+    words = get_host_strings(data.values if isinstance(data, RaggedTensor) else data, "ngrams")
     if words.ndim != 1:
         raise NotImplementedError(
             f"tf.strings.ngrams only supports a vector of strings, got shape {list(words.shape)}."
         )
+    if not isinstance(data, RaggedTensor):
+        return make_string_tensor(_list_ngrams(words.tolist(), *options))
+    splits = data.row_splits.require_value("rows of strings to join")
+    ends = zip(splits[:-1].tolist(), splits[1:].tolist(), strict=True)
+    texts = words.tolist()
+    rows = [_list_ngrams(texts[start:stop], *options) for start, stop in ends]
+    return RaggedTensor.from_row_lengths(
+        make_string_tensor([text for row in rows for text in row]),
+        np.array([_len(row) for row in rows], splits.dtype),
+        validate=False,
+    )
+
+
+def _list_ngrams(
+    words: list[bytes],
+    ngram_width: int | Sequence[int],
+    separator: str,
+    pad_values: str | bytes | tuple[str | bytes, str | bytes] | None,
+    padding_width: int | None,
+    preserve_short_sequences: bool,
+) -> list[bytes]:
+    """Return the n-grams of one row of strings; the arguments are those of `ngrams`."""
     joiner = separator.encode()
     result: list[bytes] = []
     for width in [ngram_width] if isinstance(ngram_width, int) else ngram_width:
-        row = words.tolist()
+        row = words
         if pad_values is not None:
             left, right = (
                 (pad_values, pad_values) if isinstance(pad_values, (str, bytes)) else pad_values
@@ -551,11 +576,12 @@ def ngrams(
             count = width - 1 if padding_width is None else min(padding_width, width - 1)
             encode = lambda v: v if isinstance(v, bytes) else v.encode()
             row = [encode(left)] * count + row + [encode(right)] * count
-        runs = [joiner.join(row[i : i + width]) for i in range(_len(row) - width + 1)]
+        shifted = [row[i:] for i in range(width)]
+        runs = list(map(joiner.join, zip(*shifted, strict=False)))
         if not runs and row and preserve_short_sequences:
             runs = [joiner.join(row)]
         result += runs
-    return make_string_tensor(result)
+    return result
 
 
 @accept_symbolic

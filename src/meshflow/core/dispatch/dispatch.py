@@ -195,6 +195,10 @@ def _apply_to_strings(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) 
     if op.strings == "joins":
         joined = np.asarray(operands[0].array + operands[1].array, object)
         return Tensor(joined)
+    if op.host_function is not None and op.strings != "compares":
+        moved = op.host_function(list(map(_get_arrays, operands)), static)
+        if moved is not None:
+            return Tensor(moved)
     words: set[bytes] = {b""}
     for tensor in flatten_tensors(operands):
         if tensor.dtype is string:

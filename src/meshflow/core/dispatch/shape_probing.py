@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +21,9 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array, PyTree
 
-__all__ = ["ShapeProbe", "SizeProbe", "probe_shapes", "probe_sizes"]
+__all__ = ["ShapeProbe", "SizeProbe", "probe_shapes", "probe_sizes", "vary_length", "vary_sizes"]
+
+T = TypeVar("T")
 
 
 class ShapeProbe:
@@ -158,6 +161,37 @@ class SizeProbe:
             return None
         sizes = [self.size if n == 1 else n for n in result.shape.as_list()]
         return Tensor(jnp.zeros(sizes, result.array.dtype))
+
+
+def vary_sizes(array: np.ndarray, *axes: int) -> np.ndarray:
+    """Return an array whose sizes on some axes depend on the contents of strings.
+
+    While only shapes are determined, these sizes are replaced by the size of the probe, and the
+    contents are repeated or cut.
+
+    Args:
+      array: The array.
+      axes: The axes.
+    """
+    probe = context.size_probe
+    if probe is None or not probe.size:
+        return array
+    for axis in axes:
+        if array.shape[axis]:
+            array = array.take(np.arange(probe.size) % array.shape[axis], axis)
+        else:
+            sizes = [*array.shape]
+            sizes[axis] = probe.size
+            array = np.full(sizes, b"" if array.dtype == object else 0, array.dtype)
+    return array
+
+
+def vary_length(items: list[T]) -> list[T]:
+    """Return a list whose length depends on the contents of strings, as `vary_sizes` does for arrays."""
+    probe = context.size_probe
+    if probe is None or not probe.size or not items:
+        return items
+    return [items[i % len(items)] for i in range(probe.size)]
 
 
 @contextlib.contextmanager

@@ -240,9 +240,12 @@ class InterpretedProgram:
         Args:
           operands: Arrays.
         """
+        return [transfers.to_device(o) for o in self.run_on_host(operands)]
+
+    def run_on_host(self, operands: Sequence[Any]) -> list[np.ndarray]:
+        """Run the program like `run`, and return host arrays."""
         assert self._plan is not None
-        outputs = run_plan(self._plan, [np.asarray(o) for o in operands])
-        return [transfers.to_device(o) for o in outputs]
+        return run_plan(self._plan, [np.asarray(o) for o in operands])
 
 
 def are_local(operands: Sequence[Any]) -> bool:

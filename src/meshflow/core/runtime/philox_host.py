@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from meshflow.core.runtime import philox
-from meshflow.interpreter.table import Equation, call_rule
+from meshflow.interpreter.table import Equation, UnsupportedPrimitive, call_rule
 
 __all__ = ["PhiloxWordStream", "StatelessRandom"]
 
@@ -162,17 +162,23 @@ class StatelessRandom:
         return groups
 
 
-def _draw_words(state: np.ndarray, count: int) -> np.ndarray:
-    """Return the words of the first blocks of a state, uint32 [count / 4, 4], rounded up."""
-    low, high, key = state.astype(np.uint64)
-    words: np.ndarray = np.empty((-(-count // 4), 4), np.uint32)
-    for start in range(0, len(words), _BLOCK_COUNTERS):
-        stop = min(start + _BLOCK_COUNTERS, len(words))
+def _draw_words(states: np.ndarray, count: int) -> np.ndarray:
+    """Return the words of the first blocks of states, uint32 [n, count / 4, 4], rounded up.
+
+    Args:
+      states: int64 [n, 3].
+      count: Number of words.
+    """
+    low, high, key = states.astype(np.uint64).T[:, :, None]
+    words: np.ndarray = np.empty((len(states), -(-count // 4), 4), np.uint32)
+    step = max(_BLOCK_COUNTERS // max(len(states), 1), 1)
+    for start in range(0, words.shape[1], step):
+        stop = min(start + step, words.shape[1])
         counters = np.arange(start, stop, dtype=np.uint64) + low
         # The high half of a counter that overflows is larger by 1.
         columns = philox.generate_block(counters, high + (counters < low).astype(np.uint64), key)
         for column, word in enumerate(columns):
-            words[start:stop, column] = word
+            words[:, start:stop, column] = word
     return words
 
 
@@ -183,38 +189,54 @@ def _to_float64(words: np.ndarray) -> np.ndarray:
     return bits.view(np.float64) - 1
 
 
-@call_rule("philox_uniform")
-def _build_uniform(equation: Equation) -> Callable[[np.ndarray], list[np.ndarray]]:
+def _register_draw(name: str, draw: Callable[[np.ndarray, int, np.dtype], np.ndarray]) -> None:
+    """Register the rule of a function that draws an array, which `vmap` may have mapped over states.
+
+    Args:
+      name: Name of the function.
+      draw: Function from the states [n, 3], a number of values, and their dtype to at least so many
+        values for each state.
+    """
+
+    @call_rule(name)
+    def build(equation: Equation) -> Callable[[np.ndarray], list[np.ndarray]]:
+        shape, dtype = equation.outputs[0]
+        states = equation.inputs[0].shape
+        # `vmap` may add its axis before or after that of the three integers.
+        is_transposed = states[-1] != 3
+        batch = states[1:] if is_transposed else states[:-1]
+        if 3 not in (states[0], states[-1]) or batch == (3,) or shape[: len(batch)] != batch:
+            raise UnsupportedPrimitive([f"{name} of states of shape {states}"])
+        size, count = math.prod(shape[len(batch) :]), math.prod(batch)
+
+        def run(state: np.ndarray) -> list[np.ndarray]:
+            rows = (np.moveaxis(state, 0, -1) if is_transposed else state).reshape(-1, 3)
+            values = draw(rows, size, dtype).reshape(count, -1)[:, :size]
+            return [values.astype(dtype, copy=False).reshape(shape)]
+
+        return run
+
+
+def _draw_uniform(states: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
     """Draw the numbers of `philox.philox_uniform` in a program that runs op by op."""
-    (shape, dtype), size = equation.outputs[0], math.prod(equation.outputs[0].shape)
-
-    def draw(state: np.ndarray) -> list[np.ndarray]:
-        if dtype == np.float64:
-            values = _to_float64(_draw_words(state, 2 * size))
-        elif dtype == np.float32:
-            values = _to_unit_interval(_draw_words(state, size)).reshape(-1)
-        else:
-            width, one = philox.MANTISSAS[dtype.name][:2]
-            words = _draw_words(state, size).reshape(-1) & np.uint32((1 << width) - 1)
-            values = (words | np.uint32(one)).astype(np.uint16).view(dtype).astype(np.float32) - 1
-        return [values[:size].astype(dtype, copy=False).reshape(shape)]
-
-    return draw
+    if dtype == np.float64:
+        return _to_float64(_draw_words(states, 2 * size))
+    if dtype == np.float32:
+        return _to_unit_interval(_draw_words(states, size))
+    width, one = philox.MANTISSAS[dtype.name][:2]
+    words = _draw_words(states, size) & np.uint32((1 << width) - 1)
+    return (words | np.uint32(one)).astype(np.uint16).view(dtype).astype(np.float32) - 1
 
 
-@call_rule("philox_normal")
-def _build_normal(equation: Equation) -> Callable[[np.ndarray], list[np.ndarray]]:
+def _draw_normal(states: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
     """Draw the numbers of `philox.philox_normal` in a program that runs op by op."""
-    (shape, dtype), size = equation.outputs[0], math.prod(equation.outputs[0].shape)
+    if dtype != np.float64:
+        return _to_normal(_draw_words(states, max(size, 1)))
+    uniforms = _to_float64(_draw_words(states, 2 * (size + 1))).reshape(-1, 2)
+    angle = 2 * math.pi * uniforms[:, 1]
+    length = np.sqrt(-2 * np.log(np.maximum(uniforms[:, 0], philox.MIN_UNIFORM)))
+    return np.stack([np.sin(angle) * length, np.cos(angle) * length], -1)
 
-    def draw(state: np.ndarray) -> list[np.ndarray]:
-        if dtype == np.float64:
-            uniforms = _to_float64(_draw_words(state, 2 * (size + 1))).reshape(-1, 2)
-            angle = 2 * math.pi * uniforms[:, 1]
-            length = np.sqrt(-2 * np.log(np.maximum(uniforms[:, 0], philox.MIN_UNIFORM)))
-            values = np.stack([np.sin(angle) * length, np.cos(angle) * length], -1).reshape(-1)
-        else:
-            values = _to_normal(_draw_words(state, max(size, 1))).reshape(-1)
-        return [values[:size].astype(dtype, copy=False).reshape(shape)]
 
-    return draw
+_register_draw("philox_uniform", _draw_uniform)
+_register_draw("philox_normal", _draw_normal)

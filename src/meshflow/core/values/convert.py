@@ -262,7 +262,8 @@ def _get_default_dtype(array: np.ndarray) -> np.dtype:
 
 def _to_string_array(value: TensorLike, array: np.ndarray, dtype: DType | None) -> np.ndarray:
     flat = array.ravel().tolist()
-    if not all(isinstance(item, (str, bytes)) for item in flat):
+    types = set(map(type, flat))
+    if not all(issubclass(kind, (str, bytes)) for kind in types):
         kinds = sorted({type(item).__name__ for item in flat})
         raise InvalidValueError(
             f"Attempt to convert a value ({value!r}) with an unsupported type "
@@ -271,7 +272,9 @@ def _to_string_array(value: TensorLike, array: np.ndarray, dtype: DType | None) 
     if dtype not in (None, dtypes.string):
         raise TypeError(f"Cannot convert {value!r} to a Tensor of dtype {dtype.name}.")
     result = np.empty(array.shape, object)
-    result.reshape(-1)[:] = [s.encode() if isinstance(s, str) else s for s in flat]
+    if types != {bytes}:
+        flat = [s.encode() if isinstance(s, str) else s for s in flat]
+    result.reshape(-1)[:] = flat
     return result
 
 

@@ -131,10 +131,10 @@ def unpack_chunks(chunks: Iterator[Any], spec: PyTree) -> Iterator[Any]:
             if type(chunk) is Failure:
                 yield chunk
             else:
-                yield from map(pack, map(list, zip(*map(_iter_leaf, chunk), strict=True)))
+                yield from map(pack, map(list, zip(*map(iter_leaf, chunk), strict=True)))
 
 
-def _iter_leaf(leaf: np.ndarray) -> Iterator[Any]:
+def iter_leaf(leaf: np.ndarray) -> Iterator[Any]:
     """Iterate over the items of a leaf as arrays."""
     if leaf.ndim == 1 or leaf.dtype == object:
         return map(structure.item_to_array, leaf)

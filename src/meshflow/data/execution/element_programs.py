@@ -45,7 +45,7 @@ class ElementProgram:
         self.traced = traced
         self.is_scalar_of_shapes = _is_scalar_of_shapes(traced)
         self.compiled = compile_for_cpu(traced.run_on_arrays)
-        self._interpreted = InterpretedProgram(traced.closed_jaxpr)
+        self._interpreted = InterpretedProgram(traced.closed_jaxpr, traced.has_unknown_sizes)
         self._lock = threading.Lock()
 
     def should_interpret(self, leaves: Sequence[Any]) -> bool:
@@ -59,7 +59,7 @@ class ElementProgram:
     def interpret(self, leaves: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
         """Run the function with the interpreter, after `should_interpret` returned True."""
         with self._lock:
-            return self._interpreted.run([*leaves, *captures])
+            return self._interpreted.run_on_host([*leaves, *captures])
 
 
 class SizedPrograms:
@@ -111,7 +111,10 @@ class SizedPrograms:
                 if traced is None:
                     return None
                 exact = self._exact[key] = ElementProgram(traced)
-        interprets = self._has_unknown_sizes and exact.should_interpret(leaves)
+        unknown = exact.traced.has_unknown_sizes
+        interprets = (self._has_unknown_sizes or unknown) and exact.should_interpret(leaves)
+        if unknown and not interprets:
+            return None
         return exact, exact.interpret if interprets else exact.compiled
 
     def _find_general(self, key: Any, leaves: Sequence[Any]) -> ElementProgram | None:

@@ -8,12 +8,14 @@ program of numeric values, as for every map.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from meshflow.core.dispatch.tiers import InterpretedProgram, is_interpreter_enabled
 from meshflow.core.runtime import transfers
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction
 from meshflow.core.values import nest
@@ -47,6 +49,8 @@ _AXES = {0: images.UP_DOWN, 1: images.LEFT_RIGHT}
 _RECORDS_PER_GROUP, _IMAGES_PER_GROUP = 64, 16
 # Largest size of the results in one block of memory, in bytes.
 _MAX_BLOCK_BYTES = 1 << 28
+# A program that is compiled in less than the time of so many runs is compiled.
+_MIN_RUNS = 128
 
 
 class HostResult:
@@ -256,6 +260,9 @@ class HostPlan:
         closed = traced.closed_jaxpr
         part = jaxpr.replace(outvars=outputs, debug_info=jaxpr.debug_info.with_unknown_names())
         self._program: Any = None
+        self._compiled: Any = None
+        # Several threads may compute groups.
+        self._program_lock = threading.Lock()
         self._used_arguments: list[int] = []
         if outputs:
             self._used_arguments = _find_used_arguments(part, len(self._sources))
@@ -267,7 +274,7 @@ class HostPlan:
                 full = [used.get(i, np.zeros(a.shape, a.dtype)) for i, a in enumerate(in_avals)]
                 return run(*full, *captures)
 
-            self._program = compile_for_cpu(jax.vmap(compute, in_axes=(0, 0, None)))
+            self._program = jax.vmap(compute, in_axes=(0, 0, None))
 
     def choose_block_length(self, batch_size: int) -> int:
         """Return how many elements have their results in one block of memory.
@@ -336,7 +343,7 @@ class HostPlan:
             count = len(group)
             # `vmap` needs at least one argument with a batch axis.
             batch_axis = _pad_rows(np.zeros(count, np.uint8), self.group_size)
-            results = self._program(batch_axis, inputs, captures)
+            results = self._run_program(batch_axis, inputs, captures)
             computed = [np.asarray(r)[:count] for r in results]
         for i, image in self._images.items():
             self._load_images(group, image, computed, [row[i][0] for row in slots])
@@ -351,6 +358,23 @@ class HostPlan:
             for row, item in zip(slots, value, strict=True):
                 row[i][0] = item
         return [self._rebuild_element(group, row, n) for n, row in enumerate(slots)]
+
+    def _run_program(self, *arguments: Any) -> Sequence[Any]:
+        """Run the program of numeric values.
+
+        Loading images takes much longer than a short program, which therefore need not be compiled.
+        """
+        with self._program_lock:
+            if self._compiled is None:
+                closed = jax.make_jaxpr(self._program)(*arguments)
+                self._interpreted = InterpretedProgram(closed)
+                self._compiled = compile_for_cpu(jex_core.jaxpr_as_fun(closed))
+            operands = nest.flatten(list(arguments))
+            can_interpret = self.loads and is_interpreter_enabled()
+            if can_interpret and self._interpreted.estimate_limit(operands) >= _MIN_RUNS:
+                return self._interpreted.run_on_host(operands)
+        results: Sequence[Any] = self._compiled(*operands)
+        return results
 
     def _load_images(
         self,

@@ -17,14 +17,24 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.autograph.conversion import convert_callable
 from meshflow.core.autograph.status import override_status
-from meshflow.core.dispatch.shape_probing import SizeProbe, probe_sizes
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
+from meshflow.core.dispatch.shape_probing import SizeProbe, probe_sizes, vary_sizes
+from meshflow.core.dispatch.tiers import is_interpreter_enabled
+from meshflow.core.functions.size_variants import allow_unknown_sizes
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing import host_callbacks
-from meshflow.core.tracing.trace import TensorSlot, TracedFunction, trace, trace_shapes
+from meshflow.core.tracing.trace import (
+    CompositeResultSlot,
+    TensorSlot,
+    TracedFunction,
+    trace,
+    trace_shapes,
+)
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.convert import convert_to_tensor
@@ -35,10 +45,11 @@ from meshflow.core.variables.variable import Variable
 from meshflow.data import structure
 from meshflow.data.execution import affine, chunks
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
-from meshflow.data.execution.element_programs import SizedPrograms
+from meshflow.data.execution.element_programs import ElementProgram, SizedPrograms
 from meshflow.data.execution.host_plan import HostPlan, HostResult
 from meshflow.data.execution.map_errors import is_user_error
 from meshflow.data.execution.random_maps import RandomMap, RandomStates, is_stackable
+from meshflow.data.execution.segments import SegmentedMap, divide_program
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import DeferredValue, Recording, is_valid_input
@@ -69,6 +80,7 @@ class ElementFunction:
       affine_maps: The results of elements of known sizes, if some of them are affine maps.
       rows: The results as affine maps of the rows of a batch of any size, if all of them are such
         maps.
+      segments: The execution of a function with results of unknown sizes, for many elements.
       plan: The execution on the host, if the function processes strings or arrays of unknown sizes.
     """
 
@@ -85,12 +97,14 @@ class ElementFunction:
         self._programs = SizedPrograms(spec, self._trace, self._trace_for_any_size)
         self._results_of_shapes: dict[Any, PyTree] = {}
         self._vectorized: Any = None
+        self._scan: Any = None
         # These numbers of elements have compiled programs.
         self._compiled_sizes: set[int] = set()
         self.random_map: RandomMap | None = None
         self.affine_maps: affine.AffineMaps | None = None
         self.rows: affine.AffineMaps | None = None
         self.plan: HostPlan | None = None
+        self.segments: SegmentedMap | None = None
         self.reason = ""
         # This is the first successful trace of the function.
         self._first_trace: TracedFunction | None = None
@@ -156,9 +170,9 @@ class ElementFunction:
         if isinstance(value, DeferredValue):
             return HostResult(value)
         if is_sparse(value):
-            if context.trace is None:
+            if context.trace is None or isinstance(value, SparseTensor):
                 return value
-            raise TypeError("A traced function cannot return sparse tensors.")
+            raise TypeError("A traced function cannot return ragged tensors.")
         try:
             return convert_to_tensor(value)
         except (TypeError, ValueError) as error:
@@ -184,9 +198,15 @@ class ElementFunction:
             traced = self._trace(self._spec)
             if traced is None:
                 return
-            self._output_spec = structure.infer_result_spec(traced.rebuild_result(traced.out_specs))
+            self._output_spec = _infer_result_spec(traced)
             if traced.iterator_captures or traced.infeeds:
                 self._run_eagerly("it takes elements of an iterator")
+            elif traced.has_unknown_sizes or _returns_composites(traced):
+                unknown = traced.has_unknown_sizes
+                self.reason = (
+                    "its results have unknown sizes" if unknown else "it returns sparse tensors"
+                )
+                self._divide(traced)
             elif not all(isinstance(leaf, TensorSlot) for leaf in nest.flatten(traced.structure)):
                 self.reason = "it returns constants that are not numbers"
             elif traced.writes and not is_stackable(traced):
@@ -215,6 +235,18 @@ class ElementFunction:
                 self._find_batch_maps(first, second)
             if self.rows is None and self._find_plan(on_host=True):
                 self._run_eagerly(self.plan.description)  # type: ignore[union-attr]
+
+    def _divide(self, traced: TracedFunction) -> None:
+        """Let the part of a function with static sizes run on many elements at once, if possible."""
+        segments = divide_program(traced) if is_interpreter_enabled() else None
+        first = None if segments is None else segments.vectorized
+        if first is not None and first.writes and not is_stackable(first):
+            return
+        self.segments = segments
+        if first is not None and first.writes:
+            self.random_map = RandomMap(first)
+        elif first is not None:
+            self._vectorized = first
 
     def _find_batch_maps(self, *traced: TracedFunction) -> None:
         """Check whether all results are affine maps of the rows of the arguments, for all sizes."""
@@ -310,7 +342,7 @@ class ElementFunction:
     def _trace(self, spec: PyTree) -> TracedFunction | None:
         """Trace the function; return None if it has to run eagerly."""
         try:
-            with _trace_with_fallback():
+            with _trace_with_fallback(), allow_unknown_sizes({}):
                 traced = trace(self._call_function, (spec,), name=self._caller, isolated=True)
         except UnsupportedResultError:
             raise
@@ -324,7 +356,7 @@ class ElementFunction:
             raise InvalidValueError(
                 f"{self._caller}: the function returns None, an element without components. Is a `return` missing?"
             )
-        if not _returns_only_tensors(traced):
+        if not _returns_only_tensors(traced) and not _returns_composites(traced):
             self._run_eagerly("it returns something other than tensors")
             return None
         self._first_trace = self._first_trace or traced
@@ -384,7 +416,7 @@ class ElementFunction:
     @property
     def takes_chunks(self) -> bool:
         """Return whether the function can run on many consecutive elements at once."""
-        return self.vectorizes or self.random_map is not None
+        return self.segments is None and (self.vectorizes or self.random_map is not None)
 
     @property
     def reads_variables(self) -> bool:
@@ -400,6 +432,8 @@ class ElementFunction:
     @property
     def vectorizes(self) -> bool:
         """Return whether the function can run on many elements at once, in any order."""
+        if self.segments is not None:
+            return False
         return self._vectorized is not None or (self.plan is not None and self.plan.vectorizes)
 
     def infer_result_spec(self, spec: PyTree) -> PyTree:
@@ -445,27 +479,13 @@ class ElementFunction:
                 return self.rows.rebuild_element(self.rows.compute(leaves))
             found = self._programs.find(element, leaves)
             if found is not None:
-                program, run = found
-                traced = program.traced
-                if random_states is None:
-                    captures = traced.get_captured_arrays()
-                else:
-                    captures = random_states.get_captures(self, traced)
-                if traced.closed_jaxpr.effects:
-                    results = host_callbacks.run_to_completion(run, leaves, captures)
-                else:
-                    results = run(leaves, captures)
-                new = results[traced.num_results :]
-                if random_states is not None:
-                    random_states.assign(self, traced, new)
-                else:
-                    for variable, value in zip(traced.writes, new, strict=True):
-                        variable._value = value
-                arrays = [Tensor(np.asarray(r)) for r in results[: traced.num_results]]
-                result = structure.to_arrays(traced.rebuild_result(arrays))
-                if program.is_scalar_of_shapes:
-                    self._results_of_shapes[_get_shapes(leaves)] = result
-                return result
+                try:
+                    return self._run_program(*found, leaves, random_states)
+                except Exception:
+                    if not found[0].traced.has_unknown_sizes:
+                        raise
+                    # A guard of a size failed, or the function raises this error when it runs eagerly, too:
+                    # the program had no effects.
         with host_scope(), cpu_scope(), contextlib.ExitStack() as scopes:
             if random_states is not None:
                 scopes.enter_context(call_key_scope(next(random_states.count_calls(self))))
@@ -475,6 +495,35 @@ class ElementFunction:
             return structure.to_arrays(
                 self._call_function(structure.to_tensors(element), self.python_function)
             )
+
+    def _run_program(
+        self,
+        program: ElementProgram,
+        run: Callable[..., list[Any]],
+        leaves: list[Any],
+        random_states: RandomStates | None,
+    ) -> PyTree:
+        """Run a traced function for one element, and assign the variables that it writes."""
+        traced = program.traced
+        if random_states is None:
+            captures = traced.get_captured_arrays()
+        else:
+            captures = random_states.get_captures(self, traced)
+        if traced.closed_jaxpr.effects:
+            results = host_callbacks.run_to_completion(run, leaves, captures)
+        else:
+            results = run(leaves, captures)
+        new = results[traced.num_results :]
+        if random_states is not None:
+            random_states.assign(self, traced, new)
+        else:
+            for variable, value in zip(traced.writes, new, strict=True):
+                variable._value = value
+        arrays = [Tensor(np.asarray(r)) for r in results[: traced.num_results]]
+        result = structure.to_arrays(traced.rebuild_result(arrays))
+        if program.is_scalar_of_shapes:
+            self._results_of_shapes[_get_shapes(leaves)] = result
+        return result
 
     def compute_scalar(self, element: PyTree, random_states: RandomStates | None = None) -> Any:
         """Compute a scalar result, such as a key or a condition, which the caller must not change.
@@ -522,8 +571,11 @@ class ElementFunction:
 
         def call(arguments: list[Tensor], results: list[Tensor | None]) -> PyTree:
             numbers = iter(arguments)
-            values = [next(numbers) if type(leaf) is int else Tensor(leaf) for leaf in leaves]
             with probe_sizes(SizeProbe(size, results, observed.specs)):
+                values = [
+                    next(numbers) if isinstance(leaf, int) else Tensor(_vary_strings(leaf, spec))
+                    for leaf, spec in zip(leaves, specs, strict=True)
+                ]
                 return self._call_function(nest.pack_sequence_as(self._spec, values))
 
         arguments = [
@@ -558,6 +610,58 @@ class ElementFunction:
         size = self._size_to_run(count)
         results = vectorized(chunks.pad_chunk(leaves, size), traced.get_captured_arrays())
         return [np.asarray(r)[:count] for r in results]
+
+    def compute_rows(self, leaves: list[Any], random_states: RandomStates) -> Iterator[PyTree]:
+        """Compute the results for consecutive elements, by `segments`.
+
+        Args:
+          leaves: Stacked leaves of the elements.
+          random_states: Random states of a pass.
+        """
+        assert self.segments is not None
+        pack = structure.make_packer(self._spec)
+        compute = lambda chunk: self.compute_chunk(chunk, random_states)
+        fall_back = lambda row: self(pack(row), random_states)
+        return self.segments.compute_rows(leaves, compute, fall_back)
+
+    def can_scan(self, state: PyTree) -> bool:
+        """Check whether `scan_chunk` supports the function, which takes a state and an element.
+
+        Args:
+          state: The first state.
+        """
+        if not self.vectorizes or self.plan is not None or self.reads_variables:
+            return False
+        specs = list(map(structure.infer_spec, nest.flatten(state)))
+        return specs == nest.flatten(self._output_spec)[: len(specs)]
+
+    def scan_chunk(self, state: list[Any], leaves: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Compute the stacked results of a function of a state and an element, for consecutive elements.
+
+        Args:
+          state: Leaves of the state before the first element.
+          leaves: Stacked leaves of the elements.
+
+        Returns:
+          The leaves of the state after the last element, and the stacked results.
+        """
+        traced = self._vectorized[0] if isinstance(self._vectorized, tuple) else self._vectorized
+        if self._scan is None:
+
+            def run(state: list[Any], leaves: list[Any], captures: list[Any]) -> PyTree:
+                def step(carry: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
+                    arrays = traced.run_on_arrays([*carry, *row], captures)
+                    found = nest.flatten(traced.rebuild_result(arrays[: traced.num_results]))
+                    return found[: len(carry)], found
+
+                return jax.lax.scan(step, state, leaves)[1]
+
+            self._scan = compile_for_cpu(run)
+        count = len(leaves[0])
+        padded = chunks.pad_chunk(leaves, self._size_to_run(count))
+        results = self._scan(state, padded, traced.get_captured_arrays())
+        arrays = [np.asarray(r)[:count] for r in results]
+        return [a[-1] for a in arrays[: len(state)]], arrays[len(state) :]
 
     def _size_to_run(self, count: int) -> int:
         """Choose the number of elements to compile the program for, and remember it."""
@@ -619,6 +723,12 @@ def _get_string_or_rank(leaf: object) -> np.ndarray | int:
     return leaf if leaf.dtype == object else leaf.ndim
 
 
+def _vary_strings(texts: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """Replace the sizes of an array of strings that are unknown in its spec by that of the active probe."""
+    sizes = [None] * texts.ndim if spec.shape.rank is None else spec.shape.as_list()
+    return vary_sizes(texts, *[axis for axis, n in enumerate(sizes) if n is None])
+
+
 def _replace_sizes(spec: TensorSpec, size: int, rank: int) -> TensorSpec:
     """Replace unknown sizes of a spec by a size, and an unknown rank by a rank."""
     sizes = [None] * rank if spec.shape.rank is None else spec.shape.as_list()
@@ -639,6 +749,33 @@ def _returns_only_tensors(traced: TracedFunction) -> bool:
     """Check whether all results of a traced function are tensors."""
     results = traced.rebuild_result([Tensor(np.zeros(())) for _ in traced.out_specs])
     return all(isinstance(leaf, Tensor) for leaf in nest.flatten(results))
+
+
+def _returns_composites(traced: TracedFunction) -> bool:
+    """Check whether all results of a traced function are tensors or sparse tensors, and one is sparse."""
+    leaves = nest.flatten(traced.structure)
+    kinds = set(map(type, leaves))
+    return CompositeResultSlot in kinds and kinds <= {CompositeResultSlot, TensorSlot}
+
+
+def _infer_result_spec(traced: TracedFunction) -> PyTree:
+    """Return the spec of the results of a traced function; sizes that depend on values are None."""
+    get_part = lambda leaf: traced.out_specs[leaf.index] if type(leaf) is TensorSlot else leaf
+
+    def make_spec(leaf: Any) -> Any:
+        leaf = get_part(leaf)
+        if isinstance(leaf, TensorSpec):
+            sizes = [None if is_symbolic_dim(n) else n for n in leaf.shape.as_list()]
+            return TensorSpec(sizes, leaf.dtype)
+        if not isinstance(leaf, CompositeResultSlot):
+            return leaf
+        values, indices, dense_shape = leaf.parts
+        rank = get_part(indices).shape.as_list()[1]
+        known = isinstance(dense_shape, Tensor)
+        sizes = dense_shape.numpy().tolist() if known else [None] * rank
+        return SparseTensorSpec(sizes, get_part(values).dtype)
+
+    return structure.infer_result_spec(nest.map_structure(make_spec, traced.structure))
 
 
 def get_random_states() -> tuple[Any, ...]:

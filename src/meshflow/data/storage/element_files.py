@@ -141,6 +141,9 @@ class _ElementReader:
 
     def __init__(self, path: str, file: IO[bytes], limit: int) -> None:
         self._path, self._file, self._limit = path, file, limit
+        # Elements of the same sizes have equal headers.
+        self._last_text = b""
+        self._last_header: Json = None
 
     def _make_error(self, reason: str) -> DataLossError:
         return DataLossError(f"{self._path} is damaged: {reason}.")
@@ -160,8 +163,9 @@ class _ElementReader:
         text = self._read_bytes(size)
         if zlib.crc32(text) != checksum:
             raise self._make_error("a checksum does not match")
-        with self._report_invalid_header():
-            return parse_json(text)
+        if text != self._last_text:
+            self._last_text, self._last_header = text, parse_json(text)
+        return self._last_header
 
     @contextlib.contextmanager
     def _report_invalid_header(self) -> Iterator[None]:
@@ -179,8 +183,8 @@ class _ElementReader:
         """Check the format of the file and the spec of its elements."""
         if self._read_bytes(len(_MAGIC)) != _MAGIC:
             raise self._make_error("it is not a file of elements, or one of an older version")
-        spec_json = self._read_json(*_FRAME.unpack(self._read_bytes(_FRAME.size)))
         with self._report_invalid_header():
+            spec_json = self._read_json(*_FRAME.unpack(self._read_bytes(_FRAME.size)))
             saved_spec = spec_from_json(spec_json)
         if not structure.are_compatible(spec, saved_spec):
             raise InvalidValueError(
@@ -192,15 +196,14 @@ class _ElementReader:
         """Iterate over the elements, and verify each."""
         pack, specs = structure.make_packer(spec), nest.flatten(spec)
         index = 0
-        while True:
-            size, checksum = _FRAME.unpack(self._read_bytes(_FRAME.size))
-            if size == 0:
-                break
-            header = self._read_json(size, checksum)
-            with self._report_invalid_header():
-                element = pack(_join_rows(specs, self._read_leaves(header, index)))
-            yield element
-            index += 1
+        with self._report_invalid_header():
+            while True:
+                size, checksum = _FRAME.unpack(self._read_bytes(_FRAME.size))
+                if size == 0:
+                    break
+                header = self._read_json(size, checksum)
+                yield pack(_join_rows(specs, self._read_leaves(header, index)))
+                index += 1
         counts = {
             index,
             _parse_count(self._read_bytes(_END.size)),

@@ -84,6 +84,10 @@ class Map(RandomTransformation):
             rows = self.parent.gather_affine_batches(epoch, self.function.rows, self.element_spec)
         if rows is not None:
             return rows
+        if self.function.segments is not None and not is_live(self.parent):
+            parts = self.parent.iter_chunks(epoch)
+            if parts is not None:
+                return RaisingIterator(self._run_segments(parts, epoch))
         parent = self.parent.iter_elements(epoch)
         if self.function.plan is not None:
             return RaisingIterator(self._run_plan(self.function.plan, parent, epoch))
@@ -92,6 +96,17 @@ class Map(RandomTransformation):
         return ResumingIterator(
             lambda: map(self.function.bind_random_states(epoch.random_states), parent), parent
         )
+
+    def _run_segments(self, parts: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
+        """Compute the results for chunks of elements; a result that cannot be computed is a failure."""
+        try:
+            for part in parts:
+                if type(part) is Failure:
+                    yield part
+                else:
+                    yield from self.function.compute_rows(part, epoch.random_states)
+        finally:
+            close_iterator(parts)
 
     def _run_plan(self, plan: HostPlan, parent: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
         """Compute the results with a host plan, for groups of elements."""
@@ -419,6 +434,9 @@ class Scan(Unary):
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Iterate over the results, with the state of the previous element."""
+        rows = self._iter_rows(epoch)
+        if rows is not None:
+            return rows
         state = self._state
         parent = self.parent.iter_elements(epoch)
 
@@ -429,6 +447,21 @@ class Scan(Unary):
                 yield result
 
         return ResumingIterator(results, parent)
+
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        if not self._function.can_scan(self._state):
+            return None
+        parent = self.parent.iter_chunks(epoch)
+        if parent is None:
+            return None
+        state = nest.flatten(self._state)
+
+        def scan(chunk: list[Any]) -> list[Any]:
+            nonlocal state
+            state, results = self._function.scan_chunk(state, chunk)
+            return results
+
+        return chunks.map_chunks(scan, parent)
 
 
 class Enumerate(Unary):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.dispatch.shape_probing import vary_sizes
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, uint8
@@ -105,6 +106,7 @@ def decode_pixels(contents: bytes, channels: int) -> np.ndarray:
 
 
 def _to_dtype(array: np.ndarray, dtype: DTypeLike) -> Tensor:
+    array = vary_sizes(array, *range(array.ndim - 1))
     if array.dtype == as_dtype(dtype).dtype:
         # An op would be compiled by XLA for every image size.
         return Tensor(np.ascontiguousarray(array))
@@ -115,7 +117,7 @@ def _decode_to_dtype(image: Any, channels: int, dtype: DTypeLike) -> Tensor:
     array = _decode_pillow_image(image, channels)
     if image.format == "PNG" and array.dtype == np.uint8 and as_dtype(dtype).name == "uint16":
         # White must remain white; the conversion of other formats appends zero bits.
-        return convert_to_tensor(array.astype(np.uint16) * np.uint16(257))
+        return convert_to_tensor(vary_sizes(array, 0, 1).astype(np.uint16) * np.uint16(257))
     return _to_dtype(array, dtype)
 
 
@@ -232,7 +234,7 @@ def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None)
 @add_path_to_errors
 def decode_gif(contents: TensorLike, name: str | None = None) -> Tensor:
     """Decode all frames of a GIF image, with shape [frames, height, width, 3]."""
-    return convert_to_tensor(_decode_frames(_open_image(contents)))
+    return _to_dtype(_decode_frames(_open_image(contents)), uint8)
 
 
 @defer_host_values(_make_jpeg_spec)

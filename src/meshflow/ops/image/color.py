@@ -14,6 +14,7 @@ from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 from meshflow.ops.deferred_host_values import defer_host_values
 from meshflow.ops.math import cast, log, reduce_mean, saturate_cast, squared_difference
 from meshflow.ops.signatures import ColorConversion
@@ -163,7 +164,7 @@ def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
       [[0.333 1.    0.5  ]]
     """
     r, g, b = jnp.moveaxis(images, -1, 0)
-    high, low = jnp.max(images, -1), jnp.min(images, -1)
+    high, low = (part[..., 0] for part in _find_range(images))
     span = high - low
     safe = jnp.where(span == 0, 1, span)
     hue = (
@@ -211,12 +212,27 @@ def adjust_saturation(
       >>> print(tf.image.adjust_saturation([[[0.8, 0.4, 0.4]]], 0.0).numpy().round(3))
       [[[0.8 0.8 0.8]]]
     """
-    return _apply_in_float(
-        image,
-        lambda x: hsv_to_rgb(
-            _scale_hsv(rgb_to_hsv(x), cast(saturation_factor, x.dtype), cast(0, x.dtype))
-        ),
-    )
+    return _apply_in_float(image, lambda x: _scale_saturation(x, cast(saturation_factor, x.dtype)))
+
+
+@op(name="adjust_saturation", kinds="f")
+def _scale_saturation(images: TensorLike, factor: TensorLike) -> Tensor:
+    """Multiply the saturation of HSV colors, without the conversion of the hue.
+
+    A component of a color with value v, saturation s and hue h is v - v s f(h), so a new saturation
+    scales its difference from v.
+    """
+    high, low = _find_range(images)
+    span = high - low
+    saturation = jnp.where(high == 0, 0, span / jnp.where(high == 0, 1, high))
+    scale = high * jnp.clip(saturation * factor, 0, 1) / jnp.where(span == 0, 1, span)
+    return (high - (high - images) * scale).astype(images.dtype)
+
+
+def _find_range(images: TensorLike) -> tuple[Array, Array]:
+    """Return the largest and the smallest component of each pixel, [..., 1]."""
+    r, g, b = images[..., :1], images[..., 1:2], images[..., 2:]
+    return jnp.maximum(jnp.maximum(r, g), b), jnp.minimum(jnp.minimum(r, g), b)
 
 
 def adjust_hue(image: TensorLike, delta: float | Tensor, name: str | None = None) -> Tensor:

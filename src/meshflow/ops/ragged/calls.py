@@ -134,14 +134,6 @@ def _call_elementwise(
     return map_flat_values(public, *args, **kwargs)
 
 
-def _apply_to_rows(
-    public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any
-) -> PyTree:
-    if isinstance(x.values, RaggedTensor):
-        return x.with_values(public(x.values, *args, **kwargs))
-    return arrays.pack_rows([public(row, *args, **kwargs) for row in x])
-
-
 def _encode_rows(public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any) -> PyTree:
     """Encode the code points of each innermost row as a string."""
     if isinstance(x.values, RaggedTensor):
@@ -351,7 +343,6 @@ _OPS: dict[str, Callable[..., Any]] = {
 _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
     "cumsum": _cumsum,
     "matmul": _matmul,
-    "ngrams": _apply_to_rows,
     "embedding_lookup_sparse": _look_up_sparse,
     "log_softmax": _log_softmax,
     "reduce_join": _reduce_join,

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch.shape_probing import vary_length
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, int64, string
@@ -275,8 +276,8 @@ def split_strings(
       to_tensor: Function that makes a tensor of the parts of all strings.
     """
     if not texts.ndim:
-        return to_tensor(split(texts.item()))
-    rows = [split(text) for text in texts.reshape(-1).tolist()]
+        return to_tensor(vary_length(split(texts.item())))
+    rows = [vary_length(split(text)) for text in texts.reshape(-1).tolist()]
     lengths = np.array([len(row) for row in rows], np.int64)
     result = RaggedTensor.from_row_lengths(to_tensor([p for row in rows for p in row]), lengths)
     for k in np.arange(texts.ndim - 1, 0, -1):

@@ -399,8 +399,5 @@ def _parse_ngrams(ngrams: int | Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def _add_ngrams(words: list[bytes], widths: tuple[int, ...]) -> list[bytes]:
-    return [
-        b" ".join(words[first : first + width])
-        for width in widths
-        for first in range(len(words) - width + 1)
-    ]
+    runs = (zip(*[words[i:] for i in range(width)], strict=False) for width in widths)
+    return list(map(b" ".join, itertools.chain.from_iterable(runs)))
