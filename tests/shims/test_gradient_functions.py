@@ -15,6 +15,7 @@ def test_gradients_of_arguments():
     # An object in two arguments has two gradients.
     v = tf.Variable(1.0)
     assert [g.numpy() for g in backprop.gradients_function(lambda x, y: x * y * y)(v, v)] == [1, 2]
+    np.testing.assert_array_equal(backprop.gradients_function(lambda x: x * x)([[3.0]])[0], [[6]])
     second = backprop.gradients_function(lambda x: backprop.gradients_function(tf.exp)(x)[0])
     assert second(0.0)[0].numpy() == 1
 

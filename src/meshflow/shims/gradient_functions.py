@@ -58,9 +58,7 @@ def make_vjp(
         if kwds:
             raise ValueError("Functions to be differentiated cannot receive keyword arguments.")
         indices = _find_indices(f, params, len(args))
-        values = [
-            tf.nest.map_structure(_read, a) if i in indices else a for i, a in enumerate(args)
-        ]
+        values = [_read(a) if i in indices else a for i, a in enumerate(args)]
         sources = [values[i] for i in indices]
         with tf.GradientTape(persistent=persistent) as tape:
             tape.watch(sources)

@@ -739,7 +739,7 @@ def _read_program(
     if stage == "stablehlo":
         return lowered.as_text()
     if stage in ("hlo", "hlo_serialized"):
-        module = lowered.compiler_ir("hlo")
+        module: Any = lowered.compiler_ir("hlo")
         return module.as_hlo_text() if stage == "hlo" else module.as_serialized_hlo_module_proto()
     if stage not in (
         "optimized_hlo",
@@ -747,7 +747,8 @@ def _read_program(
         "optimized_hlo_proto_serialized",
     ):
         raise ValueError(f"Invalid stage {stage!r} of a compiled program.")
-    (compiled,) = lowered.compile().runtime_executable().hlo_modules()
+    executable: Any = lowered.compile().runtime_executable()
+    (compiled,) = executable.hlo_modules()
     return (
         compiled.to_string()
         if stage == "optimized_hlo"
