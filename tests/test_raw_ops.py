@@ -52,6 +52,30 @@ def test_updates_of_variables(name):
     assert_equal(run_update(tf, name, parameters), STORED[name])
 
 
+def test_clustering_draws_the_random_numbers_of_tensorflow():
+    def sample(points, count, retries=2):
+        return tf.raw_ops.KmeansPlusPlusInitialization(
+            points=points, num_to_sample=count, seed=1, num_retries_per_sample=retries
+        )
+
+    points = tf.reshape(tf.range(20.0), [10, 2])
+    expected = [[8, 9], [14, 15], [0, 1]]
+    np.testing.assert_array_equal(sample(points, 3), expected)
+    traced = tf.function(lambda x: sample(x, 3)).get_concrete_function(points)
+    np.testing.assert_array_equal(traced(points), expected)
+    assert traced.structured_outputs.shape == [3, 2]
+    # All distances are zero.
+    np.testing.assert_array_equal(sample([[1.0, 2.0]] * 2, 2, -1), [[1, 2]] * 2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Expected num_to_sample <= points"):
+        sample([[1.0, 2.0]] * 2, 3)
+    assert tf.raw_ops.KMC2ChainInitialization(distances=[1.0, 2.0, 3.0], seed=1).numpy() == 2
+    indices, distances = tf.raw_ops.NearestNeighbors(
+        points=[[1.0, 2.0], [5.0, 5.0]], centers=[[0.0, 0.0], [4.0, 4.0]], k=3
+    )
+    np.testing.assert_array_equal(indices, [[0, 1], [1, 0]])
+    np.testing.assert_array_equal(distances, [[5, 13], [2, 50]])
+
+
 def test_ops_are_differentiable_and_traced():
     x = tf.constant([[1.0, -2.0]])
 

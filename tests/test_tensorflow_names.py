@@ -60,6 +60,6 @@ def test_page_is_current(record):
 def test_missing_names_are_no_attributes():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = tf.nothing
-    with pytest.raises(NotImplementedError, match=r"tf\.strings\.unicode_script: "):
-        _ = tf.strings.unicode_script
+    with pytest.raises(NotImplementedError, match=r"tf\.io\.decode_proto: "):
+        _ = tf.io.decode_proto
     assert not hasattr(tf.compat.v1, "GraphOptions")

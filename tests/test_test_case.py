@@ -32,6 +32,14 @@ def test_assertions_pass_and_fail():
     case.assertSequenceAlmostEqual([1.0], [1.1], delta=0.2)
 
 
+def test_rows_of_different_lengths():
+    case = a_case()
+    case.assertAllEqual([[2], [3, 4]], tf.ragged.constant([[2], [3, 4]]))
+    case.assertAllEqual([[2], [3, 4]], [[2], [3, 4]])
+    with pytest.raises(AssertionError):
+        case.assertAllEqual([[2], [3, 4]], [[2], [3, 5]])
+
+
 def test_operands_of_other_shapes():
     with a_case().assertRaisesIncompatibleShapesError():
         tf.ones([2]) + tf.ones([3])

@@ -689,3 +689,66 @@ def test_python_functions_as_decorators():
 
     assert float(scaled(2.0, by=3.0)) == 6
     assert float(tf.function(lambda x: largest(x))(tf.constant([1.0, 4.0]))) == 4
+
+
+def test_objects_define_their_part_of_the_cache_key():
+    class Kind(tf.types.experimental.TraceType):
+        def __init__(self, size):
+            self.size = size
+
+        def __eq__(self, other):
+            return isinstance(other, Kind) and other.size == self.size
+
+        def __hash__(self):
+            return hash(self.size)
+
+    class Box:
+        def __init__(self, size):
+            self.size = size
+
+        def __tf_tracing_type__(self, context):
+            return Kind(self.size)
+
+    @tf.function
+    def read(box):
+        return box.size
+
+    assert [int(read(Box(n))) for n in (1, 1, 2)] == [1, 1, 2]
+    assert read.experimental_get_tracing_count() == 2
+
+
+def test_results_must_be_tensors():
+    def return_value(value):
+        return tf.function(lambda x: (x, [value]))
+
+    for value in (object(), {1, 2}, (i for i in range(2)), lambda: 1):
+        with pytest.raises(TypeError, match="must return zero or more Tensors or ExtensionTypes"):
+            return_value(value)(tf.constant(1))
+
+
+def test_compiled_programs_as_text():
+    double = tf.function(lambda x: x * 2, jit_compile=True)
+    read = double.experimental_get_compiler_ir(tf.constant([1.0]))
+    assert read().startswith("HloModule")
+    assert read(stage="optimized_hlo").startswith("HloModule")
+    assert isinstance(read(stage="hlo_serialized"), bytes)
+    with pytest.raises(ValueError, match="Invalid stage"):
+        read(stage="other")
+    with pytest.raises(ValueError, match="jit_compile=True"):
+        tf.function(lambda x: x).experimental_get_compiler_ir(1)
+
+
+def test_initialization_functions_create_variables():
+    variables = []
+
+    @tf.function
+    def scale(x):
+        if not variables:
+            variables.append(tf.Variable(2.0))
+        return variables[0] * x
+
+    scale.get_initialization_function(tf.constant(1.0))()
+    assert variables[0].numpy() == 2
+    assert scale(tf.constant(3.0)).numpy() == 6
+    with pytest.raises(RuntimeError, match="cannot be called after the function has been used"):
+        scale.get_initialization_function(tf.constant(1.0))

@@ -19,6 +19,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.keras import settings
 from meshflow.keras.engine.saving import hdf5
+from meshflow.keras.engine.saving.older_weights import convert_weights
 from meshflow.keras.layers.recurrent_cells import make_zero_states
 from meshflow.keras.registry import to_snake_case as to_snake_case
 from meshflow.shims.private_helpers import smart_constant_value
@@ -327,10 +328,8 @@ def load_weights_from_hdf5_group_by_name(
 
 
 def preprocess_weights_for_loading(layer: Layer, weights: list[np.ndarray], original_keras_version: str | None = None, original_backend: str | None = None) -> list[np.ndarray]:  # fmt: skip
-    """Return the weights of a file of Keras 2 unchanged."""
-    if original_keras_version == "1":
-        raise ValueError("Weights of Keras 1 cannot be converted. Load and save them with Keras 2.")
-    return list(weights)
+    """Convert the weights of a layer in a file of Keras 1, or of a layer of cuDNN, to those of Keras 2."""
+    return convert_weights(layer, weights, original_keras_version or "2")
 
 
 def save_weights_to_hdf5_group(

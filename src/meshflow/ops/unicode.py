@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.dtypes import string
@@ -25,6 +29,7 @@ __all__ = [
     "unicode_decode",
     "unicode_decode_with_offsets",
     "unicode_encode",
+    "unicode_script",
     "unicode_split",
     "unicode_split_with_offsets",
     "unicode_transcode",
@@ -218,6 +223,38 @@ def unicode_transcode(
         return _encode_string(text, output_encoding)
 
     return map_strings("unicode_transcode", transcode, input)
+
+
+@functools.cache
+def _read_scripts() -> tuple[np.ndarray, np.ndarray]:
+    """Return the first code points of ranges with equal scripts, and the codes of the scripts."""
+    text = Path(__file__).with_name("unicode_scripts.txt").read_text()
+    pairs = [entry.split(":") for entry in text.split()]
+    starts, codes = ([int(pair[i], 36) for pair in pairs] for i in (0, 1))
+    # Numbers below and above the code points have the code -1.
+    return np.array([*starts, 0x110000], np.int32), np.array([-1, *codes, -1], np.int32)
+
+
+@op(kinds="i", differentiable=False)
+def unicode_script(input: TensorLike, name: str | None = None) -> Tensor:
+    """Find the writing system of code points.
+
+    Args:
+      input: Code points, int32.
+      name: Ignored.
+
+    Returns:
+      The numbers of the scripts in the library ICU (version 69), int32, such as 25 for Latin; -1 for other numbers than
+      code points.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.unicode_script([ord("a"), ord("я"), ord("1"), -1]).numpy()
+      array([25,  8,  0, -1], dtype=int32)
+    """
+    starts, codes = _read_scripts()
+    index = jnp.searchsorted(starts, input, side="right")
+    return jnp.take(jnp.asarray(codes), index)
 
 
 def _compute_offsets(input: TensorLike, op: str, encoding: str, errors: str) -> Tensor:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import dtypes
+from meshflow.raw_ops.clustering import CLUSTERING_OPS
 from meshflow.raw_ops.graph_ops import OP_FUNCTIONS, run_graph_op
 from meshflow.raw_ops.public_functions import ARGUMENTS, PUBLIC_PATHS
 from meshflow.raw_ops.resources import FUNCTIONS
@@ -27,7 +28,11 @@ from meshflow.raw_ops.training import TRAINING_OPS
 __all__ = ["FILE", "bind_positional", "find_op", "list_ops"]
 
 FILE = Path(__file__).with_name("arguments.txt")
-_FUNCTIONS: dict[str, Callable[..., Any]] = {**FUNCTIONS, **TRAINING_OPS}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **FUNCTIONS,
+    **TRAINING_OPS,
+    **CLUSTERING_OPS,
+}
 
 
 class OpDefinition(NamedTuple):

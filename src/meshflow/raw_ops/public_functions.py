@@ -72,7 +72,7 @@ _TABLE: dict[str, str] = {
         ReduceJoin RegexFullMatch RegexReplace StaticRegexFullMatch=regex_full_match StaticRegexReplace=regex_replace
         StringFormat=format StringJoin=join StringLength=length StringLower=lower StringStrip=strip StringUpper=upper
         StringToHashBucketFast=to_hash_bucket_fast StringToHashBucketStrong=to_hash_bucket_strong
-        StringToHashBucket=to_hash_bucket StringToNumber=to_number Substr=substr UnicodeTranscode
+        StringToHashBucket=to_hash_bucket StringToNumber=to_number Substr=substr UnicodeScript UnicodeTranscode
         UnsortedSegmentJoin
     """,
     "io": """

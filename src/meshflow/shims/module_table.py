@@ -127,6 +127,7 @@ MODULES = {
     "python.distribute.test_util": f"{_HELPERS}",
     "python.distribute.values": "DistributedVariable=meshflow.distribute.replicas.variables:DistributedVariable",
     "python.eager": "tf tf.compat.v1",
+    "python.eager.backprop": "tf tf.autodiff meshflow.shims.gradient_functions",
     "python.eager.context": f"{_HELPERS} tf.config tf.config.experimental "
     f"num_gpus={_HELPERS}:count_gpus "
     "in_eager_mode=tf.executing_eagerly",

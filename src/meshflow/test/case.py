@@ -337,6 +337,12 @@ def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
 def _to_array(value: TensorLike) -> np.ndarray:
     if isinstance(value, (list, tuple)):
         value = [_to_array(v) for v in value]
+        if len({v.shape for v in value}) > 1:
+            # The rows of a ragged list are elements, as in the array of a ragged tensor.
+            rows = np.empty(len(value), object)
+            for i, row in enumerate(value):
+                rows[i] = row
+            return rows
     array = np.asarray(_to_numpy(value))
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")

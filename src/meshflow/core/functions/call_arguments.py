@@ -26,6 +26,12 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array
 
 
+class TracingContext:
+    """The argument of `__tf_tracing_type__`, by which an object defines its part of the cache key."""
+
+    is_legacy_signature = False
+
+
 class CallArguments:
     """Rules for the arguments of a function.
 
@@ -81,6 +87,8 @@ class CallArguments:
             return "host", leaf.shape, tuple(leaf.ravel().tolist())
         if isinstance(leaf, TypeSpec):
             return leaf
+        if hasattr(leaf_type, "__tf_tracing_type__"):
+            return leaf_type, leaf.__tf_tracing_type__(TracingContext())
         if isinstance(leaf, IteratorSource):
             return leaf_type, leaf._make_cache_key()
         if leaf_type in (set, weakref.ref):

@@ -14,7 +14,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import MethodType
+from types import FunctionType, GeneratorType, MethodType
 from typing import Any, overload
 
 import jax
@@ -57,6 +57,8 @@ from meshflow.passes.size_specialization import can_differentiate
 
 _log = logging.getLogger("meshflow")
 
+# Types of results that cannot become tensors.
+_OTHER_TYPES = (object, set, frozenset, GeneratorType, FunctionType)
 # Number of signatures of calls that were not compiled to remember.
 _MAX_PYTHON_CALLS = 10
 
@@ -453,6 +455,7 @@ class Function:
         with allows:
             traced = trace(run, args, kwargs, name=self._name, isolated=True, runs_immediately=runs)
         traced.structure = nest.map_structure(_to_known_tensor, traced.structure)
+        self._check_result(traced.structure)
         traced.allows_simplification = self._jit_compile
         if created:
             holders.extend([traced.captures, traced.writes])
@@ -484,6 +487,16 @@ class Function:
         ):
             self._cache_trace(key, concrete, args, kwargs)
         return concrete
+
+    def _check_result(self, result: PyTree) -> None:
+        """Raise an error if the function returns an object that is no tensor."""
+        for leaf in nest.flatten(result):
+            if type(leaf) in _OTHER_TYPES:
+                raise TypeError(
+                    "To be compatible with tf.function, Python functions must return zero or more Tensors or "
+                    f"ExtensionTypes or None values; in compilation of {self._name}, found return value of type "
+                    f"{type(leaf).__name__}, which is not a Tensor or ExtensionType."
+                )
 
     def _cache_trace(
         self, key: Hashable, concrete: ConcreteFunction, args: Args, kwargs: Kwargs
@@ -579,6 +592,56 @@ class Function:
             concrete.retrace = functools.partial(_make_retraced, self._make_factory(), *specs)
         return concrete
 
+    def _list_all_concrete_functions_for_serialization(self) -> list[ConcreteFunction]:
+        return list(self._cache.values())
+
+    def get_initialization_function(self, *args: Any, **kwargs: Any) -> Function:
+        """Create the variables of the function by tracing it, and return a function that does nothing further.
+
+        Args:
+          *args: Arguments of the function, or specs.
+          **kwargs: The same, by name.
+
+        Raises:
+          RuntimeError: If the function has created its variables already.
+        """
+        if self._created_variables:
+            raise RuntimeError(
+                "get_initialization_function cannot be called after the function has been used"
+            )
+        self.get_concrete_function(*args, **kwargs)
+        return Function(lambda: None)
+
+    def experimental_get_compiler_ir(self, *args: Any, **kwargs: Any) -> Callable[..., str | bytes]:
+        """Return a function of `stage` that returns the compiled program for arguments as text or bytes.
+
+        Args:
+          *args: Arguments of the function, or specs of known sizes.
+          **kwargs: The same, by name.
+
+        Returns:
+          A function with the parameters `stage` (`"hlo"`, `"hlo_serialized"`, `"optimized_hlo"`,
+          `"optimized_hlo_serialized"`, `"optimized_hlo_proto_serialized"` or `"stablehlo"`) and `device_name`, which is
+          ignored.
+
+        Raises:
+          ValueError: If the function has no `jit_compile=True`, or `stage` is unknown.
+
+        Example:
+          >>> import meshflow as tf
+          >>> @tf.function(jit_compile=True)
+          ... def double(x):
+          ...     return x * 2
+          >>> double.experimental_get_compiler_ir(tf.constant([1.0]))(stage="hlo").split()[0]
+          'HloModule'
+        """
+        if not self._jit_compile:
+            raise ValueError(
+                "Compiler IR can only be returned for functions marked with 'jit_compile=True'."
+            )
+        concrete = self.get_concrete_for(args, kwargs)
+        return functools.partial(_read_program, concrete)
+
     def _make_factory(self) -> Callable[[], Function]:
         """Return a factory of this function that refers neither to it nor to its owner."""
         if self._instance is None:
@@ -663,6 +726,36 @@ class BoundMethod(Function):
     def _get_polymorphic(self, args: Args, kwargs: Kwargs) -> ShapePolymorphicFunction:
         # It belongs to the state of the method, which must not keep the object alive.
         return self._function._get_polymorphic(args, kwargs)
+
+
+def _read_program(
+    concrete: ConcreteFunction, stage: str = "hlo", device_name: str | None = None
+) -> str | bytes:
+    """Return a program of XLA at a stage of its compilation."""
+    arguments = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype) for a in concrete.traced.closed_jaxpr.in_avals
+    ]
+    count = len(concrete.traced.captures)
+    operands = arguments[: len(arguments) - count], arguments[len(arguments) - count :]
+    lowered = concrete.lower(*operands)
+    if stage == "stablehlo":
+        return lowered.as_text()
+    if stage in ("hlo", "hlo_serialized"):
+        module: Any = lowered.compiler_ir("hlo")
+        return module.as_hlo_text() if stage == "hlo" else module.as_serialized_hlo_module_proto()
+    if stage not in (
+        "optimized_hlo",
+        "optimized_hlo_serialized",
+        "optimized_hlo_proto_serialized",
+    ):
+        raise ValueError(f"Invalid stage {stage!r} of a compiled program.")
+    executable: Any = lowered.compile().runtime_executable()
+    (compiled,) = executable.hlo_modules()
+    return (
+        compiled.to_string()
+        if stage == "optimized_hlo"
+        else compiled.as_serialized_hlo_module_proto()
+    )
 
 
 def _get_bound_method(instance: object, name: str) -> Any:

@@ -282,8 +282,8 @@ def _call_grad_fn(
             p.kind is p.VAR_KEYWORD for p in parameters.values()
         ):
             raise TypeError(
-                f"@tf.custom_gradient: the function uses the variables {[v.name for v in variables]}, so its grad_fn must "
-                "take a keyword argument `variables` and return a pair (gradients, variable gradients)."
+                f"@tf.custom_gradient: the function uses the variables {[v.name for v in variables]}, so its "
+                "grad_fn must accept keyword argument 'variables' and return a pair (gradients, variable gradients)."
             )
         gradients, variable_gradients = grad_fn(*cotangents, variables=variables)
     else:

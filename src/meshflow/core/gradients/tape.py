@@ -199,8 +199,8 @@ class GradientTape(JacobianMethods):
         self._used = False
 
     def watched_variables(self) -> tuple[Variable, ...]:
-        """Return the watched variables, in the order in which they were first read."""
-        return tuple(self._variables.values())
+        """Return the watched variables, in the order in which they were created."""
+        return tuple(sorted(self._variables.values(), key=lambda v: v._creation_number))
 
     # ---- gradients -------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ _NAMES_BY_REASON: dict[str, str] = {
         "compat.v1.HistogramProto compat.v1.LogMessage compat.v1.NameAttrList"
     ),
     "no op of Meshflow computes it.": (
-        "image.generate_bounding_box_proposals strings.unicode_script "
+        "image.generate_bounding_box_proposals "
         "random.learned_unigram_candidate_sampler nn.learned_unigram_candidate_sampler "
         "compat.v1.sparse_matmul"
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -85,6 +86,9 @@ class VariableAggregation(enum.Enum):
     ONLY_FIRST_REPLICA = 3
 
 
+_creation_numbers = itertools.count()
+
+
 class Variable(VariableRowMethods, _Operators):
     """A mutable tensor, shared by all objects that refer to it.
 
@@ -126,6 +130,8 @@ class Variable(VariableRowMethods, _Operators):
     _is_lent = False
     # Whether the variable is the number of steps of an optimizer.
     _counts_steps = False
+    # Position in the order in which variables are created.
+    _creation_number = 0
 
     __signature__ = ConstructorSignature()
 
@@ -137,7 +143,9 @@ class Variable(VariableRowMethods, _Operators):
         """Create the variable, through the active variable creators if there are any."""
         if cls is Variable and context.variable_creators:
             return create_with_creators(Variable, args, kwargs)
-        return super().__new__(cls)
+        variable = super().__new__(cls)
+        variable._creation_number = next(_creation_numbers)
+        return variable
 
     def __init__(
         self,

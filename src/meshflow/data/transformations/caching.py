@@ -188,7 +188,7 @@ class AssertCardinality(Unary):
                 raise _make_count_error(self._expected, f"at least {count}")
             yield item
         if count != self._expected and self._expected >= INFINITE_CARDINALITY:
-            raise _make_count_error(self._expected, str(count))
+            raise _make_count_error(self._expected, f"only {count}")
 
 
 def _make_count_error(expected: int, actual: str) -> Exception:

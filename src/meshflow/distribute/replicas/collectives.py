@@ -54,6 +54,22 @@ class ReduceOp(enum.Enum):
             )
         return ReduceOp[name]
 
+    @staticmethod
+    def from_variable_aggregation(aggregation: enum.Enum) -> ReduceOp:
+        """Convert `tf.VariableAggregation.SUM` or `MEAN` to the reduction.
+
+        Args:
+          aggregation: Member of `tf.VariableAggregation`.
+
+        Raises:
+          ValueError: If it is no reduction.
+        """
+        if aggregation.name not in ReduceOp.__members__:
+            raise ValueError(
+                f"Could not convert from `tf.VariableAggregation` {aggregation} to `tf.distribute.ReduceOp` type"
+            )
+        return ReduceOp[aggregation.name]
+
 
 def _make_collective(name: str, call: Callable[..., jax.Array]) -> Op:
     def run(operands: Sequence[jax.Array], static: tuple[object, ...]) -> jax.Array:

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.legacy.compat.public_package import tf
+from meshflow.legacy.compat.variables import get_variable_scope
 
 # Classes by the names of functions.
 _FUNCTIONS = {
@@ -44,7 +45,14 @@ def _make_function(name: str) -> Callable[..., Tensor]:
         options = {k: v for k, v in kwargs.items() if k not in (*_DROPPED, *_CALL_ARGUMENTS)}
         if options.get("kernel_initializer", "") is None:
             del options["kernel_initializer"]
-        layer = getattr(tf.keras.layers, class_name)(*args, **options)
+        scope, create = get_variable_scope(), getattr(tf.keras.layers, class_name)
+        if scope.store is None:
+            layer = create(*args, **options)
+        else:
+            path = f"{scope.name}/{options.get('name') or name}".lstrip("/")
+            path = path if options.get("name") else scope.store.name_layer(path)
+            options["name"] = path.rpartition("/")[2]
+            layer = scope.store.get_or_create_layer(path, lambda: create(*args, **options))
         return layer(inputs, **{k: kwargs[k] for k in _CALL_ARGUMENTS if k in kwargs})
 
     function.__name__ = function.__qualname__ = name

@@ -32,6 +32,7 @@ _MODULES = {
     "saved_model": ("saved_model",),
     "keras.backend": ("sessions",),
     "keras.layers": ("keras_layers",),
+    "keras.utils": ("keras_utils",),
     "summary": ("graph_names",),
     "train": ("train", "optimizers", "learning_rates", "graph_names"),
 }
@@ -127,6 +128,9 @@ _IGNORED_TEXT = (
 _IGNORED = frozenset(_IGNORED_TEXT.split())
 
 
+_KERAS_NAMESPACES = {"keras", "keras.backend", "keras.layers", "keras.utils"}
+
+
 class _Names(NamedTuple):
     """Names of the table.
 
@@ -144,7 +148,7 @@ class _Names(NamedTuple):
 @functools.cache
 def _list_names() -> _Names:
     """Return the names of the table."""
-    namespaces, aliases, functions = {"keras", "keras.backend", "keras.layers"}, {}, {}
+    namespaces, aliases, functions = set(_KERAS_NAMESPACES), {}, {}
     for line in Path(__file__).with_name("v1_names.txt").read_text().splitlines():
         kind, _, text = line.partition(" ")
         if kind == "m":

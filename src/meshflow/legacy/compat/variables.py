@@ -1,7 +1,7 @@
 """Variables of TensorFlow 1: scopes, `get_variable`, scatters, initializers and partitioners.
 
 As in eager execution of TensorFlow, `get_variable` creates a new variable at each call, except in the function of
-a template, which reuses the variables of its first call.
+a template and in a method with the decorator `track_tf1_style_variables`, which reuse the variables of their first call.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from meshflow.legacy.compat.public_package import tf
 __all__ = [
     "AUTO_REUSE",
     "VariableScope",
+    "VariableStore",
     "batch_scatter_update",
     "constant_initializer",
     "count_up_to",
@@ -59,6 +60,48 @@ AUTO_REUSE = "auto_reuse"
 _state = threading.local()
 
 
+class VariableStore(tf.Module):
+    """Variables and layers by name that the calls of a function share.
+
+    Attributes:
+      variables_by_name: The variables of `get_variable`.
+      layers_by_name: The layers of `tf.compat.v1.layers` and of `get_or_create_layer`.
+      regularizers: Functions that return the penalties of variables, by the names of these.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.variables_by_name: dict[str, Variable] = {}
+        self.layers_by_name: dict[str, Any] = {}
+        self.regularizers: dict[str, Callable[[], Any]] = {}
+        self._num_scopes: dict[str, int] = {}
+        self._num_layers: dict[str, int] = {}
+
+    def get_or_create_layer(self, name: str, create: Callable[[], Any]) -> Any:
+        """Return the layer with a name, which a function creates at first; its penalties become regularizers."""
+        if name not in self.layers_by_name:
+            layer = self.layers_by_name[name] = create()
+            self.regularizers[name] = lambda: tf.add_n(layer.losses) if layer.losses else 0.0
+        return self.layers_by_name[name]
+
+    def name_scope(self, name: str) -> str:
+        """Return a default name of a scope, with a number if any call of the function has used it."""
+        return _add_number(name, self._num_scopes)
+
+    def name_layer(self, name: str) -> str:
+        """Return a default name of a layer, with a number if this call of the function has used it."""
+        return _add_number(name, self._num_layers)
+
+    def start_call(self) -> None:
+        """Start another call of the function, which uses the default names of layers again in their order."""
+        self._num_layers.clear()
+
+
+def _add_number(name: str, counts: dict[str, int]) -> str:
+    count = counts[name] = counts.get(name, -1) + 1
+    return f"{name}_{count}" if count else name
+
+
 class VariableScope:
     """Defaults of the variables that `get_variable` creates in a scope.
 
@@ -66,9 +109,9 @@ class VariableScope:
       reuse: Whether variables are reused.
       name: Prefix of the names of variables.
       initializer: Initializer of variables without one.
-      regularizer: Ignored, because there are no collections of losses.
+      regularizer: Regularizer of variables without one in a store. There are no collections of losses.
       dtype: Dtype of variables without one.
-      store: Variables by name that are reused, or None.
+      store: Variables that are reused, or None.
     """
 
     def __init__(
@@ -78,7 +121,7 @@ class VariableScope:
         initializer: object = None,
         regularizer: object = None,
         dtype: DTypeLike = "float32",
-        store: dict[str, Variable] | None = None,
+        store: VariableStore | None = None,
     ) -> None:
         self.reuse, self.name, self.initializer = reuse, name, initializer
         self.regularizer, self.dtype, self.store = regularizer, dtype, store
@@ -102,7 +145,7 @@ class VariableScope:
         self.initializer = initializer
 
     def set_regularizer(self, regularizer: object) -> None:
-        """Set the regularizer, which is ignored."""
+        """Set the regularizer of variables without one in a store."""
         self.regularizer = regularizer
 
 
@@ -170,6 +213,8 @@ def variable_scope(
         if not last:
             raise ValueError("If default_name is None then name_or_scope is required")
         name = f"{outer.name}/{last}".lstrip("/")
+        if not name_or_scope and outer.store is not None:
+            name = outer.store.name_scope(name)
     scope = VariableScope(
         outer.reuse if reuse is None else reuse,
         name,
@@ -210,7 +255,7 @@ def get_variable(
       dtype: Default: that of the scope, or of the value.
       initializer: Initializer, or a value. Default: that of the scope, or glorot_uniform; zeros for other dtypes than
         floats.
-      regularizer: Ignored.
+      regularizer: Function of the value in a method that tracks variables; otherwise ignored.
       trainable: Default: True.
       collections: Ignored.
       caching_device: Ignored.
@@ -227,8 +272,14 @@ def get_variable(
     """
     scope = get_variable_scope()
     full_name = f"{scope.name}/{name}".lstrip("/")
-    if scope.store is not None and full_name in scope.store:
-        return scope.store[full_name]
+    if scope.store is not None and full_name in scope.store.variables_by_name:
+        variable = scope.store.variables_by_name[full_name]
+        if shape is not None and not variable.shape.is_compatible_with(shape):
+            raise ValueError(
+                f"Trying to share variable {full_name}, but specified shape {tf.TensorShape(shape)} and found shape "
+                f"{variable.shape}."
+            )
+        return variable
     initializer = scope.initializer if initializer is None else initializer
     if isinstance(initializer, type):
         initializer = initializer()
@@ -254,7 +305,10 @@ def get_variable(
         aggregation=aggregation,
     )
     if scope.store is not None:
-        scope.store[full_name] = variable
+        scope.store.variables_by_name[full_name] = variable
+        penalize: Any = regularizer or scope.regularizer
+        if penalize is not None:
+            scope.store.regularizers[full_name] = lambda: penalize(variable)
     return variable
 
 
@@ -276,7 +330,7 @@ def make_template(
       custom_getter_: Ignored.
       **kwargs: Arguments of `func_`.
     """
-    store: dict[str, Variable] = {}
+    store = VariableStore()
 
     @functools.wraps(func_)
     def template(*args: Any, **more: Any) -> Any:
@@ -284,7 +338,7 @@ def make_template(
             scope.store = store
             return func_(*args, **{**kwargs, **more})
 
-    template.variables = store.values()  # type: ignore[attr-defined]
+    template.variables = store.variables_by_name.values()  # type: ignore[attr-defined]
     return template
 
 

@@ -17,6 +17,7 @@ from meshflow.files.arrays import cast_weight
 from meshflow.keras.engine.saving.archives import get_object_address
 from meshflow.keras.engine.saving.group_paths import AnyVariable
 from meshflow.keras.engine.saving.model_configuration import KERAS_VERSION
+from meshflow.keras.engine.saving.older_weights import convert_weights
 
 if TYPE_CHECKING:
     from h5py import Dataset as HDF5Dataset
@@ -270,7 +271,10 @@ def read_model(
                 f"Layer count mismatch when loading weights from file. Model {model.name} expected {len(layers)} layers, found {len(stored)} saved layers."
             )
         matched = [(layer, values) for layer, (_, values) in zip(layers, stored, strict=True)]
-    for i, (layer, values) in enumerate(matched):
+    version = group.attrs.get("keras_version", "1")
+    version = version.decode() if isinstance(version, bytes) else str(version)
+    for i, (layer, stored_values) in enumerate(matched):
+        values = convert_weights(layer, stored_values, version)
         location = f"layer #{i} (named {layer.name})"
         variables = list_layer_weights(layer)
         if len(variables) != len(values):

@@ -78,7 +78,7 @@ def save_model(
     filepath: StrPath | HDF5Group,
     overwrite: bool = True,
     save_format: SaveFormat | None = None,
-    include_optimizer: bool = True,
+    include_optimizer: bool | None = None,
     keras_version: int = 2,
     **kwargs: Any,
 ) -> None:
@@ -90,7 +90,8 @@ def save_model(
         writing.
       overwrite: Whether to replace an existing file.
       save_format: 'keras' (or 'keras_v3'), 'h5' or 'tf'. Default: chosen by the path.
-      include_optimizer: Whether to save the optimizer's state, too.
+      include_optimizer: Whether to save the optimizer's state, too; by default True. `.keras` files always include it, and
+        this argument is an error for them, as in Keras 2.
       keras_version: Version of Keras that defines the form of a `.keras` or `.h5` file: 2 for
         tf-keras and for TensorFlow up to 2.15; 3 for Keras 3 and for TensorFlow since 2.16, in
         `.h5` files without the optimizer's state. Meshflow reads both.
@@ -119,11 +120,14 @@ def save_model(
     if file is None and gfile.exists(path) and not overwrite:
         raise OverwriteError(f"{path} exists and overwrite is False.")
     file_format = "h5" if file is not None else _choose_format(path, save_format)
-    if file_format == "keras" and kwargs:
-        raise ValueError(
-            f"save_model: {sorted(kwargs)} are not supported with the native Keras format ({path}). Leave them out, or "
-            "save a folder."
-        )
+    if file_format == "keras":
+        refused = sorted(kwargs) + ["include_optimizer"] * (include_optimizer is not None)
+        if refused:
+            raise ValueError(
+                f"The following argument(s) are not supported with the native Keras format: {refused}. Leave them out, or "
+                f"save a folder instead of {path}."
+            )
+    include_optimizer = include_optimizer is not False
     if keras_version not in (2, 3) or (keras_version == 3 and file_format == "tf"):
         raise ValueError(
             f"save_model: keras_version is 2 or 3, and 3 only for .keras and .h5 files; got {keras_version!r} for {path}."

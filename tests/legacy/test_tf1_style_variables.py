@@ -1,0 +1,96 @@
+"""Test methods that reuse the variables and layers of version 1 which they create; names and numbers are TensorFlow's."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+v1 = tf.compat.v1
+
+
+class _Layer(tf.keras.layers.Layer):
+    @v1.keras.utils.track_tf1_style_variables
+    def call(self, inputs):
+        ones = tf.ones_initializer()
+        with v1.variable_scope("m", regularizer=tf.keras.regularizers.L2(0.5)):
+            outputs = inputs @ v1.get_variable("w", [3, 2], initializer=ones)
+            outputs = v1.layers.dense(
+                outputs,
+                4,
+                kernel_initializer=ones,
+                kernel_regularizer=tf.keras.regularizers.L2(0.25),
+            )
+            outputs = v1.layers.dense(outputs, 4, name="fc")
+            outputs = v1.layers.batch_normalization(outputs, training=True)
+        with v1.variable_scope("m", reuse=True):
+            outputs += tf.reduce_sum(v1.get_variable("w"))
+        with v1.variable_scope(None, "d"):
+            return outputs + v1.get_variable("q", [1])
+
+
+def test_calls_share_variables_and_layers():
+    layer = _Layer()
+    layer(tf.ones([2, 3]))
+    assert len(layer.trainable_weights) == 8
+    layer(tf.ones([2, 3]))
+    expected = [
+        *("d/q", "d_1/q", "m/batch_normalization/beta", "m/batch_normalization/gamma"),
+        *("m/batch_normalization/moving_mean", "m/batch_normalization/moving_variance"),
+        *("m/dense/bias", "m/dense/kernel", "m/fc/bias", "m/fc/kernel", "m/w"),
+    ]
+    assert sorted(v.name for v in layer.weights) == [f"{name}:0" for name in expected]
+    # The penalties of `w`, and of the kernel of the first dense layer.
+    losses = [float(loss) for loss in layer.losses]
+    assert 3.0 in losses
+    assert 2.0 in losses
+
+
+# Each trace of `call` creates another variable of the scope without a name.
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_models_train_such_layers():
+    model = tf.keras.Sequential([_Layer()])
+    model.compile("sgd", "mse")
+    model.fit(np.arange(12, dtype=np.float32).reshape(4, 3), np.ones((4, 4), np.float32), verbose=0)
+    kernels = [v for v in model.weights if v.name == "m/fc/kernel:0"]
+    before = kernels[0].numpy()
+    model.fit(np.arange(12, dtype=np.float32).reshape(4, 3), np.ones((4, 4), np.float32), verbose=0)
+    assert len(kernels) == 1
+    assert not np.array_equal(kernels[0].numpy(), before)
+
+
+def test_modules_create_keras_layers_once():
+    class Scale(tf.Module):
+        @v1.keras.utils.track_tf1_style_variables
+        def __call__(self, inputs):
+            dense = v1.keras.utils.get_or_create_layer("d", lambda: tf.keras.layers.Dense(2))
+            return dense(inputs) * v1.get_variable("s", [])
+
+    module = Scale()
+    first = module(tf.ones([1, 3]))
+    np.testing.assert_array_equal(module(tf.ones([1, 3])), first)
+    assert len(module.trainable_variables) == 3
+
+
+def test_errors_of_other_owners_and_shapes():
+    class Other:
+        @v1.keras.utils.track_tf1_style_variables
+        def run(self):
+            return 1
+
+    class Sized(tf.Module):
+        @v1.keras.utils.track_tf1_style_variables
+        def run(self, size):
+            return v1.get_variable("s", [size])
+
+    with pytest.raises(
+        ValueError, match=r"must be applied to a method of a subclassed `tf.Module`"
+    ):
+        Other().run()
+    with pytest.raises(ValueError, match="not decorated with"):
+        v1.keras.utils.get_or_create_layer("d", lambda: 1)
+    module = Sized()
+    module.run(2)
+    with pytest.raises(
+        ValueError, match=r"Trying to share variable s, .* \(3,\) and found shape \(2,\)"
+    ):
+        module.run(3)
