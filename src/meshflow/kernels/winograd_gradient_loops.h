@@ -9,14 +9,14 @@ struct Plan {
   int64_t result, sums;                 // floats to the next point
 
   Plan(const Winograd& s, int threads)
-      : grid(divide(s.channels, s.features, cache() / (kPoints * 32 * kPanel * 4), threads)),
+      : grid(divide(s.channels, s.features, cache() / (kPoints * 32 * 32 * 4), threads)),
         channels(grid.channels * 32), features(grid.features * 32), line(channels + kLanes) {
     // The sums use half of the cache, image and result the rest.
     tiles = cache() / (kPoints * 4 * (line + features)) / 4 * 4;
     tiles = std::max<int64_t>(8, std::min<int64_t>(tiles, 96));
     image = tiles * line + kSkew;
     panel = tiles * kPanel;
-    result = grid.features * panel + kSkew;
+    result = features / kPanel * panel + kSkew;
     sums = channels * features + kLanes;
   }
   size_t floats() const { return kPoints * (image + result + sums); }
