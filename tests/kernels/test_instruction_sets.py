@@ -26,8 +26,8 @@ MARKED = [
     ),
 ]
 EVERYTHING = ["tests/kernels", "tests/passes", "tests/dtensor/test_parallelism.py"]
-# Names of functions for an instruction set; those of convolutions and kernel gradients compute by tiles.
-NAMESPACES = re.compile(r"by_256|by_512|by_pairs|Tiles|Convolution|KernelGradient|multiply_tile")
+# Names of functions for an instruction set. Those of convolutions and kernel gradients compute by tiles.
+NAMESPACES = re.compile(r"by_256|by_512|by_pairs|Tile|_tile|Convolution|KernelGradient|__vector")
 TILES = ("test_tiles", "test_kernel_gradient", "test_tile_model")
 
 
