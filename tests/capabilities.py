@@ -28,6 +28,7 @@ def _tiles():
 CAPABILITIES = {
     "CPU kernels": lambda: library.load() is not None,
     "oneDNN": lambda: library.load() is not None and library.load().read_version() is not None,
+    "AVX2": lambda: _has("AVX2"),
     "AVX-512": lambda: _has("AVX512"),
     "AVX512-BF16": lambda: _has("AVX512_BF16"),
     "AMX tiles": _tiles,

@@ -2,6 +2,8 @@
 processes."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +26,8 @@ MARKED = [
     ),
 ]
 EVERYTHING = ["tests/kernels", "tests/passes", "tests/dtensor/test_parallelism.py"]
+# Names of functions for an instruction set. Those of convolutions and kernel gradients compute by tiles.
+NAMESPACES = re.compile(r"by_256|by_512|by_pairs|Tile|_tile|Convolution|KernelGradient|__vector")
 TILES = ("test_tiles", "test_kernel_gradient", "test_tile_model")
 
 
@@ -67,6 +71,23 @@ def test_emulated_tiles():
         else ["-k", "not (HWOI or several or large or larger or strides or geometry)"]
     )
     run([*(f"tests/kernels/{name}.py" for name in TILES), *chosen], MESHFLOW_AMX="emulated")
+
+
+@needs("oneDNN")
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump is not installed")
+def test_instructions_are_in_the_namespaces_of_their_set():
+    """Compilers use a set in all of a function, so that one outside may stop older processors before it checks them."""
+    library_file = Path(library.__file__).with_name(library.NAME)
+    listing = ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", str(library_file)]
+    done = subprocess.run(listing, capture_output=True, text=True, check=True, timeout=250)
+    wrong, may_use = set(), True
+    for line in done.stdout.splitlines():
+        if line.endswith(">:"):
+            may_use = NAMESPACES.search(function := line.partition("<")[2])
+        # All instructions of AVX and later sets, and few others, begin with this letter.
+        elif not may_use and line.partition("\t")[2].startswith("v"):
+            wrong.add(function)
+    assert not wrong
 
 
 @pytest.mark.isa

@@ -267,6 +267,7 @@ def test_a_descriptor_that_does_not_fit_is_an_error(rng):
         lowerings.call_handler(descriptor, (x, x), jax.ShapeDtypeStruct((8, 4), "float32"))
 
 
+@needs("AVX-512")  # without it, oneDNN has no code for bfloat16
 def test_depthwise_gradients_of_bfloat16_skip_slow_code():
     """Test strides of two, for which oneDNN's first choice took 50 times as long as float32 code."""
     image, result = (descriptors.make_view((16, side, side, 96), (0, 3, 1, 2)) for side in (32, 16))

@@ -14,7 +14,7 @@ from meshflow import kernels
 from meshflow.cli import doctor
 from meshflow.kernels import lowerings
 
-pytestmark = needs("AVX-512")
+pytestmark = needs("AVX2")
 
 # Image, features, padding.
 CASES = {

@@ -16,11 +16,21 @@
 #include <algorithm>
 #include <cstring>
 
+#include "epilogue.h"
+#include "floats.h"
+
 #include "amx_tiles.h"
-#include "epilogue_vectors.h"
 
 namespace meshflow {
 namespace {
+
+namespace by_512 {
+using meshflow::bfloat16;
+#define LANES 16
+#include "vectors.h"
+#include "epilogue_vectors.h"
+#undef LANES
+}  // namespace by_512
 
 constexpr int64_t kPlace = 64;                                  // bytes of 32 channels of a position
 // Maximum bytes of packed rows; more if the kernel exceeds kHeld bytes: then it does not fit in the
@@ -248,7 +258,7 @@ struct Task {
     __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
     __m512 v[2] = {_mm512_load_ps(sums), _mm512_load_ps(sums + kTile)};
     at += panel * 32;
-    complete<2>(epilogue, v, {static_cast<__mmask16>(there), static_cast<__mmask16>(there >> 16)}, panel * 32, at);
+    by_512::complete<2>(epilogue, v, {static_cast<__mmask16>(there), static_cast<__mmask16>(there >> 16)}, panel * 32, at);
     if (s.wide) {
       float* to = static_cast<float*>(result) + at;
       _mm512_mask_storeu_ps(to, there, v[0]);
@@ -340,18 +350,14 @@ void run(const Convolution& s, const void* image, const void* kernel, const char
           char* own = bands + d.band_bytes() * place().thread;
           Task<Tiles>{s, d, panels, epilogue, result, first, std::min(d.images, s.batch - first), row,
                       std::min(d.rows, s.rows - row), own, own + d.together * kSums}
-              .run(static_cast<const bfloat16*>(image));
+              .run(static_cast<const uint16_t*>(image));
         },
         threads);
   });
 }
 
-}  // namespace meshflow
-
-// For tests: sums += left * right for one tile; returns 0 if there are no tiles.
-extern "C" int meshflow_tile_product(const void* left, const void* right, float* sums) noexcept {
-  using namespace meshflow;
-  if (!permitted()) return 0;
+bool multiply_tile(const void* left, const void* right, float* sums) {
+  if (!permitted()) return false;
   with_tiles([&](auto tiles) {
     using Tiles = decltype(tiles);
     typename Tiles::State state;
@@ -362,15 +368,16 @@ extern "C" int meshflow_tile_product(const void* left, const void* right, float*
     Tiles::template multiply<0, 1, 2>();
     Tiles::template store<0>(sums, 64);
   });
-  return 1;
+  return true;
 }
+
+}  // namespace meshflow
 
 #else  // for compilers without support for tiles
 
-extern "C" int meshflow_tile_product(const void*, const void*, float*) noexcept { return 0; }
-
 namespace meshflow {
 bool suits(const Convolution&, bool) { return false; }
+bool multiply_tile(const void*, const void*, float*) { return false; }
 size_t scratch_bytes(const Convolution&, int) { return 0; }
 size_t packed_bytes(const Convolution&) { return 0; }
 void pack(const Convolution&, const void*, char*, int) {}

@@ -24,6 +24,9 @@ struct Convolution {
 // has_epilogue: whether an epilogue is fused.
 bool suits(const Convolution& sizes, bool has_epilogue);
 
+// For tests: sums += left * right for one tile. Returns false if the system grants no tiles.
+bool multiply_tile(const void* left, const void* right, float* sums);
+
 size_t scratch_bytes(const Convolution& sizes, int threads);
 
 // Packing of a kernel: its size, and the conversion from the caller's layout.

@@ -1,7 +1,7 @@
 """Dot-product attention with memory linear in the lengths of the sequences, as primitives.
 
 A CPU handler computes it in tiles of the scores. Other programs (exported ones, those that XLA
-partitions over devices, processors without AVX-512) compute the same in blocks of queries. The
+partitions over devices, processors without AVX2) compute the same in blocks of queries. The
 backward pass recomputes the weights from the maximum and the sum of each row of scores (Dao et al.
 2022, FlashAttention, arXiv:2205.14135). Random bits of dropout are those of the full array of
 weights, computed from the index of each weight.
@@ -137,9 +137,7 @@ def are_long(queries: int, keys: int) -> bool:
 
 def _has_handler() -> bool:
     loaded = library.load()
-    return (
-        loaded is not None and loaded.has_handler(library.ATTENTION) and loaded.supports("AVX512")
-    )
+    return loaded is not None and loaded.has_handler(library.ATTENTION) and loaded.supports("AVX2")
 
 
 def attend(options: ScoreOptions, operands: AttentionOperands) -> Array:

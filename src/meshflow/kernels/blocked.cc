@@ -3,19 +3,15 @@
 // float32 sums in its cache, and applies the epilogue while it writes the result.
 
 #include "blocked.h"
-#include "team.h"
 
-#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 10
-
-#include <algorithm>
 #include <unordered_map>
 
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
-
-#include "cpus.h"
-#include "epilogue_vectors.h"
+#define LOOPS "blocked_loops.h"
+#include "every_width.h"
 
 namespace meshflow {
+
+#if VECTORS
 namespace {
 
 using dnnl::memory;
@@ -27,41 +23,13 @@ constexpr int64_t kSums = 256 << 10, kRight = 512 << 10, kMoreSums = 2 << 20;
 
 int64_t aligned(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
-void write(Type type, void* to, int64_t at, __mmask16 there, __m512 value) {
-  if (type == Type::f32) {
-    _mm512_mask_storeu_ps(static_cast<float*>(to) + at, there, value);
-  } else {
-    __m256i narrow = type == Type::bf16 ? (__m256i)_mm512_cvtneps_pbh(value)
-                                        : _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
-    _mm256_mask_storeu_epi16(static_cast<uint16_t*>(to) + at, there, narrow);
-  }
-}
-
-// Applies the epilogue to some rows; `at` is the index of the first.
-void apply_epilogue(const Epilogue& parts, Type type, const float* sums, int64_t rows, int64_t features, int64_t at,
-                   void* result) {
-  for (int64_t p = 0; p < rows; ++p, sums += features)
-    for (int64_t k = 0; k < features; k += 64) {
-      __m512 v[4];
-      __mmask16 there[4];
-      int64_t to = (at + p) * features + k;
-      for (int64_t i = 0; i < 4; ++i) {
-        int64_t left = std::clamp<int64_t>(features - k - 16 * i, 0, 16);
-        there[i] = (1u << left) - 1;
-        v[i] = _mm512_maskz_loadu_ps(there[i], sums + k + 16 * i);
-      }
-      complete<4>(parts, v, there, k, to);
-      for (int64_t i = 0; i < 4; ++i) write(type, result, to + 16 * i, there[i], v[i]);
-    }
-}
-
-bool permitted(Type type) { return has(type == Type::bf16 ? Level::kBfloat16 : Level::kAvx512); }
-
 }  // namespace
 
 Blocked in_blocks(const Sum& sum, int threads) {
   Blocked found;
-  if (!permitted(sum.result)) return found;
+  // Without instructions for bfloat16, oneDNN has no fast products of its numbers.
+  if (!has(sum.result == Type::bf16 ? Level::kBfloat16 : Level::kAvx2)) return found;
+  const Number type = sum.result == Type::bf16 ? Number::kBfloat : sum.result == Type::f16 ? Number::kHalf : Number::kFloat;
   auto up = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   int64_t row_sums = sum.features * 4;
   int64_t most = int64_t(sum.right.get_size()) > kRight ? kMoreSums : kSums;
@@ -112,19 +80,14 @@ Blocked in_blocks(const Sum& sum, int threads) {
            {DNNL_ARG_WEIGHTS, memory_of(block.right, weights)},
            {DNNL_ARG_DST, memory_of(block.result, mine)},
            {DNNL_ARG_SCRATCHPAD, memory_of(block.scratchpad, pad)}});
-      apply_epilogue(epilogue, sum.result, mine, count, sum.features, first, result);
+      BY_WIDTH(apply_epilogue(epilogue, type, mine, count, sum.features, first, result));
     };
     in_turns(blocks, compute, threads);
   };
   return found;
 }
-
-}  // namespace meshflow
-
-#else  // for compilers without these instructions
-
-namespace meshflow {
+#else
 Blocked in_blocks(const Sum&, int) { return {}; }
-}  // namespace meshflow
-
 #endif
+
+}  // namespace meshflow

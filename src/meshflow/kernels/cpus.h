@@ -5,8 +5,9 @@
 
 namespace meshflow {
 
-// The order of `LEVELS` in library.py; each level includes the previous ones. kAvx512 includes bytes and
-// shorter vectors (BW, VL), kBfloat16 conversions to 16 bits, kTiles matrix tiles (AMX) for these.
+// The order of `ISA_LEVELS` in library.py; each level includes the previous ones. kAvx2 includes fused multiply-add and conversions
+// of 16-bit floats (FMA, F16C), as all such processors do; kAvx512 bytes and shorter vectors (BW, VL); kBfloat16
+// products of bfloat16; kTiles matrix tiles (AMX) for these.
 enum class Level { kPlain, kAvx2, kAvx512, kBfloat16, kTiles };
 
 // The extensions of the processor, maybe limited by the environment.
@@ -15,6 +16,8 @@ extern Level level;
 extern bool emulated_tiles;
 
 inline bool has(Level wanted) { return level >= wanted; }
+// Whether code for matrix tiles may be called: compilers use AVX-512 in all of it.
+inline bool may_use_tiles() { return has(Level::kTiles) || emulated_tiles; }
 
 // Compiles a function for these extensions. Portable builds never call it.
 #ifdef MESHFLOW_PORTABLE

@@ -458,7 +458,7 @@ def make_product(
 def choose_column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
     """Return a function that sums leading axes, or None.
 
-    Such sums are the gradients of biases. Without AVX-512, oneDNN multiplies by a row of ones.
+    Such sums are the gradients of biases. Without AVX2, oneDNN multiplies by a row of ones.
     """
     axes, count = tuple(parameters["axes"]), len(parameters["axes"])
     columns, rows = math.prod(operand.shape[count:]), math.prod(operand.shape[:count])

@@ -17,6 +17,7 @@ constexpr int64_t kMinRows = 512;  // of a result per thread
 bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
               const Dims& strides, const Dims& dilations, const Dims& low, const EpilogueOps& epilogue,
               bool flipped) {
+  if (!may_use_tiles()) return false;
   Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
   Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
   if (xd.size() != 4 || wd.size() != 4 || xs[1] != 1 || ys[1] != 1) return false;
@@ -50,6 +51,7 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
 
 bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
               const Dims& strides, const Dims& dilations, const Dims& low, const memory::desc* bias) {
+  if (!may_use_tiles()) return false;
   Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
   Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
   if (xd.size() != 4 || wd.size() != 4 || xs[1] != 1 || ys[1] != 1 || ws[0] != 1) return false;
@@ -263,3 +265,8 @@ bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& typ
 }
 
 }  // namespace meshflow
+
+// For tests: sums += left * right for one tile; returns 0 if there are no tiles.
+extern "C" int meshflow_tile_product(const void* left, const void* right, float* sums) noexcept {
+  return meshflow::may_use_tiles() && meshflow::multiply_tile(left, right, sums);
+}

@@ -1,24 +1,9 @@
-// Shared code of Winograd's convolution and its kernel gradient: vectors, tiles, transforms.
+// Shared code of Winograd's convolution and its kernel gradient for the namespace of an instruction set (every_width.h):
+// tiles, transforms, products.
 
-#pragma once
-
-#include <immintrin.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdint>
-
-#include "cpus.h"
-#include "winograd.h"
-
-#pragma GCC target("avx512f,avx512bw,avx512vl")
-
-namespace meshflow {
-
-constexpr int64_t kPoints = 16, kPanel = 32, kRows = 12, kLanes = 16;
+constexpr int64_t kPoints = 16, kPanel = 2 * kLanes;
+constexpr int64_t kRows = kRegisters == 32 ? 12 : 6;  // of a product whose sums are in registers
 constexpr int64_t kSkew = 48;  // prevents the points' rows from mapping to the same cache sets
-
-using Vector = __m512;
 
 inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -44,8 +29,7 @@ struct Tile {
 
 // Returns whether vectors are full and products large.
 inline bool transforms(const Winograd& s) {
-  return has(Level::kAvx512) && s.channels % kLanes == 0 && s.features % kLanes == 0 && s.channels >= 64 &&
-         s.features >= 64;
+  return s.channels % kLanes == 0 && s.features % kLanes == 0 && s.channels >= 64 && s.features >= 64;
 }
 
 // [1 0 -1 0; 0 1 1 0; 0 -1 1 0; 0 1 0 -1], applied to four values.
@@ -66,14 +50,14 @@ inline void transform_image(const Winograd& s, const float* image, Tile tile, in
   for (int64_t c = 0; c < channels; c += kLanes) {
     Vector d[kPoints], columns[kPoints], points[kPoints];
     for (int64_t p = 0; p < kPoints; ++p)
-      d[p] = from[p] ? _mm512_loadu_ps(from[p] + c) : _mm512_setzero_ps();
+      d[p] = from[p] ? load(from[p] + c) : Vector{};
     for (int64_t x = 0; x < 4; ++x) difference(d + x, 4, columns + x);
     for (int64_t y = 0; y < 4; ++y) difference(columns + 4 * y, 1, points + 4 * y);
-    for (int64_t p = 0; p < kPoints; ++p) _mm512_store_ps(to + p * point + c, points[p]);
+    for (int64_t p = 0; p < kPoints; ++p) store(to + p * point + c, points[p]);
   }
 }
 
-// sums[rows, 32] (+)= left[rows, depth] right[depth, 32]; `row` and `column` are the strides of left.
+// sums[rows, kPanel] (+)= left[rows, depth] right[depth, kPanel]; `row` and `column` are the strides of left.
 template <int64_t rows, bool add>
 inline void multiply(const float* left, int64_t row, int64_t column, const float* right, int64_t depth,
                      float* sums, int64_t line) {
@@ -81,19 +65,19 @@ inline void multiply(const float* left, int64_t row, int64_t column, const float
 #pragma GCC unroll 12
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < 2; ++j)
-      total[i][j] = add ? _mm512_load_ps(sums + i * line + j * kLanes) : _mm512_setzero_ps();
+      total[i][j] = add ? load(sums + i * line + j * kLanes) : Vector{};
   for (int64_t k = 0; k < depth; ++k, right += kPanel) {
-    Vector first = _mm512_load_ps(right), second = _mm512_load_ps(right + kLanes);
+    Vector first = load(right), second = load(right + kLanes);
 #pragma GCC unroll 12
     for (int64_t i = 0; i < rows; ++i) {
-      Vector value = _mm512_set1_ps(left[i * row + k * column]);
-      total[i][0] = _mm512_fmadd_ps(value, first, total[i][0]);
-      total[i][1] = _mm512_fmadd_ps(value, second, total[i][1]);
+      Vector value = constant(left[i * row + k * column]);
+      total[i][0] = multiply_add(value, first, total[i][0]);
+      total[i][1] = multiply_add(value, second, total[i][1]);
     }
   }
 #pragma GCC unroll 12
   for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < 2; ++j) _mm512_store_ps(sums + i * line + j * kLanes, total[i][j]);
+    for (int64_t j = 0; j < 2; ++j) store(sums + i * line + j * kLanes, total[i][j]);
 }
 
 // The same for any number of rows.
@@ -107,5 +91,3 @@ inline void multiply(int64_t rows, const float* left, int64_t row, int64_t colum
     multiply<4, add>(left + i * row, row, column, right, depth, sums + i * line, line);
   for (; i < rows; ++i) multiply<1, add>(left + i * row, row, column, right, depth, sums + i * line, line);
 }
-
-}  // namespace meshflow
