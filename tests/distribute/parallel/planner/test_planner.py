@@ -212,7 +212,7 @@ def test_shared_weights_have_a_term_for_each_use():
     model.compile("adam", "mse")
     rows = tf.TensorSpec([BATCH, WIDTH])
     profile = profile_of(model, [rows, rows], tf.TensorSpec([BATCH, 1]))
-    assert [reads.count for reads in profile.reads] == [2, 2, 1, 1]
+    assert [reads.terms for reads in profile.reads] == [2, 2, 1, 1]
     once = 4 * (WIDTH + 1)
     plain, zero, released = (costs(profile).estimate(PlanChoice(4, zero=n)).sent for n in (0, 1, 3))
     assert plain["gradients"] == 2 * part(2 * (KERNEL + BIAS) + once)

@@ -282,7 +282,7 @@ class CostModel:
             gathered_rows = self._count_rows_bytes(n, split_axes[0], model)
             rows_bytes += gathered_rows
             row_slots += w.slots / parts if gathered_rows else 0
-            terms += 0 if gathered_rows else self.profile.reads[n].count * w.bytes / parts
+            terms += 0 if gathered_rows else self.profile.reads[n].terms * w.bytes / parts
             slots += w.slots / parts
             if data > 1 and w.find_free_axis(data, split_axes) is not None:
                 divisible += w.bytes / parts
@@ -698,7 +698,7 @@ class CostModel:
             return [1] * len(self.profile.weights)
         axes = self.profile.find_named_axes(choice.names if choice.model > 1 else ())
         return [
-            0 if self._count_rows_bytes(n, axis, choice.model) else self.profile.reads[n].count
+            0 if self._count_rows_bytes(n, axis, choice.model) else self.profile.reads[n].terms
             for n, axis in enumerate(axes)
         ]
 

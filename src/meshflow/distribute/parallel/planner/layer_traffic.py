@@ -176,11 +176,11 @@ class WeightReads(NamedTuple):
     """Operations that combine a weight with examples.
 
     Attributes:
-      count: Number of operations, which is the number of terms of the gradient, at least 1.
+      terms: Number of operations, which is the number of terms of the gradient, at least 1.
       rows: Number of looked up rows of an example, if all operations are lookups in a table; else 0.
     """
 
-    count: int
+    terms: int
     rows: int
 
 
@@ -210,7 +210,8 @@ def count_reads(
             known = [n for v in read if v in sources and v.aval.ndim for n in sources[v]]
             counts.update(known)
             if eqn.primitive.name in ("gather", "take") and known:
-                table, out = eqn.invars[0].aval, eqn.outvars[0].aval
+                table: Any = eqn.invars[0].aval
+                out: Any = eqn.outvars[0].aval
                 lookups.update(known)
                 looked_up[known[0]] += math.prod(out.shape) // math.prod(table.shape[1:]) // rows
     return tuple(
@@ -298,7 +299,7 @@ def _iterate_products(
     dependent = set(source)
     for eqn in jaxpr.eqns:
         inputs = [None if isinstance(v, jex_core.Literal) else v for v in eqn.invars]
-        known = [source.get(v) for v in inputs]
+        known = [None if v is None else source.get(v) for v in inputs]
         if not dependent.isdisjoint(inputs):
             dependent.update(eqn.outvars)
         if eqn.primitive.name in FORM_PRIMITIVES and known[0] is not None:
