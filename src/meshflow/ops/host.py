@@ -255,8 +255,8 @@ def _restrict_to_host_arrays(function: _HostFunction) -> _HostFunction:
                 if v.dtype == object and not takes_strings:
                     return None
         with np.errstate(all="ignore"):
-            result = function(values, static)
-        if type(result) is bytes:
+            result: Any = function(values, static)
+        if isinstance(result, bytes):
             return np.array(result, object)
         return None if result is None else np.asarray(result)
 
