@@ -240,12 +240,12 @@ def unicode_script(input: TensorLike, name: str | None = None) -> Tensor:
     """Find the writing system of code points.
 
     Args:
-      input: Code points, int32.
+      input: Code points, int32, of any shape.
       name: Ignored.
 
     Returns:
-      The numbers of the scripts in the library ICU (version 69), int32, such as 25 for Latin; -1 for other numbers than
-      code points.
+      The numbers of the scripts in the library ICU (version 69), int32 with the shape of `input`, such as 25 for Latin; -1
+      for other numbers than code points.
 
     Example:
       >>> import meshflow as tf

@@ -57,7 +57,7 @@ def test_keras_v3_is_the_archive(tmp_path):
     assert_close(loaded(tf.ones([1, 3])), model(tf.ones([1, 3])))
     with pytest.raises(ValueError, match=r"Invalid `filepath` argument.*notkeras"):
         model.save(tmp_path / "m.notkeras", save_format="keras_v3")
-    with pytest.raises(ValueError, match=r"\['signatures'\] are not supported with the native"):
+    with pytest.raises(ValueError, match=r"not supported with .* format: \['signatures'\]"):
         model.save(tmp_path / "m.keras", signatures={})
 
 
@@ -154,3 +154,14 @@ def test_modes_of_sample_weights_are_accepted():
     model.compile("sgd", "mse", sample_weight_mode="temporal")
     with pytest.raises(TypeError, match="Invalid keyword argument"):
         model.compile("sgd", "mse", sample_weight_modes="temporal")
+
+
+@pytest.mark.parametrize("include", [True, False])
+def test_keras_files_always_include_the_optimizer(tmp_path, include):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])
+    path = tmp_path / "model.keras"
+    with pytest.raises(
+        ValueError, match=r"not supported with .*native Keras format: \['include_op"
+    ):
+        model.save(path, include_optimizer=include)
+    assert not path.exists()
