@@ -143,6 +143,8 @@ bool by_narrow(Kernel& kernel, int64_t computation, const memory::desc& x, const
   sizes.halves = type == Type::bf16;
   // oneDNN multiplies pairs of bfloat16 at once.
   if (!suits(sizes) || (sizes.halves && sizes.features > 2 && computation != kKernelGradient)) return false;
+  // With AVX2, oneDNN's gradient of a float32 kernel is as fast from three channels on.
+  if (computation == kKernelGradient && !sizes.halves && sizes.features > 2 && !has(Level::kAvx512)) return false;
   const int threads = max_threads();
   kernel.implementation = "meshflow:narrow";
   if (computation == kKernelGradient) {
