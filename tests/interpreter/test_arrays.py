@@ -107,6 +107,24 @@ MODES = ["clip", "fill", "promise_in_bounds"]
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_gathers_of_one_slice(mode):
+    """Test slices at computed places, inside and outside of the array, and repeated scalars."""
+    starts = [[0, 1], [1, 2]] if mode == "promise_in_bounds" else [[0, 1], [2, 2], [-1, 0], [9, 9]]
+
+    def run(x, starts):
+        found = [lax.broadcast_in_dim(x[0, 0, 0], (2, 3), ()) + x[:2, :3, 1]]
+        for start in starts:
+            full = lax.GatherDimensionNumbers((0, 1, 2), (), (0, 2))
+            found.append(lax.gather(x, start, full, (2, 4, 2), mode=mode))
+            plane = lax.GatherDimensionNumbers((0, 1), (1,), (1, 2))
+            found.append(lax.gather(x, start, plane, (3, 1, 3), mode=mode))
+        return found
+
+    check(run, X, [np.array(start) for start in starts])
+    check(run, X.astype(np.int8), [np.array(start) for start in starts])
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_gathers(mode):
     rows = np.array([[0, 2], [1, 1]], np.int32) if mode[0] == "p" else np.array([[0, 7], [-9, 2]])
 

@@ -160,7 +160,7 @@ class WorkerDataset(DistributedDataset):
         def make_zeros(leaf: PyTree) -> PyTree:
             if isinstance(leaf, SparseTensorSpec):
                 shape = [n or 0 for n in leaf.shape.as_list()]
-                values = np.zeros([0], leaf.dtype.as_numpy_dtype)
+                values: np.ndarray = np.zeros([0], leaf.dtype.as_numpy_dtype)
                 return SparseTensor(np.zeros([0, len(shape)], np.int64), values, shape)
             if isinstance(leaf, CompositeSpec):
                 return leaf.fill_components(lambda spec: to_value(make_zeros(spec)))

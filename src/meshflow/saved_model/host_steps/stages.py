@@ -13,7 +13,7 @@ from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError, OpError
 from meshflow.core.tracing.trace import fill_slots
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
@@ -195,7 +195,13 @@ class _HostStage(_RestoredStep):
             (tuple([read_size(n) if is_symbolic_dim(n) else n for n in shape]), dtype)
             for shape, dtype in self._results
         ]
-        return compute_on_host(self._function, operands, results, self._use)
+        try:
+            return compute_on_host(self._function, operands, results, self._use)
+        except (IndexError, ValueError) as error:
+            if isinstance(error, OpError):
+                raise
+            # The operands depend on the arguments of the saved function.
+            raise InvalidValueError(f"{self._use} are invalid: {error}") from error
 
 
 def _parse_size(size: int | str) -> Any:
