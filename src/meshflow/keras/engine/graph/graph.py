@@ -193,18 +193,28 @@ class Graph:
           training: Ignored; layers read the mode of the enclosing call.
           mask: Ignored; masks travel with the tensors.
         """
-        values, nodes = self.bind_inputs(inputs), self.nodes
-        part = self.precomputed
+        part, nodes = self.precomputed, self.nodes
         if part is not None and part.sources.items() <= self.find_sources(inputs).items():
-            nodes = part.rest
+            # The rest of the graph does not use strings.
+            values, nodes = self.bind_inputs(inputs, fits_text=False), part.rest
             values.update(part.values)
+        else:
+            values = self.bind_inputs(inputs)
         self.call_nodes(nodes, values)
         return nest.map_structure(lambda t: values[id(t)], self.outputs)
 
-    def bind_inputs(self, inputs: PyTree) -> dict[int, Any]:
-        """Map the ids of the symbolic inputs to the given values, fitted in rank and dtype."""
+    def bind_inputs(self, inputs: PyTree, fits_text: bool = True) -> dict[int, Any]:
+        """Map the ids of the symbolic inputs to the given values, fitted in rank and dtype.
+
+        Args:
+          inputs: The values.
+          fits_text: Whether strings are fitted, too.
+        """
         pairs = zip(self.flat_inputs, self.flatten_inputs(inputs), strict=True)
-        return {id(reference): fit_input(reference, value, self.name) for reference, value in pairs}
+        return {
+            id(t): v if t.dtype is dtypes.string and not fits_text else fit_input(t, v, self.name)
+            for t, v in pairs
+        }
 
     def find_sources(self, inputs: PyTree) -> dict[int, int]:
         """Map the ids of the symbolic inputs to the ids of objects that identify the given values."""
