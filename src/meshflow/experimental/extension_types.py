@@ -178,7 +178,7 @@ def _convert(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTre
         is_match = (
             isinstance(value, TensorSpec)
             if issubclass(kind, Tensor)
-            else isinstance(value, TypeSpec) and issubclass(value.value_type, kind)
+            else isinstance(value, CompositeSpec) and issubclass(value.value_type, kind)
         )
         return value if is_match else _fail(name, f"a spec of {kind.__name__}", value)
     if issubclass(kind, Tensor):
@@ -353,7 +353,7 @@ def list_values(value: PyTree) -> list[Any]:
 
 def get_fields(value: PyTree) -> list[_Field]:
     """Return the fields of an extension type or of a value of one."""
-    cls = value if isinstance(value, type) else type(value)
+    cls: PyTree = value if isinstance(value, type) else type(value)
     scope = vars(cls).get("_unresolved_scope")
     if scope is not None:
         cls._set_fields(scope)
