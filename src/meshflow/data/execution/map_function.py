@@ -661,10 +661,9 @@ def _vary_texts(
     if texts.dtype != object:
         return texts
     shape = _replace_sizes(spec, size, texts.ndim).shape.as_list()
-    varied = np.resize(texts, shape) if texts.size else np.full(shape, b"", object)
-    varied[...] = np.array([replace(text) for text in varied.ravel().tolist()], object).reshape(
-        shape
-    )
+    varied: PyTree = np.resize(texts, shape) if texts.size else np.full(shape, b"", object)
+    for index in np.ndindex(*shape):
+        varied[index] = replace(varied[index])
     return varied
 
 
