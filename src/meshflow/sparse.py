@@ -81,7 +81,7 @@ def to_dense(
     """
     indices = sp_input.check_indices() if validate_indices else sp_input.check_indices(INVALID)
     if validate_indices and has_static_indices(sp_input):
-        _check_order(np.asarray(indices.array), sp_input.shape.as_list())
+        _check_order(np.asarray(indices.array))
     shape = sp_input.dense_shape
     if default_value is None:
         empty = array.zeros(shape, sp_input.dtype)
@@ -92,12 +92,12 @@ def to_dense(
     return add_elements(empty, indices, sp_input.values, True)
 
 
-def _check_order(indices: np.ndarray, shape: list[int]) -> None:
-    if not len(indices):
-        return
-    flat = np.ravel_multi_index(tuple(indices.T), shape, mode="clip") if shape else np.zeros(1, int)
-    unsorted: np.ndarray = np.diff(flat, prepend=-1) <= 0
-    for i in np.flatnonzero(unsorted)[:1]:
+def _check_order(indices: np.ndarray) -> None:
+    # The first coordinate that differs from that of the index before.
+    first = np.zeros(max(len(indices) - 1, 0), int)
+    for column in np.diff(indices, axis=0).T:
+        first = np.where(first == 0, column, first)
+    for i in np.flatnonzero(first <= 0)[:1] + 1:
         location = f"indices[{i}] = [{','.join(map(str, indices[i]))}]"
         if np.array_equal(indices[i], indices[i - 1]):
             raise InvalidArgumentError(f"{location} is repeated")

@@ -135,3 +135,20 @@ def test_custom_gradients_with_integer_results():
             tape.watch(x)
             y, _ = function(x)
         assert float(tape.gradient(y, x)) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "expected"),
+    [
+        (lambda x: tf.reduce_sum(x, 1), [tf.ragged.constant([[1, 2]]), tf.ragged.constant([[5]])], [3, 5]),
+        (lambda x: tf.sparse.reduce_sum(x * 2), [tf.sparse.from_dense([1, 0]), tf.sparse.from_dense([3, 4])], [2, 14]),
+        (
+            lambda x: tf.reduce_sum(tf.strings.length(x), 1),
+            [tf.ragged.constant([["a", "b"]]), tf.ragged.constant([["cde"]])],
+            [2, 3],
+        ),
+    ],
+)  # fmt: skip
+def test_concrete_functions_of_values(function, values, expected):
+    concrete = tf.function(function).get_concrete_function(values[0])
+    assert [concrete(value).numpy().item() for value in values] == expected

@@ -163,3 +163,17 @@ def test_failure_of_a_key_is_raised_after_earlier_groups():
     assert [len(next(groups)) for _ in range(2)] == [2, 2]
     with pytest.raises(tf.errors.InvalidArgumentError, match="not a number"):
         next(groups)
+
+
+def test_sizes_of_texts():
+    texts = tf.data.Dataset.from_tensor_slices(["a b", "c", "d e f"])
+    words = texts.map(tf.strings.split)
+    specs = [
+        words.map(tf.strings.length),
+        texts.map(lambda text: tf.strings.unicode_decode(text, "UTF-8")),
+        words.map(lambda word: tf.strings.ngrams(word, 2)),
+    ]
+    sizes = [dataset.element_spec.shape.as_list() for dataset in specs]
+    assert sizes == [[None], [None], [None]]
+    batches = [batch.to_list() for batch in words.map(tf.strings.length).ragged_batch(2)]
+    assert batches == [[[1, 1], [1]], [[1, 1, 1]]]

@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Mapping
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ ROWS = tf.ragged.constant([[1.0], [2.0, 3.0]])
 N = Nested([1.0, 2.0], {"k": [3.0]}, ROWS, M)
 
 
-def make_class(**annotations):
+def make_class(members=None, **annotations):
     defaults = {
         k: annotations.pop("default_" + k)
         for k in list(annotations)
@@ -76,7 +76,7 @@ def make_class(**annotations):
     return type(
         "Made",
         (ExtensionType,),
-        {"__annotations__": annotations, "__module__": __name__, **defaults},
+        {"__annotations__": annotations, "__module__": __name__, **defaults, **(members or {})},
     )
 
 
@@ -105,7 +105,20 @@ def change(value, name):
         (lambda: ExtensionType(), AssertionError, "abstract base class"),
         (lambda: make_class(x=list), TypeError, "Unsupported type annotation"),
         (lambda: make_class(x=list[int]), TypeError, "Unsupported type annotation"),
+        (lambda: make_class(x=Any), TypeError, "Unsupported type annotation"),
+        (lambda: make_class(x=tf.TypeSpec), TypeError, "Unsupported type annotation"),
+        (lambda: make_class(x=tf.Variable), TypeError, "Unsupported type annotation"),
+        (lambda: make_class(x=Mapping[tf.Tensor, int]), TypeError, "keys of a mapping"),
+        (lambda: make_class(x="Undefined")(1), TypeError, "'Undefined', is not defined"),
         (lambda: make_class(Spec=int), ValueError, "reserved"),
+        (lambda: make_class(_to_components=int), ValueError, "reserved"),
+        (lambda: make_class(x=int, members={"y": 3}), ValueError, "missing a type annotation"),
+        (lambda: make_class(x=int, members={"Spec": 3}), ValueError, "must be a class"),
+        (lambda: make_class(x=int, members={"Spec": type("Spec", (), {"x": 3})}), ValueError, "a reserved name or a field"),
+        (lambda: make_class(x=int, members={"__batch_encoder__": 3}), ValueError, "BatchableExtensionType"),
+        (lambda: Options.Spec(3), TypeError, "missing a required argument: 'b'"),
+        (lambda: Nested.Spec((), {}, tf.TensorSpec([1]), M._type_spec), TypeError, "rows: expected a spec"),
+        (lambda: tf.experimental.dispatch_for_api(tf.rank, {"input": 3})(lambda input, name=None: 0), ValueError, "not supported by dispatch"),
         (lambda: make_class(x=int, default_x="a"), TypeError, "default value for x"),
         (lambda: tf.convert_to_tensor(M), ValueError, "unsupported type"),
         (lambda: tf.math.sin(Base(1.0)), ValueError, "unsupported type"),
@@ -159,6 +172,87 @@ def test_values_and_specs():
     batch = Batchable.__batch_encoder__.batch(Batchable([1.0])._type_spec, 4)
     assert batch == Batchable.Spec(x=tf.TensorSpec([4, 1]), name="a")
     assert Batchable.__batch_encoder__.unbatch(batch) == Batchable([1.0])._type_spec
+
+
+class Tree(ExtensionType):
+    value: tf.Tensor
+    children: tuple["Tree", ...] = ()
+    owner: Optional["Owner"] = None
+
+
+class Owner(ExtensionType):
+    tree: Tree
+
+
+class Sized(ExtensionType):
+    x: tf.Tensor
+    u: Union[tf.Tensor, int] = 0  # noqa: UP007
+    v: Union[int, tf.Tensor] = 0  # noqa: UP007
+    counts: tuple[int, ...] = ()
+
+    class Spec:
+        def __init__(self, size):
+            self.x = self.u = tf.TensorSpec([size])
+            self.v, self.counts = 0, ()
+
+        def __validate__(self):
+            if self.x.shape == [9]:
+                raise ValueError("9 is too large")
+
+
+def test_forward_references():
+    tree = Tree(1, [Tree(2), Tree(3, [Tree(4)])], Owner(Tree(5)))
+    doubled = tf.function(
+        lambda t: tf.nest.map_structure(lambda v: v * 2, t, expand_composites=True)
+    )
+    leaves = tf.nest.flatten(doubled(tree), expand_composites=True)
+    assert [int(leaf) for leaf in leaves] == [2, 4, 6, 8, 10]
+    assert int(doubled(tree).owner.tree.value) == 10
+
+
+def test_conversions():
+    # The options of a union are tried in order, and a variable is read.
+    variable = tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        value = Sized(variable, 3, 3, range(2))
+        loss = value.x**2
+    variable.assign(5.0)
+    assert tf.is_tensor(value.u) and value.v == 3 and value.counts == (0, 1)
+    assert float(value.x) == 2 and float(tape.gradient(loss, variable)) == 4
+    # Components have the order of sorted keys, and a mapping keeps its own order.
+    named = Nested([1.0], {"z": 2.0, "b": 3.0}, ROWS, M)
+    leaves = tf.nest.flatten(named, expand_composites=True)
+    assert [leaf.numpy().tolist() for leaf in leaves[:3]] == [1, 3, 2]
+    result = tf.function(lambda v: v)(named)
+    assert {k: float(v) for k, v in result.named.items()} == {"z": 2, "b": 3}
+    assert [*result.named] == ["z", "b"]
+    assert Sized.Spec(4).x == tf.TensorSpec([4])
+    with pytest.raises(ValueError, match="too large"):
+        Sized.Spec(9)
+    with pytest.raises(AttributeError, match="Cannot mutate"):
+        Sized.Spec(4).v = 3
+
+
+def test_python_function():
+    spec = tf.RaggedTensorSpec([None, None], tf.float32)
+    double = lambda rows: tf.py_function(lambda r: r * 2, [rows], spec)
+    for call in (double, tf.function(double)):
+        with tf.GradientTape() as tape:
+            tape.watch(ROWS)
+            result = call(ROWS)
+        assert result.to_list() == [[2], [4, 6]]
+        assert tape.gradient(result, ROWS).to_list() == [[2], [2, 2]]
+    negative, total = tf.py_function(
+        lambda m, s: (Masked(-m.values, m.mask), tf.sparse.reduce_sum(s)),
+        [M, tf.sparse.from_dense([0, 3])],
+        [M._type_spec, tf.int32],
+    )
+    assert negative.values.numpy().tolist() == [-1, -2] and int(total) == 3
+    assert tf.py_function(print, [tf.ragged.constant([["a"]])], []) == []
+    for result in (spec, tf.float32):
+        wrong = M if result is spec else ROWS
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Tout declares"):
+            tf.py_function(lambda r, wrong=wrong: wrong, [ROWS], result)
 
 
 def test_functions():
@@ -228,8 +322,11 @@ def test_gradients():
         tape.watch(M.values)
         loss = tf.reduce_sum(M.values**2)
     assert tape.gradient(loss, M.values).numpy().tolist() == [2, 4]
+    with tf.GradientTape() as tape:
+        tape.watch(M)
+        loss = tf.reduce_sum(M.values**2)
     with pytest.raises(ValueError, match="not supported as a gradient source"):
-        tf.GradientTape().watch(M)
+        tape.gradient(loss, M)
 
 
 @pytest.fixture
@@ -332,6 +429,15 @@ def test_binary_dispatch(dispatchers, name):
     for x in (M, M.values):
         result = find(name)(x, M)
         np.testing.assert_array_equal(result.values.numpy(), find(name)(M.values, M.values).numpy())
+
+
+def test_repeated_registration(dispatchers):
+    for decorator in (
+        tf.experimental.dispatch_for_unary_elementwise_apis(Masked),
+        tf.experimental.dispatch_for_binary_elementwise_assert_apis(Masked, Masked),
+    ):
+        with pytest.raises(ValueError, match="already been registered"):
+            decorator(lambda api_func, *operands: operands[0])
 
 
 def test_dispatch(dispatchers):

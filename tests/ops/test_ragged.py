@@ -452,3 +452,47 @@ def test_traced_indices_out_of_range():
     take = tf.function(tf.gather, input_signature=[SPEC, INDICES_SPEC])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"is not in \[0, 3\)"):
         take(ROWS, tf.constant([3]))
+
+
+def test_one_hot_axes():
+    assert tf.one_hot(IDS, 3, axis=2).shape.as_list() == [3, None, 3]
+    inner = tf.ragged.constant([[[1, 2], [0, 1]], []], ragged_rank=1)
+    assert tf.one_hot(inner, 3, axis=2).shape.as_list() == [2, None, 3, 2]
+    with pytest.raises(ValueError, match="greater than the ragged rank"):
+        tf.one_hot(IDS, 3, axis=1)
+
+
+def test_assertions_and_moments():
+    rows = tf.ragged.constant([[1.0, 2.0, 3.0], [4.0, 5.0]])
+    tf.debugging.assert_equal(rows, rows)
+    tf.debugging.assert_less(rows, 9.0)
+    for check, other in (
+        (tf.debugging.assert_equal, rows + 1),
+        (tf.debugging.assert_near, rows[::-1]),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            check(rows, other)
+    mean, variance = tf.nn.moments(rows, [1])
+    np.testing.assert_allclose(mean.numpy(), [2.0, 4.5])
+    np.testing.assert_allclose(variance.numpy(), [2 / 3, 0.25], rtol=1e-5)
+    np.testing.assert_allclose(tf.keras.backend.mean(rows, axis=1).numpy(), [2.0, 4.5])
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("sum", [5.0, 7.0, 3.0]), ("mean", [2.5, 3.5, 3.0]), ("max", [4.0, 5.0, 3.0])],
+)
+def test_traced_rows_with_constant_ids(kind, expected):
+    rows = tf.ragged.constant([[1.0, 2.0, 3.0], [], [4.0, 5.0]])
+    reduce = getattr(tf.math, f"unsorted_segment_{kind}")
+    assert tf.function(lambda x: reduce(x, [1, 0, 1], 2))(rows).to_list() == [[], expected]
+
+
+def test_traced_values_with_constant_rows():
+    def double(values):
+        return (
+            tf.sparse.to_dense(tf.RaggedTensor.from_row_lengths(values, [2, 0, 1]).to_sparse()) * 2
+        )
+
+    result = tf.function(double)(tf.constant([1.0, 2.0, 3.0]))
+    assert result.numpy().tolist() == [[2, 4], [0, 0], [6, 0]]

@@ -198,3 +198,16 @@ def test_models_of_several_kinds_of_inputs(tmp_path):
             loaded = keras.models.load_model(path)
             np.testing.assert_allclose(loaded.predict(value, verbose=0), wanted, 1e-5, 1e-6)
         np.testing.assert_allclose(tf.saved_model.load(path)(value).numpy(), wanted, 1e-5, 1e-6)
+
+
+def test_functions_saved_after_calls(tmp_path):
+    rows, sparse = tf.ragged.constant([[1.0, 2.0], []]), tf.sparse.from_dense([[1.0, 0.0]])
+    module = tf.Module()
+    module.rows = tf.function(lambda x: tf.reduce_sum(x, 1))
+    module.sparse = tf.function(lambda x: tf.sparse.reduce_sum(x * 2.0))
+    module.rows(rows)
+    module.sparse(sparse)
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    assert loaded.rows(tf.ragged.constant([[1.0], [4.0, 5.0]])).numpy().tolist() == [1, 9]
+    assert float(loaded.sparse(tf.sparse.from_dense([[3.0, 4.0]]))) == 14

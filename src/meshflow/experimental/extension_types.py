@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types as python_types
 import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, ClassVar, TypeAlias, cast
-
-import numpy as np
 
 from meshflow.core.dispatch.api_dispatch import get_origin
 from meshflow.core.values.composite import (
@@ -25,10 +24,15 @@ from meshflow.core.values.composite import (
 )
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.nest import sort_keys
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
+from meshflow.core.values.specs import (
+    ElementLeaf,
+    TensorSpec,
+    TypeSpec,
+    type_spec_from_value,
+)
 from meshflow.core.values.tensor import Tensor, read_tensor
-from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 
@@ -43,8 +47,22 @@ __all__ = [
     "ImmutableDict",
 ]
 
-_SCALARS = (bool, int, float, str, bytes, type(None), DType, TensorShape, np.dtype)
-_RESERVED = frozenset(["self", "Spec", "value_type"])
+_SCALARS = (bool, int, float, str, bytes, type(None), None, DType)
+_TENSORS = (Tensor, CompositeTensor, ElementLeaf, TensorShape)
+_UNIONS = (typing.Union, python_types.UnionType)
+_MAPPINGS = (Mapping, typing.Mapping)
+_EMPTY = inspect.Parameter.empty
+# TensorFlow's base classes define these names.
+_RESERVED = frozenset(
+    [
+        *("self", "Spec", "value_type", "is_compatible_with", "most_specific_compatible_type"),
+        *("_type_spec", "_shape_invariant_to_type_spec", "_consumers", "_with_tensor_ranks_only"),
+        *("_to_components", "_from_components", "_component_specs", "_flat_tensor_specs"),
+        *("_to_tensor_list", "_from_tensor_list", "_from_compatible_tensor_list"),
+        *("_serialize", "_deserialize", "_keras_mask", "_to_legacy_output_types"),
+        *("_to_legacy_output_shapes", "_to_legacy_output_classes"),
+    ]
+)
 
 
 class ImmutableDict(Mapping[Any, Any]):
@@ -80,34 +98,38 @@ class _Field(typing.NamedTuple):
 
     name: str
     kind: Annotation
-    default: PyTree = inspect.Parameter.empty
+    default: PyTree = _EMPTY
 
 
-def _check_annotation(kind: Annotation, name: str) -> None:
-    """Raise a TypeError for annotations that extension types do not support."""
+def _check_annotation(kind: Annotation, name: str, is_key: bool = False) -> None:
+    """Raise a TypeError for annotations that extension types do not support.
+
+    Args:
+      kind: The annotation. A forward reference is checked when its class is defined.
+      name: The field, for the error.
+      is_key: Whether the annotation describes keys of a mapping, which cannot contain tensors.
+    """
     origin, arguments = get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, python_types.UnionType):
-        for part in arguments:
-            _check_annotation(part, name)
+    if isinstance(kind, str | typing.ForwardRef) or kind in _SCALARS or kind is _Anything:
         return
-    if origin is tuple:
-        if not (len(arguments) == 2 and arguments[1] is Ellipsis) and not arguments:
-            raise TypeError(f"In field {name!r}: Unsupported type annotation `{kind}`")
+    if origin in _UNIONS or (origin is tuple and kind is not typing.Tuple):  # noqa: UP006
         for part in arguments:
             if part is not Ellipsis:
-                _check_annotation(part, name)
-        return
-    if origin in (Mapping, typing.Mapping):
-        for part in arguments:
-            _check_annotation(part, name)
-        return
-    if kind in (list, dict, set, tuple) or origin in (list, dict, set):
+                _check_annotation(part, name, is_key)
+    elif origin in _MAPPINGS and arguments:
+        _check_annotation(arguments[0], name, True)
+        _check_annotation(arguments[1], name, is_key)
+    elif not isinstance(kind, type) or not issubclass(kind, _TENSORS):
         raise TypeError(f"In field {name!r}: Unsupported type annotation `{kind}`")
-    if isinstance(kind, type):
-        is_supported = issubclass(kind, (Tensor, CompositeTensor, TypeSpec, *_SCALARS))
-        if is_supported or kind.__module__ != "builtins":
-            return
-    raise TypeError(f"In field {name!r}: Unsupported type annotation `{kind}`")
+    elif is_key:
+        raise TypeError(f"In field {name!r}: keys of a mapping cannot be of type `{kind.__name__}`")
+
+
+def _is_unresolved(kind: Annotation) -> bool:
+    """Check whether an annotation refers to a class that was not defined yet."""
+    if isinstance(kind, str | typing.ForwardRef):
+        return True
+    return any(map(_is_unresolved, typing.get_args(kind)))
 
 
 def _fail(name: str, expected: str, value: object) -> PyTree:
@@ -121,10 +143,12 @@ def _convert(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTre
       TypeError: If the value does not have the type.
     """
     origin, arguments = get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, python_types.UnionType):
-        return _convert_union(value, kind, arguments, name, is_spec)
+    if origin in _UNIONS:
+        return _convert_union(value, kind, name, is_spec)
+    if isinstance(kind, str | typing.ForwardRef):
+        raise TypeError(f"{name}: the class of its annotation, {kind!r}, is not defined.")
     if origin is tuple:
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, Sequence):
             return _fail(name, "a tuple", value)
         kinds = (
             [arguments[0]] * len(value)
@@ -137,7 +161,7 @@ def _convert(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTre
             _convert(v, k, f"{name}[{i}]", is_spec)
             for i, (v, k) in enumerate(zip(value, kinds, strict=True))
         )
-    if origin in (Mapping, typing.Mapping):
+    if origin in _MAPPINGS:
         if not isinstance(value, Mapping):
             return _fail(name, "a mapping", value)
         return ImmutableDict(
@@ -154,7 +178,7 @@ def _convert(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTre
         is_match = (
             isinstance(value, TensorSpec)
             if issubclass(kind, Tensor)
-            else isinstance(value, TypeSpec)
+            else isinstance(value, CompositeSpec) and issubclass(value.value_type, kind)
         )
         return value if is_match else _fail(name, f"a spec of {kind.__name__}", value)
     if issubclass(kind, Tensor):
@@ -170,17 +194,8 @@ def _convert(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTre
     return _fail(name, f"a value of type {kind.__name__!r}", value)
 
 
-def _convert_union(
-    value: PyTree, kind: Annotation, options: Sequence[Any], name: str, is_spec: bool
-) -> PyTree:
-    # Types that match without a conversion take precedence over tensors.
-    ordered = sorted(
-        options,
-        key=lambda k: (
-            isinstance(k, type) and issubclass(k, Tensor) and not isinstance(value, Tensor)
-        ),
-    )
-    for option in ordered:
+def _convert_union(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTree:
+    for option in typing.get_args(kind):
         try:
             return _convert(value, option, name, is_spec)
         except (TypeError, ValueError):
@@ -189,11 +204,7 @@ def _convert_union(
 
 
 def _to_tensor(value: PyTree, name: str) -> PyTree:
-    if (
-        isinstance(value, Tensor | Variable)
-        or hasattr(value, "_keras_history")
-        or isinstance(value, TensorSpec)
-    ):
+    if isinstance(value, Tensor | TensorSpec) or hasattr(value, "_keras_history"):
         return value
     if isinstance(value, CompositeTensor):
         return _fail(name, "a Tensor", value)
@@ -208,8 +219,8 @@ def _make_signature(fields: Sequence[_Field]) -> inspect.Signature:
     has_default, parameters = False, []
     for field in fields:
         # A field without a default after one with a default is a keyword.
-        has_default = has_default or field.default is not inspect.Parameter.empty
-        if has_default and field.default is inspect.Parameter.empty:
+        has_default = has_default or field.default is not _EMPTY
+        if has_default and field.default is _EMPTY:
             kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(
             inspect.Parameter(field.name, kind, default=field.default, annotation=field.kind)
@@ -246,9 +257,9 @@ def _split_field(value: PyTree, parts: list[Any]) -> Hashable:
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple([_split_field(item, parts) for item in value])
     if isinstance(value, ImmutableDict):
-        return _Constant(
-            ImmutableDict, tuple([(k, _split_field(v, parts)) for k, v in value.items()])
-        )
+        # The parts have the order of `tf.nest`, and the static part keeps that of the dictionary.
+        fields = {key: _split_field(value[key], parts) for key in sort_keys(value)}
+        return _Constant(ImmutableDict, tuple([(key, fields[key]) for key in value]))
     return _Constant(type(value), value)
 
 
@@ -259,7 +270,9 @@ def _join_field(static: PyTree, parts: Iterator[Any]) -> PyTree:
         return static.cls._join([next(parts) for _ in range(static.num_parts)], static.static)  # type: ignore[attr-defined]
     if isinstance(static, _Constant):
         if static.kind is ImmutableDict:
-            return ImmutableDict([(k, _join_field(v, parts)) for k, v in static.value])
+            fields = dict(static.value)
+            joined = {key: _join_field(fields[key], parts) for key in sort_keys(fields)}
+            return ImmutableDict({key: joined[key] for key in fields})
         return static.value
     return tuple([_join_field(item, parts) for item in static])
 
@@ -275,19 +288,61 @@ def _list_fields(cls: type[ExtensionType], scope: Mapping[str, Any]) -> list[_Fi
     for base in reversed(cls.__mro__[1:]):
         if issubclass(base, ExtensionType):
             fields |= {field.name: field for field in get_fields(base)}
-    hints = typing.get_type_hints(cls, localns=scope)
-    for name in inspect.get_annotations(cls):
-        kind = hints[name]
+    module = sys.modules.get(cls.__module__)
+    for name, annotation in inspect.get_annotations(cls).items():
+        kind = _evaluate(annotation, vars(module) if module else {}, {**scope, cls.__name__: cls})
         if get_origin(kind) is ClassVar:
             continue
-        if name in _RESERVED or name.startswith("_tf_extension_type"):
-            raise ValueError(f"The field name {name!r} is reserved.")
         _check_annotation(kind, name)
-        default = cls.__dict__.get(name, inspect.Parameter.empty)
-        if default is not inspect.Parameter.empty:
+        default = next((vars(b)[name] for b in cls.__mro__ if name in vars(b)), _EMPTY)
+        if default is not _EMPTY and not _is_unresolved(kind):
             default = _convert(default, kind, f"default value for {name}", False)
         fields[name] = _Field(name, kind, default)
     return list(fields.values())
+
+
+def _evaluate(
+    annotation: Annotation, module_names: Mapping[str, Any], scope: Mapping[str, Any]
+) -> Annotation:
+    """Evaluate the strings in an annotation; return it as it is if it refers to an undefined name."""
+    holder: PyTree = python_types.SimpleNamespace(__annotations__={"kind": annotation})
+    try:
+        return typing.get_type_hints(holder, dict(module_names), dict(scope))["kind"]
+    except (NameError, AttributeError):
+        return annotation
+
+
+def _check_class(cls: type[ExtensionType]) -> None:
+    """Raise a ValueError for reserved names, attributes without an annotation, and invalid specs."""
+    annotations = inspect.get_annotations(cls)
+    for name in (*cls.__dict__, *annotations):
+        is_spec = name == "Spec" and name not in annotations
+        if not is_spec and _is_reserved(name):
+            raise ValueError(f"{cls.__name__}: the field name {name!r} is reserved.")
+    nested = cls.__dict__.get("Spec")
+    if nested is not None and not (
+        isinstance(nested, type) and nested.__bases__ in ((object,), (TypeSpec,))
+    ):
+        raise ValueError(f"{cls.__qualname__}.Spec must be a class without bases; got {nested}.")
+    for name, value in cls.__dict__.items():
+        is_special = name.startswith(("__", "_abc_")) or isinstance(
+            value, property | classmethod | staticmethod
+        )
+        if not (name in annotations or callable(value) or is_special):
+            raise ValueError(
+                f"{cls.__name__}: the field {name!r} is missing a type annotation. Add one, such as "
+                f"`{name}: {type(value).__name__}`."
+            )
+    has_encoder = any("__batch_encoder__" in vars(c) for c in (cls, nested) if c is not None)
+    if has_encoder and not issubclass(cls, BatchableExtensionType):
+        raise ValueError(
+            f"{cls.__qualname__} defines __batch_encoder__. Derive it from "
+            "tf.experimental.BatchableExtensionType."
+        )
+
+
+def _is_reserved(name: str) -> bool:
+    return name in _RESERVED or name.lower().startswith("_tf_extension_type")
 
 
 def list_values(value: PyTree) -> list[Any]:
@@ -298,7 +353,11 @@ def list_values(value: PyTree) -> list[Any]:
 
 def get_fields(value: PyTree) -> list[_Field]:
     """Return the fields of an extension type or of a value of one."""
-    return value._extension_fields or []
+    cls: PyTree = value if isinstance(value, type) else type(value)
+    scope = vars(cls).get("_unresolved_scope")
+    if scope is not None:
+        cls._set_fields(scope)
+    return cls._extension_fields or []
 
 
 class ExtensionType(CompositeTensor):
@@ -322,6 +381,8 @@ class ExtensionType(CompositeTensor):
 
     Spec: ClassVar[type[ExtensionTypeSpec]]
     _extension_fields: ClassVar[list[_Field] | None] = None
+    # Names for annotations that refer to classes which were not defined at the class statement.
+    _unresolved_scope: ClassVar[Mapping[str, Any] | None] = None
     _is_initialized = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -330,31 +391,39 @@ class ExtensionType(CompositeTensor):
             return
         # The names at the class statement; `__init_subclass__` is called by C code.
         frame = cast(FrameType, cast(FrameType, inspect.currentframe()).f_back)
-        cls._extension_fields = _list_fields(cls, {**frame.f_globals, **frame.f_locals})
-        for field in cls._extension_fields:
-            if field.name in cls.__dict__:
-                delattr(cls, field.name)
-        own_init = cls.__dict__.get("__init__")
-        if own_init is None:
-            own_init = _make_constructor(_make_signature(cls._extension_fields))
+        _check_class(cls)
+        cls._set_fields({**frame.f_globals, **frame.f_locals})
+        fields = get_fields(cls)
+        own_init = cls.__dict__.get("__init__") or _make_constructor(_make_signature(fields))
         cls.__init__ = _wrap_constructor(own_init)  # type: ignore[method-assign]
         nested: PyTree = cls.__dict__.get("Spec")
-        if nested is None or not issubclass(nested, ExtensionTypeSpec):
-            members = (
-                {}
-                if nested is None
-                else {
-                    k: v for k, v in nested.__dict__.items() if k not in ("__dict__", "__weakref__")
-                }
-            )
-            members |= {
-                "value_type": cls,
-                "__module__": cls.__module__,
-                "__qualname__": f"{cls.__qualname__}.Spec",
-            }
-            cls.Spec = type(f"{cls.__name__}.Spec", (ExtensionTypeSpec,), members)
+        members = {} if nested is None else dict(vars(nested))
+        for name in members:
+            if _is_reserved(name) or any(field.name == name for field in fields):
+                raise ValueError(
+                    f"{cls.__qualname__}.Spec defines {name!r}, which is a reserved name or a field."
+                )
+        # A spec has no default values.
+        signature = _make_signature([field._replace(default=_EMPTY) for field in fields])
+        members = {
+            "__init__": _make_constructor(signature),
+            **{k: v for k, v in members.items() if k not in ("__dict__", "__weakref__")},
+            "value_type": cls,
+            "__module__": cls.__module__,
+            "__qualname__": f"{cls.__qualname__}.Spec",
+        }
+        members["__init__"] = _wrap_constructor(members["__init__"])
+        cls.Spec = type(f"{cls.__name__}.Spec", (ExtensionTypeSpec,), members)
         if "__name__" in cls.__dict__:
             named_spec_classes[f"{cls.__dict__['__name__']}.Spec"] = cls.Spec
+
+    @classmethod
+    def _set_fields(cls, scope: Mapping[str, Any]) -> None:
+        """List the fields, again at the next use if an annotation refers to an undefined name."""
+        cls._unresolved_scope = None
+        cls._extension_fields = _list_fields(cls, scope)
+        if any(_is_unresolved(field.kind) for field in cls._extension_fields):
+            cls._unresolved_scope = scope
 
     def __init__(self) -> None:
         raise AssertionError(
@@ -365,13 +434,7 @@ class ExtensionType(CompositeTensor):
         """Check the fields after construction; subclasses raise errors for invalid values."""
 
     def _convert_fields(self) -> None:
-        state = self.__dict__
-        fields = get_fields(self)
-        missing = {field.name for field in fields} - state.keys()
-        if missing:
-            raise ValueError(f"Missing required fields: {missing}")
-        for field in fields:
-            state[field.name] = _convert(state[field.name], field.kind, field.name, False)
+        _convert_state(self, self.__dict__, False)
 
     def __setattr__(self, name: str, value: PyTree) -> None:
         is_field = any(field.name == name for field in get_fields(self))
@@ -440,6 +503,16 @@ class ExtensionType(CompositeTensor):
         )
 
 
+def _convert_state(owner: PyTree, state: dict[str, Any], is_spec: bool) -> None:
+    """Convert the values of the fields of a value, or of its spec, in its dictionary."""
+    fields = get_fields(owner.value_type if is_spec else owner)
+    missing = {field.name for field in fields} - state.keys()
+    if missing:
+        raise ValueError(f"Missing required fields: {missing}")
+    for field in fields:
+        state[field.name] = _convert(state[field.name], field.kind, field.name, is_spec)
+
+
 def _flatten(value: PyTree) -> list[Any]:
     return [x for v in value for x in _flatten(v)] if isinstance(value, list | tuple) else [value]
 
@@ -476,7 +549,7 @@ def _wrap_constructor(constructor: Callable[..., None]) -> Callable[..., None]:
 def _to_field_spec(value: PyTree) -> PyTree:
     if isinstance(value, CompositeTensor):
         return type_spec_from_value(value)
-    if isinstance(value, Tensor | Variable | TensorSpec) or hasattr(value, "_keras_history"):
+    if isinstance(value, Tensor | TensorSpec) or hasattr(value, "_keras_history"):
         return type_spec_from_value(value)
     if type(value) is tuple:
         return tuple(_to_field_spec(item) for item in value)
@@ -492,7 +565,7 @@ def _list_specs(spec: PyTree) -> list[Any]:
     if type(spec) is tuple:
         return [s for item in spec for s in _list_specs(item)]
     if isinstance(spec, ImmutableDict):
-        return [s for item in spec.values() for s in _list_specs(item)]
+        return [s for key in sort_keys(spec) for s in _list_specs(spec[key])]
     return []
 
 
@@ -502,7 +575,7 @@ def _list_tensors(spec: PyTree, value: PyTree) -> list[Any]:
     if type(spec) is tuple:
         return [t for s, v in zip(spec, value, strict=True) for t in _list_tensors(s, v)]
     if isinstance(spec, ImmutableDict):
-        return [t for key, s in spec.items() for t in _list_tensors(s, value[key])]
+        return [t for key in sort_keys(spec) for t in _list_tensors(spec[key], value[key])]
     return []
 
 
@@ -512,7 +585,8 @@ def _build_field(spec: PyTree, components: Iterator[Any]) -> PyTree:
     if type(spec) is tuple:
         return tuple([_build_field(item, components) for item in spec])
     if isinstance(spec, ImmutableDict):
-        return ImmutableDict({k: _build_field(s, components) for k, s in spec.items()})
+        built = {key: _build_field(spec[key], components) for key in sort_keys(spec)}
+        return ImmutableDict({key: built[key] for key in spec})
     return spec
 
 
@@ -539,17 +613,11 @@ class ExtensionTypeSpec(CompositeSpec):
 
     value_type: ClassVar[type[ExtensionType]]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        fields = get_fields(self.value_type)
-        # Fields without values get no default spec, except for Python values.
-        bound = _make_signature(fields).bind(*args, **kwargs)
-        bound.apply_defaults()
-        for field in fields:
-            value = bound.arguments[field.name]
-            if not isinstance(value, TypeSpec):
-                value = _to_field_spec(value)
-            self.__dict__[field.name] = _convert(value, field.kind, field.name, True)
-        vars(self)["_is_initialized"] = True
+    def __validate__(self) -> None:
+        """Check the fields after construction; nested `Spec` classes raise errors for invalid values."""
+
+    def _convert_fields(self) -> None:
+        _convert_state(self, self.__dict__, True)
 
     @classmethod
     def from_value(cls, value: ExtensionType) -> PyTree:

@@ -26,6 +26,7 @@ from meshflow.io.features import (
     SparseFeature,
     VarLenFeature,
 )
+from meshflow.ops import array
 from meshflow.ops.deferred_host_values import DeferredValue, UnrecordableError
 from meshflow.ops.files import to_host_strings
 from meshflow.ops.ragged import RaggedTensor
@@ -258,7 +259,10 @@ def _parse_ragged(
             )
         if hasattr(partition, "length"):
             length = partition.length
-            rows = RaggedTensor.from_uniform_row_length(rows, np.array(length, dtype))
+            if isinstance(rows, RaggedTensor):
+                rows = RaggedTensor.from_uniform_row_length(rows, np.array(length, dtype))
+            else:
+                rows = array.reshape(rows, [-1, length, *rows.shape[1:]])
             counts = [count // max(length, 1) for count in counts]
             continue
         integers = _get_feature_type(partition.key, dtypes.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,16 +18,17 @@ from meshflow.core.runtime.context import SizeSource, context
 from meshflow.core.runtime.errors import InvalidValueError, ValueNeededError, convert_python_error
 from meshflow.core.tracing.host_callbacks import are_callbacks_ordered, store_errors
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array, PyTree
 
 __all__ = ["numpy_function", "py_function"]
 
 # The dtype or spec of the result, or a list of them.
-_ResultTypes = DTypeLike | TensorSpec | Sequence[DTypeLike | TensorSpec] | None
+_ResultTypes = DTypeLike | TypeSpec | Sequence[DTypeLike | TypeSpec] | None
 
 
 def _make_specs(Tout: _ResultTypes, name: str) -> list[TensorSpec]:
@@ -182,6 +184,61 @@ def _make_decorator(
     return decorate
 
 
+def _list_components(spec: object, value: PyTree) -> list[Any]:
+    """List the tensors in a result of a Python function that its spec describes.
+
+    Raises:
+      InvalidArgumentError: If the result does not have the spec.
+    """
+    if isinstance(spec, CompositeSpec):
+        if not spec.is_compatible_with(value):
+            raise InvalidValueError(
+                f"py_function: the Python function returned {value!r}, but Tout declares {spec!r}."
+            )
+        specs = nest.flatten(spec._component_specs)
+        components = nest.flatten_up_to(spec._component_specs, spec._to_components(value))
+        return [t for s, v in zip(specs, components, strict=True) for t in _list_components(s, v)]
+    if isinstance(value, CompositeTensor):
+        raise InvalidValueError(
+            f"py_function: the Python function returned {value!r}, but Tout declares {spec!r}. "
+            "Declare its TypeSpec, see tf.type_spec_from_value."
+        )
+    return [value]
+
+
+def _call_with_components(
+    func: Callable[..., Any], inp: Sequence[PyTree], Tout: _ResultTypes
+) -> PyTree:
+    """Call `py_function` with the parts of composite tensors, and join the parts of its results."""
+    has_list = isinstance(Tout, (list, tuple))
+    specs: list[Any] = list(Tout) if has_list else [Tout]  # type: ignore[arg-type]
+    specs = [] if Tout is None else specs
+    splits = [v.split_parts() if isinstance(v, CompositeTensor) else ([v], None) for v in inp]
+    kinds = [(type(v), static, len(parts)) for v, (parts, static) in zip(inp, splits, strict=True)]
+
+    def call(*tensors: Tensor) -> list[Any]:
+        supply = iter(tensors)
+        values = [
+            kind.build_from_parts(list(itertools.islice(supply, count)), static)
+            if issubclass(kind, CompositeTensor)
+            else next(supply)
+            for kind, static, count in kinds
+        ]
+        results = func(*values)
+        if not specs:
+            return []
+        flat = list(results) if isinstance(results, (list, tuple)) else [results]
+        _check_count("py_function", flat, specs)
+        pairs = zip(specs, flat, strict=True)
+        return [tensor for spec, result in pairs for tensor in _list_components(spec, result)]
+
+    parts = [part for parts, _ in splits for part in parts]
+    results = nest.split_composites(specs)
+    tensors = py_function(call, parts, nest.flatten(results))
+    values = nest.join_composites(specs, nest.pack_sequence_as(results, tensors))
+    return values if has_list or not values else values[0]
+
+
 def py_function(
     func: Callable[..., Any] | None = None,
     inp: Sequence[TensorLike] | None = None,
@@ -197,16 +254,16 @@ def py_function(
     Args:
       func: Function of tensors that returns a tensor or list of tensors; None to use this as a
         decorator.
-      inp: The arguments.
-      Tout: Dtype or `TensorSpec` of the result, or a list of them.
+      inp: The arguments: tensors and composite tensors.
+      Tout: Dtype or `TypeSpec` of the result, or a list of them.
       name: Ignored.
 
     Returns:
-      A tensor, or a list if `Tout` is a list.
+      A tensor or composite tensor, or a list if `Tout` is a list.
 
     Raises:
       ValueError: If a result does not have the declared shape.
-      InvalidArgumentError: If a result does not have the declared dtype.
+      InvalidArgumentError: If a result does not have the declared dtype or spec.
       InvalidArgumentError: If the function raises a ValueError or TypeError; for most other errors,
         an UnknownError. Both are also instances of the class that the function raised.
 
@@ -219,6 +276,9 @@ def py_function(
     if func is None:
         return _make_decorator(py_function, Tout=Tout)
     inp = () if inp is None else inp
+    items = Tout if isinstance(Tout, (list, tuple)) else [Tout]
+    if any(isinstance(v, (CompositeTensor, CompositeSpec)) for v in (*inp, *items)):
+        return _call_with_components(func, inp, Tout)
     func = _convert_errors(func)
     if context.trace is None:
         return _convert_eager_results(

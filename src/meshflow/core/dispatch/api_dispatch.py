@@ -72,7 +72,7 @@ def _list_classes(annotation: Annotation) -> list[type]:
     """List the classes in a type annotation.
 
     Raises:
-      TypeError: If the annotation is neither a class, a union nor a list.
+      ValueError: If the annotation is neither a class, a union nor a list.
     """
     origin = get_origin(annotation)
     if origin in (typing.Union, python_types.UnionType, list, tuple, Sequence):
@@ -82,7 +82,11 @@ def _list_classes(annotation: Annotation) -> list[type]:
         return []
     if isinstance(annotation, type):
         return [annotation]
-    raise TypeError(f"Unexpected type annotation in a dispatch signature: {annotation!r}.")
+    if annotation is None:
+        return [type(None)]
+    raise ValueError(
+        f"Type annotation {annotation!r} is not supported by dispatch. Use classes, List[...] or Union[...]."
+    )
 
 
 def _matches(value: object, annotation: Annotation) -> bool:
@@ -95,7 +99,7 @@ def _matches(value: object, annotation: Annotation) -> bool:
         return isinstance(value, tuple) and all(_matches(v, arguments[0]) for v in value)
     if annotation is Any:
         return True
-    return isinstance(value, annotation)
+    return value is None if annotation is None else isinstance(value, annotation)
 
 
 def _register_types(annotations: Sequence[Any]) -> None:
@@ -242,6 +246,12 @@ def dispatch_for_api(api: Callable[..., Any], *signatures: Mapping[Any, Any]) ->
 
 def _make_elementwise_decorator(kind: str, annotations: tuple[Any, ...]) -> Callable[[F], F]:
     def decorate(target: F) -> F:
+        for other, types in _elementwise_dispatchers[kind]:
+            if types == annotations:
+                raise ValueError(
+                    f"A {kind} elementwise dispatch handler ({other}) has already been registered for "
+                    f"{annotations}. Remove it with tf.experimental.unregister_dispatch_for."
+                )
         _register_types(annotations)
         _elementwise_dispatchers[kind].append((target, annotations))
         return target

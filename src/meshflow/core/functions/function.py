@@ -41,7 +41,7 @@ from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.runtime.tracebacks import hide_frames, hide_frames_of_errors
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import dtypes, nest
-from meshflow.core.values.composite import CompositeTensor, list_part_sizes
+from meshflow.core.values.composite import CompositeTensor, can_split, list_part_sizes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.size_guards import GuardedSizes
@@ -653,6 +653,7 @@ class Function:
     def get_concrete_for(self, args: Args, kwargs: Kwargs) -> ConcreteFunction:
         """Return the concrete function for exactly these arguments, also with an input signature."""
         args, kwargs = self._arguments.canonicalize(args, kwargs)
+        args, kwargs = nest.map_structure(_specify_varying_parts, (args, kwargs))
         specs = [s for s in nest.flatten_parts((args, kwargs)) if isinstance(s, TensorSpec)]
         if any(not s.shape.is_fully_defined() for s in specs) or has_string_specs((args, kwargs)):
             return self._get_polymorphic(args, kwargs)  # type: ignore[return-value]
@@ -828,8 +829,19 @@ def _specify_tensors(leaf: PyTree) -> PyTree:
 
 
 def _specify_strings(leaf: PyTree) -> PyTree:
+    if isinstance(leaf, CompositeTensor) and not can_split(leaf):
+        return leaf._type_spec
     is_text = isinstance(leaf, Tensor) and leaf.dtype is dtypes.string
     return TensorSpec.from_tensor(leaf) if is_text else leaf
+
+
+def _specify_varying_parts(leaf: PyTree) -> PyTree:
+    """Return the spec of a composite tensor with a part of unknown size, as of a ragged or sparse tensor."""
+    if not isinstance(leaf, CompositeTensor) or not can_split(leaf):
+        return leaf
+    spec = leaf._type_spec
+    is_varying = any(sizes is None or None in sizes for sizes in list_part_sizes(spec))
+    return spec if is_varying else leaf
 
 
 def _is_tensor_or_spec(leaf: object) -> bool:

@@ -35,6 +35,7 @@ from meshflow.core.values.composite import (
     CompositeTensor,
     list_components,
     replace_components,
+    split_value,
 )
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -128,7 +129,9 @@ class GradientTape(JacobianMethods):
           ValueError: If an object is not a tensor.
         """
         for item in nest.flatten(tensor):
-            if hasattr(item, "_components"):
+            if isinstance(item, CompositeTensor):
+                self.watch([part for part in split_value(item) if is_differentiable(part)])
+            elif hasattr(item, "_components"):
                 self.watch(list_components(item))
             elif hasattr(item, "_watch_on"):
                 item._watch_on(self)

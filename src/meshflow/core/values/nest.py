@@ -30,7 +30,12 @@ def is_nested(structure: PyTree) -> bool:
     return type(structure) not in _LEAF_TYPES and isinstance(structure, (list, tuple, Mapping))
 
 
-def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
+def sort_keys(mapping: Mapping[Any, Any]) -> list[Any]:
+    """Return the keys of a dictionary in the order of its leaves.
+
+    Raises:
+      TypeError: If the keys cannot be compared.
+    """
     try:
         return sorted(mapping)
     except TypeError:
@@ -66,7 +71,7 @@ def _flatten_into(structure: PyTree, leaves: list[Any]) -> None:
         for item in structure:
             _flatten_into(item, leaves)
     elif isinstance(structure, Mapping):
-        for key in _sorted_keys(structure):
+        for key in sort_keys(structure):
             _flatten_into(structure[key], leaves)
     else:
         leaves.append(structure)
@@ -132,7 +137,7 @@ def flatten_up_to(shallow: PyTree, structure: PyTree, path: str = "the root") ->
     """
     if not is_nested(shallow):
         return [structure]
-    keys = _sorted_keys(shallow) if isinstance(shallow, Mapping) else list(range(len(shallow)))
+    keys = sort_keys(shallow) if isinstance(shallow, Mapping) else list(range(len(shallow)))
     if not is_nested(structure) or len(structure) != len(keys):
         raise ValueError(
             f"Structures differ at {path}: expected {len(keys)} parts {keys}, got {structure!r}."
@@ -185,7 +190,7 @@ def _pack(structure: PyTree, supply: Iterator[Any]) -> PyTree:
         return rebuild_sequence(structure, [_pack(item, supply) for item in structure])
     if isinstance(structure, Mapping):
         # The values are in sorted key order, but the result keeps the order of the dictionary.
-        packed = {key: _pack(structure[key], supply) for key in _sorted_keys(structure)}
+        packed = {key: _pack(structure[key], supply) for key in sort_keys(structure)}
         return rebuild_mapping(structure, {key: packed[key] for key in structure})
     return next(supply)
 
@@ -289,8 +294,8 @@ def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -
             "The two structures don't have the same sequence type: at "
             f"{path} the first is a {type(a).__name__}, the second a {type(b).__name__}."
         )
-    keys_a = _sorted_keys(a) if isinstance(a, Mapping) else list(range(len(a)))
-    keys_b = _sorted_keys(b) if isinstance(b, Mapping) else list(range(len(b)))
+    keys_a = sort_keys(a) if isinstance(a, Mapping) else list(range(len(a)))
+    keys_b = sort_keys(b) if isinstance(b, Mapping) else list(range(len(b)))
     if keys_a != keys_b:
         raise ValueError(
             f"The two structures don't have the same number of elements or keys: at {path} the "

@@ -58,6 +58,13 @@ from meshflow.ops.host import host_scope
 # These sizes replace unknown ones while the spec of the results is inferred. One is small and one
 # is large, because a value that is cut to a length keeps this length only if it was longer.
 _STAND_IN_SIZES = (7, 1021)
+# The results replace a string, because the size of a result may depend on the text.
+_STAND_IN_TEXTS: tuple[Callable[[bytes], bytes], ...] = (
+    lambda text: text + b" " + text,
+    lambda text: text + b"," + text,
+    lambda text: text + text,
+    lambda text: b"",
+)
 # `tf.data.experimental.enable_debug_mode` sets this flag.
 DEBUG = {"eager": False}
 
@@ -556,7 +563,9 @@ class ElementFunction:
         states = get_random_states()
         try:
             specs = [self._probe_spec(size) for size in _STAND_IN_SIZES]
-            spec = structure.map_specs(_relax_zero_sizes, structure.merge_specs(*specs))
+            specs += self._probe_texts()
+            merged = functools.reduce(structure.merge_specs, specs)
+            spec = structure.map_specs(_relax_zero_sizes, merged)
         except Exception:
             return relaxed_spec
         finally:
@@ -564,10 +573,30 @@ class ElementFunction:
             np.random.set_state(states[1])
         return spec if structure.are_compatible(spec, observed_spec) else relaxed_spec
 
-    def _probe_spec(self, size: int) -> PyTree:
-        """Infer the spec of the results with a size in place of each unknown one."""
+    def _probe_texts(self) -> list[Any]:
+        """Infer specs of the results with other strings, where the function accepts these."""
+        specs = []
+        if any(type(leaf) is not int for leaf in self._example[0]):  # type: ignore[index]
+            for replace in _STAND_IN_TEXTS:
+                with contextlib.suppress(Exception):
+                    specs.append(self._probe_spec(_STAND_IN_SIZES[0], replace))
+        return specs
+
+    def _probe_spec(
+        self, size: int, replace: Callable[[bytes], bytes] = lambda text: text
+    ) -> PyTree:
+        """Infer the spec of the results with a size in place of each unknown one.
+
+        Args:
+          size: The size.
+          replace: Function that replaces each string.
+        """
         leaves, observed = self._example  # type: ignore[misc]
         specs = nest.flatten(self._spec)
+        leaves = [
+            leaf if type(leaf) is int else _vary_texts(leaf, spec, size, replace)
+            for leaf, spec in zip(leaves, specs, strict=True)
+        ]
 
         def call(arguments: list[Tensor], results: list[Tensor | None]) -> PyTree:
             numbers = iter(arguments)
@@ -733,6 +762,19 @@ def _replace_sizes(spec: TensorSpec, size: int, rank: int) -> TensorSpec:
     """Replace unknown sizes of a spec by a size, and an unknown rank by a rank."""
     sizes = [None] * rank if spec.shape.rank is None else spec.shape.as_list()
     return TensorSpec([size if n is None else n for n in sizes], spec.dtype)
+
+
+def _vary_texts(
+    texts: np.ndarray, spec: TensorSpec, size: int, replace: Callable[[bytes], bytes]
+) -> np.ndarray:
+    """Repeat strings up to a size in place of each unknown one, and replace each of them."""
+    if texts.dtype != object:
+        return texts
+    shape = _replace_sizes(spec, size, texts.ndim).shape.as_list()
+    varied: PyTree = np.resize(texts, shape) if texts.size else np.full(shape, b"", object)
+    for index in np.ndindex(*shape):
+        varied[index] = replace(varied[index])
+    return varied
 
 
 def _relax_zero_sizes(spec: PyTree) -> PyTree:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.settings import floatx
@@ -33,7 +34,7 @@ __all__ = [
 
 def _cast_booleans(x: TensorLike) -> Any:
     """Cast Booleans to `floatx()`."""
-    x = convert_to_tensor(x)
+    x = x if isinstance(x, CompositeTensor) else convert_to_tensor(x)
     return math.cast(x, floatx()) if x.dtype.is_bool else x
 
 

@@ -29,7 +29,7 @@ from meshflow.ops.ragged.reductions import (
     reduce_axes,
     reduce_segments,
 )
-from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
+from meshflow.ops.ragged.tensor import RaggedTensor, convert_values, get_positive_axis
 
 __all__ = ["call_op", "register"]
 
@@ -94,7 +94,7 @@ _NOT_ELEMENTWISE = frozenset(
     ]
 )
 _UNARY_WITH_OPTIONS = frozenset(
-    ["clip_by_value", "one_hot", "dropout", "general_dropout", "stateless_dropout"]
+    ["clip_by_value", "dropout", "general_dropout", "stateless_dropout"]
 )
 _BINARY_ASSERTIONS = frozenset(
     f"assert_{n}"
@@ -271,6 +271,31 @@ def _reduce_by_ids(
     return total / (math.sqrt(counts) if kind == "sqrt_n" else counts)
 
 
+def _one_hot(
+    public: Callable[..., Any],
+    indices: RaggedTensor,
+    *args: Any,
+    axis: int | None = None,
+    **kwargs: Any,
+) -> PyTree:
+    """Apply `one_hot` with an axis of the innermost values."""
+    *options, position = args if len(args) == len(("depth", "on", "off", "axis")) else (*args, axis)
+    if position is not None:
+        position = get_positive_axis(position, len(indices.shape) + 1)
+        if position <= indices.ragged_rank:
+            raise ValueError(
+                f"one_hot: axis {position} must be greater than the ragged rank {indices.ragged_rank}."
+            )
+        position -= indices.ragged_rank
+    return map_flat_values(public, indices, *options, axis=position, **kwargs)
+
+
+def _compute_moments(
+    x: RaggedTensor, axes: PyTree, shift: PyTree = None, keepdims: bool = False
+) -> tuple[PyTree, PyTree]:
+    return reduce("reduce_mean", x, axes, keepdims), reduce("reduce_variance", x, axes, keepdims)
+
+
 def _look_up_sparse(public: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree:
     """Apply a lookup of sparse ids to ragged ids."""
     to_sparse = lambda x: x.to_sparse() if isinstance(x, RaggedTensor) else x
@@ -329,6 +354,7 @@ _OPS: dict[str, Callable[..., Any]] = {
     "expand_dims": arrays.expand_dims,
     "gather": arrays.gather,
     "gather_nd": arrays.gather_nd,
+    "moments": _compute_moments,
     "rank": _rank,
     "reverse": arrays.reverse,
     "size": arrays.size,
@@ -345,6 +371,7 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
     "matmul": _matmul,
     "embedding_lookup_sparse": _look_up_sparse,
     "log_softmax": _log_softmax,
+    "one_hot": _one_hot,
     "reduce_join": _reduce_join,
     "safe_embedding_lookup_sparse": _look_up_sparse,
     "softmax": _softmax,
@@ -371,7 +398,7 @@ def call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         return _WRAPPED_OPS[name](public, *args, **kwargs)
     if name in REDUCTIONS:
         return _call_reduction(name, *args, **kwargs)
-    if is_elementwise(public):
+    if is_elementwise(public) or name in _BINARY_ASSERTIONS:
         return _call_elementwise(public, args, kwargs)
     return NotImplemented
 

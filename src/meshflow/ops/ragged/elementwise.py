@@ -247,7 +247,9 @@ def apply_elementwise(
     supply = iter(flat)
     for holder, key, count in slots:
         holder[key] = next(supply) if count is None else [next(supply) for _ in range(count)]
-    return make(_call_on_values(public, filled, named))
+    result = _call_on_values(public, filled, named)
+    # An assertion returns nothing.
+    return None if result is None else make(result)
 
 
 def _call_on_values(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> PyTree:

@@ -36,7 +36,13 @@ def get_item(rows: PyTree, key: list[Any]) -> PyTree:
         return type(rows).from_uniform_row_length(inner, _match(rows, count), nrows=1)
     if isinstance(first, slice):
         return _get_inner(_slice_rows(rows, first), rest)
-    if hasattr(first, "dtype") and first.dtype not in (np.int32, np.int64, "int32", "int64"):
+    if isinstance(first, bool):
+        raise ValueError(f"Expected an integer index of a RaggedTensor, got {first!r}.")
+    is_other_dtype = hasattr(first, "dtype") and first.dtype not in (
+        *(np.int32, np.int64),
+        *("int32", "int64"),
+    )
+    if is_other_dtype or isinstance(first, float | str | bytes):
         raise TypeError(f"Expected an integer index of a RaggedTensor, got {first!r}.")
     splits = rows.partition.row_splits()
     if _is_traced(first):

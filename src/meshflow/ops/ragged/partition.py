@@ -158,7 +158,11 @@ def concatenate_ranges(starts: Array, lengths: Array) -> Array:
 
 def take(values: Array, indices: Array) -> Array:
     """Return the values at some valid indices."""
-    return pad_empty(values, 0)[indices]
+    values = pad_empty(values, 0)
+    if not isinstance(indices, np.ndarray):
+        # NumPy cannot index with a traced array.
+        values = jnp.asarray(values)
+    return values[indices]
 
 
 @define_array_function

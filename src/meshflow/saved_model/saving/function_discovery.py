@@ -122,7 +122,11 @@ def iterate_signatures(function: object) -> Iterator[FunctionCall]:
     arguments_seen = []
     python = _get_python_function(function)
     interpreted = [(python, *arguments) for arguments in function.python_calls.values()]
-    for call in [*map(get_call, [*concrete_functions, *cached]), *interpreted]:
+    # A trace of a composite tensor has the sizes of its parts, but the signature has not.
+    varying = [c for c in cached if has_unknown_size(*c.structured_input_signature)]
+    interpreted += [(python, *c.structured_input_signature) for c in varying]
+    exact = [c for c in cached if c not in varying]
+    for call in [*map(get_call, [*concrete_functions, *exact]), *interpreted]:
         call = _replace_by_specs(function, call)
         if call[1:] not in arguments_seen:
             arguments_seen.append(call[1:])
