@@ -268,3 +268,23 @@ def test_sequential_models_build_on_sparse_tensors():
     model = compile_model(K.Sequential([ToDense()]))
     loss = model.fit(x, np.ones((10, 1)), batch_size=10, verbose=0).history["loss"]
     np.testing.assert_allclose(loss, [1.2], rtol=1e-6)
+
+
+def test_steps_are_traced_once_for_all_numbers_of_elements():
+    traces = []
+
+    class Counting(Product):
+        def call(self, x):
+            traces.append(x.shape)
+            return super().call(x)
+
+    batches = [np.eye(4, 6)[:, : 1 + n] @ np.ones([1 + n, 6]) for n in range(4)]
+    batches = [tf.sparse.from_dense(b.astype("float32")) for b in batches]
+    inputs = K.Input((6,), sparse=True)
+    model = K.Model(inputs, Counting()(inputs))
+    model.compile("sgd", "mse")
+    traces.clear()
+    assert len({int(tf.shape(batch.values)[0]) for batch in batches}) == 4
+    losses = [float(model.train_on_batch(batch, np.ones([4, 1]))) for batch in batches]
+    assert len(traces) == 1
+    assert np.all(np.isfinite(losses))

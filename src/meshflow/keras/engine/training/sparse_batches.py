@@ -33,6 +33,7 @@ __all__ = [
     "join_batch",
     "list_rows",
     "split_batch",
+    "vary_element_counts",
 ]
 
 
@@ -202,6 +203,43 @@ def split_batch(value: object) -> SparseBatch | RaggedBatch | ExtensionBatch:
         return RaggedBatch.from_tensor(value)
     rows = SparseRows(value)
     return rows[: len(rows)]
+
+
+def vary_element_counts(batch: PyTree) -> PyTree:
+    """Return a batch of shapes in which each composite part has another number of elements.
+
+    Args:
+      batch: Structure of arrays and composite parts.
+
+    Returns:
+      The same structure with a `jax.ShapeDtypeStruct` in place of each array.
+    """
+    is_part = lambda node: isinstance(node, (SparseBatch, RaggedBatch))
+    nodes, tree = jax.tree.flatten(batch, is_leaf=is_part)
+    # Parts of equal sizes are probably related, such as the ids and the weights of the same items.
+    kinds: dict[Hashable, int] = {}
+    return tree.unflatten(
+        [_vary_count(n, kinds.setdefault(_list_sizes(n), len(kinds) + 1)) for n in nodes]
+    )
+
+
+def _vary_count(node: PyTree, more: int) -> PyTree:
+    lengthen = lambda a: jax.ShapeDtypeStruct((a.shape[0] + more, *a.shape[1:]), a.dtype)
+    if isinstance(node, SparseBatch):
+        return SparseBatch(_to_struct(node.shape), lengthen(node.indices), lengthen(node.values))
+    if isinstance(node, RaggedBatch):
+        outer, *inner = node.splits
+        splits = (_to_struct(outer), *map(lengthen, inner))
+        return RaggedBatch(splits, lengthen(node.values))
+    return _to_struct(node)
+
+
+def _list_sizes(node: PyTree) -> Hashable:
+    return type(node), tuple([leaf.shape for leaf in jax.tree.leaves(node)])
+
+
+def _to_struct(array: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
 def join_batch(batch: PyTree) -> PyTree:

@@ -35,7 +35,7 @@ from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
 from meshflow.interpreter import SizeGuardError
-from meshflow.keras.engine.training.sparse_batches import join_batch
+from meshflow.keras.engine.training.sparse_batches import join_batch, vary_element_counts
 from meshflow.passes.constant_hoisting import hoist_constants
 
 # Arrays of at least this many bytes are shared with the device, because copying them takes longer
@@ -100,7 +100,7 @@ class CompiledStep:
         concrete = self._concrete.get(key)
         self._history.calls += 1
         if concrete is None:
-            general = self._find_general(key)
+            general = self._find_general(key, batch)
             if general is not None and general.should_interpret(leaves, self._expect_runs(key)):
                 with contextlib.suppress(SizeGuardError):
                     return general.interpret(leaves)
@@ -162,7 +162,7 @@ class CompiledStep:
             return None
         return self.forecast.expect_runs([shape for shape, _ in key[1]])
 
-    def _find_general(self, key: StepKey) -> ConcreteFunction | None:
+    def _find_general(self, key: StepKey, batch: PyTree) -> ConcreteFunction | None:
         """Return a trace with symbolic sizes that is valid for a batch, or None."""
         is_placed = self.place_batch is not None or self.place_batches is not None
         if self._is_eager or is_placed or not is_interpreter_enabled():
@@ -181,6 +181,9 @@ class CompiledStep:
             other = None if self.forecast is None else self.forecast.expect_other_batch(shapes)
             if other is not None:
                 family.add_call(other)
+            varied = [struct.shape for struct in jax.tree.leaves(vary_element_counts(batch))]
+            if varied != shapes:
+                family.add_call(varied)
         return family.find(shapes, trace_sizes)
 
     def _run_op_by_op(self, batch: PyTree) -> PyTree:
