@@ -373,6 +373,8 @@ bool multiply_tile(const void* left, const void* right, float* sums) {
 
 }  // namespace meshflow
 
+#pragma GCC pop_options
+
 #else  // for compilers without support for tiles
 
 namespace meshflow {

@@ -16,8 +16,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "amx_tiles.h"
 #include "blocks.h"
+
+#include "amx_tiles.h"
 
 namespace meshflow {
 namespace {
@@ -316,6 +317,8 @@ void run(const KernelGradient& s, const void* image, const void* result, void* k
 }
 
 }  // namespace meshflow
+
+#pragma GCC pop_options
 
 #else  // for compilers without support for tiles
 

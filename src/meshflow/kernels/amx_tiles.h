@@ -11,6 +11,9 @@
 
 #include "cpus.h"
 
+// Files include this header last, because the linker keeps one copy of each inline function for all processors, and restore
+// the options at their end, where the compiler defines the templates in use.
+#pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")
 
 namespace meshflow {
