@@ -103,3 +103,14 @@ def test_sizes_that_the_function_fixes_are_known(tmp_path):
     cropped, image = tf.data.Dataset.from_tensor_slices(paths).map(load).element_spec
     assert cropped.shape.as_list() == [8, 8, 3]
     assert image.shape.as_list() == [None, None, 3]
+
+
+def test_files_are_written_only_for_elements(tmp_path):
+    def write(path):
+        tf.io.write_file(path, "text")
+        return tf.strings.split(path, "|")
+
+    data = tf.data.Dataset.from_tensor_slices([f"{tmp_path}/a|b"]).map(write)
+    assert data.element_spec.shape.as_list() == [None]
+    assert [len(parts) for parts in data] == [2]
+    assert [path.name for path in tmp_path.rglob("*")] == ["a|b"]

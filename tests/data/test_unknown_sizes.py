@@ -1,5 +1,7 @@
 """Maps with results of unknown sizes: specs, values, errors, random numbers and resumed iterators."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -146,3 +148,11 @@ def test_random_dataset_ends_with_take():
     numbers = [int(n) for n in data.take(600)]
     assert len(set(numbers)) > 590
     assert numbers[:10] == [int(n) for n in data.batch(10).take(1).unbatch()]
+
+
+def test_threads_share_a_map():
+    data = Dataset.range(400).map(lambda n: tf.range(n % 97) + n)
+    iterate = lambda _: [row.tolist() for row in data.as_numpy_iterator()]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(iterate, range(4)))
+    assert found == [[list(range(n, n + n % 97)) for n in range(400)]] * 4

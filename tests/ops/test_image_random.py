@@ -146,3 +146,13 @@ def test_interpolated_images_are_float32(size):
     images = tf.reshape(tf.range(4, dtype=tf.float64), (1, 2, 2, 1))
     assert tf.image.resize(images, size).dtype == tf.float32
     assert tf.image.resize(images, size, method="nearest").dtype == tf.float64
+
+
+def test_saturation_checks_channels_and_negative_values():
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="3 channels but instead has 1 channels"
+    ):
+        tf.image.adjust_saturation(np.ones([2, 2, 1], np.float32), 0.5)
+    negative = np.array([[[-3, -1, -2]]], np.float32)
+    assert tf.image.rgb_to_hsv(negative)[0, 0, 1] == 0
+    np.testing.assert_array_equal(tf.image.adjust_saturation(negative, -0.5), [[[-1, -1, -1]]])

@@ -103,6 +103,12 @@ def to_lists(value):
         (lambda: tf.strings.ngrams(R([["a", "b", "c"], ["d"]]), 2), [[b"a b", b"b c"], []]),
         (lambda: tf.strings.ngrams(R([[["a", "b"], ["c"]], [[]]]), [1, 2], "", ("<", ">"), 1),
          [[[b"a", b"b", b"<a", b"ab", b"b>"], [b"c", b"<c", b"c>"]], [[b"<>"]]]),
+        (lambda: tf.strings.ngrams([[["a", "b"], ["c", "d"]]], [1, 2]),
+         [[[b"a", b"b", b"a b"], [b"c", b"d", b"c d"]]]),
+        (lambda: tf.strings.ngrams(RT.from_row_lengths([["a"], ["b"]], [2, 0]), 1), [[[b"a"], [b"b"]], []]),
+        (lambda: tf.strings.ngrams(["a"], [4, 5], "", "-", 1, preserve_short_sequences=True), [b"-a-"]),
+        (lambda: tf.strings.ngrams(tf.zeros([2, 0], tf.string), 2, pad_values="-"), [[], []]),
+        (lambda: tf.one_hot(R([[0], []]), 2, 1, 0, -1, tf.int32), [[[1, 0]], []]),
     ],
 )  # fmt: skip
 def test_values(make, expected):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -519,36 +520,49 @@ def ngrams(
     preserve_short_sequences: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Create n-grams of a vector of strings, as a vector of strings.
+    """Create n-grams of the strings in each innermost row, as rows of strings.
 
     Args:
-      data: A vector of strings, or a ragged tensor with strings in its innermost rows.
+      data: A tensor or ragged tensor of strings, not a scalar.
       ngram_width: Number of strings in an n-gram, or a list of such numbers.
       separator: Text between the strings.
       pad_values: A string for both ends, or a pair (left, right); by default there is no padding.
       padding_width: Number of padding strings; by default the width minus 1.
-      preserve_short_sequences: Whether to return one shorter n-gram if there are too few strings.
+      preserve_short_sequences: Whether a row with too few strings for all n-grams has one shorter n-gram.
       name: Ignored.
+
+    Raises:
+      ValueError: If `data` is a scalar, a width is not positive, or `padding_width` has no `pad_values`.
 
     Example:
       >>> import meshflow as tf
       >>> tf.strings.ngrams(["to", "be", "or"], 2).numpy().tolist()
       [b'to be', b'be or']
     """
-    options = (ngram_width, separator, pad_values, padding_width, preserve_short_sequences)
-    if isinstance(data, RaggedTensor) and isinstance(data.values, RaggedTensor):
+    widths = [ngram_width] if isinstance(ngram_width, int) else ngram_width
+    if min(widths, default=1) < 1:
+        raise ValueError(f"All ngram_widths must be greater than 0. Got {ngram_width}")
+    if padding_width is not None and padding_width < 1:
+        raise ValueError("padding_width must be greater than 0.")
+    if padding_width is not None and pad_values is None:
+        raise ValueError("pad_values must be provided if padding_width is set.")
+    options = (widths, separator, pad_values, padding_width, preserve_short_sequences)
+    if isinstance(data, RaggedTensor) and len(data.values.shape) > 1:
         return data.with_values(ngrams(data.values, *options))
     words = get_host_strings(data.values if isinstance(data, RaggedTensor) else data, "ngrams")
-    if words.ndim != 1:
-        raise NotImplementedError(
-            f"tf.strings.ngrams only supports a vector of strings, got shape {list(words.shape)}."
-        )
+    if not words.ndim:
+        raise ValueError("Data must have rank>0")
     if not isinstance(data, RaggedTensor):
-        return make_string_tensor(_list_ngrams(words.tolist(), *options))
+        *sizes, size = words.shape
+        matrix = words.reshape(math.prod(sizes), size).tolist()
+        # A tensor without strings has no n-grams, even of padding.
+        lists = [_list_ngrams(row, *options) for row in matrix if row]
+        count = _len(lists[0]) if lists else 0
+        return make_string_tensor([text for row in lists for text in row], [*sizes, count])
     splits = data.row_splits.require_value("rows of strings to join")
     ends = zip(splits[:-1].tolist(), splits[1:].tolist(), strict=True)
     texts = words.tolist()
-    rows = [_list_ngrams(texts[start:stop], *options) for start, stop in ends]
+    rows = [_list_ngrams(texts[start:stop], *options) if texts else [] for start, stop in ends]
     return RaggedTensor.from_row_lengths(
         make_string_tensor([text for row in rows for text in row]),
         np.array([_len(row) for row in rows], splits.dtype),
@@ -558,7 +572,7 @@ def ngrams(
 
 def _list_ngrams(
     words: list[bytes],
-    ngram_width: int | Sequence[int],
+    widths: Sequence[int],
     separator: str,
     pad_values: str | bytes | tuple[str | bytes, str | bytes] | None,
     padding_width: int | None,
@@ -567,7 +581,8 @@ def _list_ngrams(
     """Return the n-grams of one row of strings; the arguments are those of `ngrams`."""
     joiner = separator.encode()
     result: list[bytes] = []
-    for width in [ngram_width] if isinstance(ngram_width, int) else ngram_width:
+    row = words
+    for width in widths:
         row = words
         if pad_values is not None:
             left, right = (
@@ -577,10 +592,9 @@ def _list_ngrams(
             encode = lambda v: v if isinstance(v, bytes) else v.encode()
             row = [encode(left)] * count + row + [encode(right)] * count
         shifted = [row[i:] for i in range(width)]
-        runs = list(map(joiner.join, zip(*shifted, strict=False)))
-        if not runs and row and preserve_short_sequences:
-            runs = [joiner.join(row)]
-        result += runs
+        result += map(joiner.join, zip(*shifted, strict=False))
+    if not result and words and preserve_short_sequences:
+        result = [joiner.join(row)]
     return result
 
 

@@ -706,6 +706,10 @@ class ElementFunction:
           random_states: Random states of a pass.
         """
         if self.plan is None and not chunks.matches_spec(leaves, self._spec):
+            if self.segments is not None:
+                raise InvalidValueError(
+                    f"{self._caller}: elements do not have the spec {self._spec}."
+                )
             pack = structure.make_packer(self._spec)
             results = [
                 nest.flatten(self(structure.to_arrays(pack(list(row))), random_states))

@@ -7,6 +7,7 @@ runs the others for each element.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -80,6 +81,8 @@ class SegmentedMap:
             if self.vectorized is None
         ]
         self._rest = InterpretedProgram(rest, True)
+        # Several threads may iterate over the dataset.
+        self._lock = threading.Lock()
         self._has_composites = CompositeResultSlot in map(type, nest.flatten(traced.structure))
 
     def compute_rows(
@@ -118,9 +121,10 @@ class SegmentedMap:
             yield element
 
     def _run_rest(self, arguments: list[Any]) -> list[np.ndarray]:
-        if not self._rest.estimate_limit(arguments):
-            raise NotImplementedError("the interpreter does not support an equation")
-        return self._rest.run_on_host(arguments)
+        with self._lock:
+            if not self._rest.estimate_limit(arguments):
+                raise NotImplementedError("the interpreter does not support an equation")
+            return self._rest.run_on_host(arguments)
 
     def _rebuild_element(self, results: list[np.ndarray]) -> PyTree:
         if not self._has_composites:

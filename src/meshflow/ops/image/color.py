@@ -163,8 +163,8 @@ def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.image.rgb_to_hsv([[0.0, 0.5, 0.0]]).numpy().round(3))
       [[0.333 1.    0.5  ]]
     """
-    r, g, b = jnp.moveaxis(images, -1, 0)
     high, low = (part[..., 0] for part in _find_range(images))
+    r, g, b = jnp.moveaxis(images, -1, 0)
     span = high - low
     safe = jnp.where(span == 0, 1, span)
     hue = (
@@ -174,7 +174,7 @@ def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
         / 6
     )
     hue = jnp.where(span == 0, 0, hue % 1)
-    saturation = jnp.where(high == 0, 0, span / jnp.where(high == 0, 1, high))
+    saturation = _compute_saturation(high, span)
     return jnp.stack([hue, saturation, high], -1).astype(images.dtype)
 
 
@@ -224,13 +224,19 @@ def _scale_saturation(images: TensorLike, factor: TensorLike) -> Tensor:
     """
     high, low = _find_range(images)
     span = high - low
-    saturation = jnp.where(high == 0, 0, span / jnp.where(high == 0, 1, high))
-    scale = high * jnp.clip(saturation * factor, 0, 1) / jnp.where(span == 0, 1, span)
+    saturation = jnp.clip(_compute_saturation(high, span) * factor, 0, 1)
+    scale = high * saturation / jnp.where(span == 0, 1, span)
     return (high - (high - images) * scale).astype(images.dtype)
+
+
+def _compute_saturation(high: Array, span: Array) -> Array:
+    return jnp.where(high > 0, span / jnp.where(high > 0, high, 1), 0)
 
 
 def _find_range(images: TensorLike) -> tuple[Array, Array]:
     """Return the largest and the smallest component of each pixel, [..., 1]."""
+    if images.shape[-1] != 3:
+        raise ValueError(f"input must have 3 channels but instead has {images.shape[-1]} channels")
     r, g, b = images[..., :1], images[..., 1:2], images[..., 2:]
     return jnp.maximum(jnp.maximum(r, g), b), jnp.minimum(jnp.minimum(r, g), b)
 

@@ -274,20 +274,22 @@ def _reduce_by_ids(
 def _one_hot(
     public: Callable[..., Any],
     indices: RaggedTensor,
-    *args: Any,
+    depth: PyTree,
+    on_value: PyTree = None,
+    off_value: PyTree = None,
     axis: int | None = None,
-    **kwargs: Any,
+    dtype: PyTree = None,
+    name: str | None = None,
 ) -> PyTree:
     """Apply `one_hot` with an axis of the innermost values."""
-    *options, position = args if len(args) == len(("depth", "on", "off", "axis")) else (*args, axis)
-    if position is not None:
-        position = get_positive_axis(position, len(indices.shape) + 1)
-        if position <= indices.ragged_rank:
+    if axis is not None:
+        axis = get_positive_axis(axis, len(indices.shape) + 1)
+        if axis <= indices.ragged_rank:
             raise ValueError(
-                f"one_hot: axis {position} must be greater than the ragged rank {indices.ragged_rank}."
+                f"one_hot: axis {axis} must be greater than the ragged rank {indices.ragged_rank}."
             )
-        position -= indices.ragged_rank
-    return map_flat_values(public, indices, *options, axis=position, **kwargs)
+        axis -= indices.ragged_rank
+    return map_flat_values(public, indices, depth, on_value, off_value, axis, dtype)
 
 
 def _compute_moments(
