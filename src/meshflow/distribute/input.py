@@ -135,9 +135,8 @@ def split_batch(strategy: InputStrategy, batch: PyTree) -> PyTree:
 
 def to_host_value(leaf: TensorLike) -> Any:
     """Convert a leaf of a batch to an array, except for a composite tensor."""
-    if isinstance(leaf, (np.ndarray, CompositeTensor)):
-        return leaf
-    return convert_to_tensor(leaf).array
+    is_array = isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "SU"
+    return leaf if is_array or isinstance(leaf, CompositeTensor) else convert_to_tensor(leaf).array
 
 
 def _place_rows(strategy: InputStrategy, value: Array) -> Tensor:

@@ -92,6 +92,8 @@ class Strategy(ReductionsAndGathers):
         self.mesh.is_printed = False
         self.extended = StrategyExtended(self)
         self._programs = IdentityWeakDict()
+        # For functions with sizes that depend on values, functions that run them for all replicas.
+        self.runners = IdentityWeakDict()
         self._placer = BatchPlacer(self.mesh, REPLICA_AXIS if REPLICA_AXIS in self.mesh else None)
         # A single default device needs no placement.
         self.needs_placement = self._devices != jax.local_devices()[:1]

@@ -171,6 +171,24 @@ def test_sizes_may_depend_on_values(compiles):
     assert list_replicas(strategy, positive) == [[1.0, 2.0], [3.0]]
 
 
+def test_functions_with_sizes_that_depend_on_values_are_traced_once():
+    strategy, traces = create_strategy(), []
+
+    @tf.function
+    def select(x):
+        traces.append(1)
+        return tf.boolean_mask(x, x > 0)
+
+    for sign in (1.0, -1.0):
+        dense = distribute(
+            strategy, lambda i, s=sign: s * tf.constant([[1.0, -1.0], [3.0, 4.0]][i])
+        )
+        count = len(traces)
+        results = list_replicas(strategy, strategy.run(select, args=(dense,)))
+        assert results == ([[1.0], [3.0, 4.0]] if sign > 0 else [[1.0], []])
+    assert len(traces) == count
+
+
 @pytest.mark.parametrize("kind", VALUES)
 def test_results_and_shared_arguments_may_be_composite(kind):
     strategy, value = create_strategy(), VALUES[kind]

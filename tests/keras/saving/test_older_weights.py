@@ -76,6 +76,12 @@ def test_incompatible_variants_of_gru():
         _convert(reset_after, [(4, 6), (2, 6), (6,)])
 
 
+def test_weights_of_another_number_are_kept():
+    assert convert_weights(_make_layer(layers.Conv1D(2, 3), (5, 4)), [], "1") == []
+    kernel = np.zeros((3, 3, 4, 2))
+    assert convert_weights(layers.Conv2D(2, 3), [kernel], "2")[0] is kernel
+
+
 def test_files_with_weights_of_cudnn(tmp_path):
     h5py = pytest.importorskip("h5py")
     model = tf.keras.Sequential([layers.Input((3, 4)), layers.LSTM(2, name="lstm")])

@@ -90,11 +90,15 @@ def find_text_source(value: Any) -> object:
     return source if is_complete else value
 
 
-def check_text(array: np.ndarray) -> None:
+def check_text(array: np.ndarray, count: int | None = 1) -> None:
     """Check that an array of strings has values.
 
+    Args:
+      array: The array.
+      count: Number of elements to check, None for all.
+
     Raises:
-      WithheldTextError: If its elements are placeholders.
+      WithheldTextError: If one of these elements is a placeholder.
     """
-    if array.dtype == object and any(type(v) is _WithheldString for v in array.reshape(-1)[:1]):
+    if array.dtype == object and any(type(v) is _WithheldString for v in array.reshape(-1)[:count]):
         raise WithheldTextError

@@ -19,6 +19,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
@@ -57,6 +58,10 @@ class ReplicaStrategy(Protocol):
     @property
     def extended(self) -> Any:
         """Return the less used methods of the strategy."""
+
+    @property
+    def runners(self) -> IdentityWeakDict:
+        """Return functions that run functions with sizes that depend on values for all replicas."""
 
     def get_program(
         self, fn: Callable[..., PyTree], template: PyTree, make: Callable[[], Any]

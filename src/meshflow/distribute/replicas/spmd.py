@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import weakref
 from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any
 
@@ -75,14 +76,23 @@ def run_replicas(
         return convert_to_tensor(leaf) if isinstance(leaf, (np.ndarray, jax.Array)) else leaf
 
     arguments = map_replicas(convert_leaf, (args, kwargs))
+    if context.trace is not None:
+        return _run_program(strategy, fn, arguments)
+    runner = strategy.runners.get(fn)
+    if runner is not None:
+        return runner(arguments)
     try:
         return _run_program(strategy, fn, arguments)
     except ValueNeededError:
-        if context.trace is not None:
-            raise
-    # Sizes that depend on values are symbols in a function.
-    run = functools.partial(_run_program, strategy, fn)
-    return Function(run, name=getattr(fn, "__name__", "replica"))(arguments)
+        is_function = isinstance(fn, Function)
+    # Sizes that depend on values are symbols in a function. Each step of a loop uses the same one.
+    target = weakref.proxy(fn) if is_function else fn
+    run = functools.partial(_run_program, strategy, target)
+    runner = Function(run, name=getattr(fn, "__name__", "replica"))
+    results = runner(arguments)
+    if is_function:
+        strategy.runners[fn] = runner
+    return results
 
 
 def _run_program(strategy: ReplicaStrategy, fn: Callable[..., PyTree], arguments: PyTree) -> PyTree:

@@ -168,4 +168,20 @@ FURTHER = {
             'stage 2 x data 4, experts, micro_batches=4, pipeline="stage"',
         ],
     ),
+    "small experts": (
+        lambda: (gpt(2, 16, 2, 4, 32, 8), tokens(16, 4)),
+        [
+            "data 8, experts, zero=2",
+            "data 8, experts, zero=3",
+            'data 8, experts, recompute="layer"',
+        ],
+    ),
+    "experts in stages": (
+        lambda: (gpt(2, 16, 2, 4, 32, 4), tokens(16, 4)),
+        [
+            'stage 2 x data 2 x model 2, experts, pipeline="stage"',
+            'stage 2 x data 2 x model 2, experts, pipeline="stage", keep="residuals"',
+            'stage 2 x data 2 x model 2, experts, zero=3, recompute="layer", pipeline="stage", keep="residuals"',
+        ],
+    ),
 }

@@ -67,6 +67,18 @@ class Weighted(tf.keras.Model):
         return super().compute_loss(x, y, y_pred, lengths)
 
 
+class Parts(tf.keras.Model):
+    """Call a model of one input on two parts of the inputs."""
+
+    batch = (WORDS, WORDS[::-1]), TARGETS
+
+    def train_step(self, data):
+        (first, second), y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((self(first) - self(second) - y) ** 2)
+        return update(self, loss, tape)
+
+
 def fit(kind, **compiled):
     tf.keras.utils.set_random_seed(1)
     text = tf.keras.Input([1], dtype="string")
@@ -77,14 +89,24 @@ def fit(kind, **compiled):
 
 
 @pytest.mark.filterwarnings("ignore:The train_step of")
-@pytest.mark.parametrize("kind", [Labels, Pairs, Reversed, Weighted])
+@pytest.mark.parametrize("kind", [Labels, Pairs, Reversed, Weighted, Parts])
 def test_steps_that_read_strings(kind):
     np.testing.assert_allclose(fit(kind), fit(kind, run_eagerly=True), rtol=1e-5)
 
 
 def test_steps_that_read_strings_are_warned_of():
-    with pytest.warns(UserWarning, match="reads strings of its batch itself, so it runs as plain"):
+    with pytest.warns(UserWarning, match="uses strings of its batch itself, so it runs as plain"):
         fit(Weighted)
+
+
+@pytest.mark.filterwarnings("ignore:The predict_step of", "ignore:The train_step of")
+def test_strings_that_are_returned():
+    text = tf.keras.Input([1], dtype="string")
+    ids = LAYERS.StringLookup(vocabulary=["c", "e"])(text)
+    model = tf.keras.Model(text, [LAYERS.Rescaling(2.0)(ids), text])
+    ids, words = model.predict(WORDS, verbose=0)
+    assert ids[:, 0].tolist() == [0, 2, 0, 0, 4, 0, 0, 0]
+    assert words.tolist() == [[w.encode()] for w in WORDS[:, 0]]
 
 
 def test_withheld_strings():

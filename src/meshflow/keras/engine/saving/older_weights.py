@@ -32,9 +32,11 @@ def convert_weights(layer: Any, weights: Sequence[np.ndarray], keras_version: st
         return convert_weights(layer.layer, converted, keras_version)
     if name in ("Model", "Sequential", "Functional"):
         return _convert_nested(layer, converted, keras_version)
+    if not (converted and layer.weights):
+        return converted
     if keras_version == "1" and name in _FROM_KERAS_1:
         converted = _FROM_KERAS_1[name](layer, converted)
-    if name in _CONVOLUTIONS and converted and converted[0].ndim == 4:
+    if name in _CONVOLUTIONS and converted[0].ndim == 4:
         # Theano stored kernels as [filters, channels, rows, columns].
         shape, transposed = tuple(layer.weights[0].shape), np.transpose(converted[0], (3, 2, 0, 1))
         if converted[0].shape != shape and transposed.shape == shape:

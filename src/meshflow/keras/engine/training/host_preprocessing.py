@@ -19,7 +19,7 @@ import numpy as np
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.values.withheld_text import WithheldTextError, make_withheld_text
+from meshflow.core.values.withheld_text import WithheldTextError, check_text, make_withheld_text
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.graph.graph import Graph, PrecomputedPart, get_graph
 from meshflow.keras.engine.layer.helpers import remove_duplicates
@@ -279,17 +279,26 @@ class HostPreprocessingStep:
         if self._part is None:
             return self._function(as_tensors(batch))
         inputs = batch[0] if isinstance(batch, tuple) else batch
-        values = self._part.compute_values(as_tensors(inputs))
+        try:
+            values = self._part.compute_values(as_tensors(inputs))
+        except ValueError:
+            # The step may call the model on parts of the inputs.
+            return self._run_as_python(batch)
         try:
             return self.compiled((values, nest.map_structure(_replace_text, batch)))
         except WithheldTextError:
-            self._reads_text = True
-            warnings.warn(
-                f"The {self._name} of {self._model.name!r} reads strings of its batch itself, so it runs as plain "
-                "Python, which is slower. Call layers and functions of strings in the dataset's map instead.",
-                stacklevel=2,
-            )
-        return self._function(as_tensors(batch))
+            return self._run_as_python(batch)
+
+    def _run_as_python(self, batch: PyTree) -> Any:
+        """Run this step, and all later ones, as plain Python."""
+        result = self._function(as_tensors(batch))
+        self._reads_text = True
+        warnings.warn(
+            f"The {self._name} of {self._model.name!r} uses strings of its batch itself, so it runs as plain "
+            "Python, which is slower. Call layers and functions of strings in the dataset's map instead.",
+            stacklevel=3,
+        )
+        return result
 
     def _run_rest(self, arguments: tuple[PyTree, PyTree]) -> Any:
         values, batch = arguments
@@ -299,6 +308,10 @@ class HostPreprocessingStep:
             batch = nest.map_structure(_restore_text, batch)
             inputs = batch[0] if isinstance(batch, tuple) else batch
             with self._part.substitute_values(list(values), inputs):
-                return self._function(batch)
+                result = self._function(batch)
         finally:
             _current.reset(token)
+        for leaf in nest.flatten_parts(result):
+            if isinstance(leaf, Tensor) and leaf.dtype is dtypes.string:
+                check_text(leaf.array, count=None)
+        return result
