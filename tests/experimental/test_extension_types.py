@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Mapping
-from typing import Any, Optional, Union
+from typing import Any, ClassVar, Optional, Union  # noqa: F401
 
 import numpy as np
 import pytest
@@ -112,6 +112,7 @@ def change(value, name):
         (lambda: make_class(x="Undefined")(1), TypeError, "'Undefined', is not defined"),
         (lambda: make_class(Spec=int), ValueError, "reserved"),
         (lambda: make_class(_to_components=int), ValueError, "reserved"),
+        (lambda: make_class(_split=int), ValueError, "reserved"),
         (lambda: make_class(x=int, members={"y": 3}), ValueError, "missing a type annotation"),
         (lambda: make_class(x=int, members={"Spec": 3}), ValueError, "must be a class"),
         (lambda: make_class(x=int, members={"Spec": type("Spec", (), {"x": 3})}), ValueError, "a reserved name or a field"),
@@ -210,6 +211,12 @@ def test_forward_references():
     assert int(doubled(tree).owner.tree.value) == 10
 
 
+def test_annotations_as_strings():
+    made = make_class({"count": 3}, x="tf.Tensor", count="ClassVar[int]", _depth="int")
+    assert (made.count, made(1.0, 2)._depth) == (3, 2)
+    assert [field.name for field in made(1.0, 2)._extension_fields] == ["x", "_depth"]
+
+
 def test_conversions():
     # The options of a union are tried in order, and a variable is read.
     variable = tf.Variable(2.0)
@@ -227,6 +234,7 @@ def test_conversions():
     assert {k: float(v) for k, v in result.named.items()} == {"z": 2, "b": 3}
     assert [*result.named] == ["z", "b"]
     assert Sized.Spec(4).x == tf.TensorSpec([4])
+    assert pickle.loads(pickle.dumps(Sized.Spec(4))) == Sized.Spec(4)
     with pytest.raises(ValueError, match="too large"):
         Sized.Spec(9)
     with pytest.raises(AttributeError, match="Cannot mutate"):

@@ -58,6 +58,36 @@ def test_models_train_such_layers():
     assert not np.array_equal(kernels[0].numpy(), before)
 
 
+class _Nested(tf.keras.layers.Layer):
+    is_complete = False
+
+    @v1.keras.utils.track_tf1_style_variables
+    def transform(self, inputs):
+        return v1.layers.dense(inputs, 2)
+
+    @v1.keras.utils.track_tf1_style_variables
+    def call(self, inputs):
+        scale = v1.get_variable("s", [], regularizer=tf.keras.regularizers.L2(1.0))
+        if not self.is_complete:
+            raise ValueError("incomplete")
+        return v1.layers.dense(self.transform(v1.layers.dense(inputs * scale, 3)), 4)
+
+
+def test_methods_call_each_other_and_run_again_after_an_error():
+    layer = _Nested()
+    with pytest.raises(ValueError, match="incomplete"):
+        layer(tf.ones([1, 3]))
+    layer.is_complete = True
+    for _ in range(2):
+        assert layer(tf.ones([1, 3])).shape == [1, 4]
+    expected = {"s": [], "dense/kernel": [3, 3], "dense/bias": [3]}
+    expected |= {"dense_1/kernel": [3, 2], "dense_1/bias": [2]}
+    expected |= {"dense_2/kernel": [2, 4], "dense_2/bias": [4]}
+    # As in TensorFlow, names do not contain that of the layer.
+    assert {v.name[:-2]: v.shape.as_list() for v in layer.weights} == expected
+    assert float(layer.losses[0]) != 0.0
+
+
 def test_modules_create_keras_layers_once():
     class Scale(tf.Module):
         @v1.keras.utils.track_tf1_style_variables

@@ -291,7 +291,7 @@ def _list_fields(cls: type[ExtensionType], scope: Mapping[str, Any]) -> list[_Fi
     module = sys.modules.get(cls.__module__)
     for name, annotation in inspect.get_annotations(cls).items():
         kind = _evaluate(annotation, vars(module) if module else {}, {**scope, cls.__name__: cls})
-        if get_origin(kind) is ClassVar:
+        if get_origin(kind) is ClassVar or kind is ClassVar:
             continue
         _check_annotation(kind, name)
         default = next((vars(b)[name] for b in cls.__mro__ if name in vars(b)), _EMPTY)
@@ -305,7 +305,8 @@ def _evaluate(
     annotation: Annotation, module_names: Mapping[str, Any], scope: Mapping[str, Any]
 ) -> Annotation:
     """Evaluate the strings in an annotation; return it as it is if it refers to an undefined name."""
-    holder: PyTree = python_types.SimpleNamespace(__annotations__={"kind": annotation})
+    # Only classes may have annotations with ClassVar.
+    holder = type("Holder", (), {"__annotations__": {"kind": annotation}})
     try:
         return typing.get_type_hints(holder, dict(module_names), dict(scope))["kind"]
     except (NameError, AttributeError):
@@ -317,7 +318,9 @@ def _check_class(cls: type[ExtensionType]) -> None:
     annotations = inspect.get_annotations(cls)
     for name in (*cls.__dict__, *annotations):
         is_spec = name == "Spec" and name not in annotations
-        if not is_spec and _is_reserved(name):
+        # A field with the name of a private attribute would replace it.
+        is_private = name in annotations and name[0] == "_" and hasattr(ExtensionType, name)
+        if is_private or (not is_spec and _is_reserved(name)):
             raise ValueError(f"{cls.__name__}: the field name {name!r} is reserved.")
     nested = cls.__dict__.get("Spec")
     if nested is not None and not (
@@ -420,10 +423,9 @@ class ExtensionType(CompositeTensor):
     @classmethod
     def _set_fields(cls, scope: Mapping[str, Any]) -> None:
         """List the fields, again at the next use if an annotation refers to an undefined name."""
-        cls._unresolved_scope = None
-        cls._extension_fields = _list_fields(cls, scope)
-        if any(_is_unresolved(field.kind) for field in cls._extension_fields):
-            cls._unresolved_scope = scope
+        fields = cls._extension_fields = _list_fields(cls, scope)
+        is_unresolved = any(_is_unresolved(field.kind) for field in fields)
+        cls._unresolved_scope = scope if is_unresolved else None
 
     def __init__(self) -> None:
         raise AssertionError(
@@ -531,11 +533,13 @@ def _make_constructor(signature: inspect.Signature) -> Callable[..., None]:
 def _wrap_constructor(constructor: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(constructor)
     def __init__(self: PyTree, *args: Any, **kwargs: Any) -> None:
-        is_outermost = "_depth" not in self.__dict__
-        self.__dict__["_depth"] = self.__dict__.get("_depth", 0) + 1
+        is_outermost = "_tf_extension_type_depth" not in self.__dict__
+        self.__dict__["_tf_extension_type_depth"] = (
+            self.__dict__.get("_tf_extension_type_depth", 0) + 1
+        )
         constructor(self, *args, **kwargs)
         if is_outermost:
-            del self.__dict__["_depth"]
+            del self.__dict__["_tf_extension_type_depth"]
             self._convert_fields()
             self.__validate__()
             self.__dict__["_is_initialized"] = True
@@ -677,7 +681,7 @@ class ExtensionTypeSpec(CompositeSpec):
         )
 
     def __reduce__(self) -> PyTree:
-        return _make_spec, (self.value_type, dict(self._serialize()))
+        return _make_spec, (self.value_type, self._serialize())
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self._serialize())
@@ -707,8 +711,8 @@ def make_anonymous_class(names: tuple[str, ...]) -> type[ExtensionType]:
     return type("AnonymousExtensionType", (ExtensionType,), fields)
 
 
-def _make_spec(value_type: type[ExtensionType], fields: dict[str, Any]) -> ExtensionTypeSpec:
-    return value_type.Spec(**fields)
+def _make_spec(value_type: type[ExtensionType], fields: tuple[Any, ...]) -> ExtensionTypeSpec:
+    return value_type.Spec._deserialize(fields)
 
 
 # ---- batches -----------------------------------------------------------------------------------

@@ -46,17 +46,19 @@ def track_tf1_style_variables(method: Callable[..., Any]) -> Callable[..., Any]:
         store = getattr(self, "_tf1_style_var_store", None)
         if store is None:
             store = self._tf1_style_var_store = VariableStore()
-        known = set(store.regularizers)
         scope = get_variable_scope()
         outer_store, scope.store = scope.store, store
-        store.start_call()
+        if outer_store is not store:
+            store.start_call()
         try:
             result = method(self, *args, **kwargs)
         finally:
             scope.store = outer_store
         if isinstance(self, tf.keras.layers.Layer):
-            for name in store.regularizers.keys() - known:
-                self.add_loss(store.regularizers[name])
+            # The rest belongs to calls that raised an error.
+            for penalize in list(store.regularizers.values()):
+                self.add_loss(penalize)
+            store.regularizers.clear()
         return result
 
     return run

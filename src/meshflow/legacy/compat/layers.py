@@ -53,7 +53,11 @@ def _make_function(name: str) -> Callable[..., Tensor]:
             path = path if options.get("name") else scope.store.name_layer(path)
             options["name"] = path.rpartition("/")[2]
             layer = scope.store.get_or_create_layer(path, lambda: create(*args, **options))
-        return layer(inputs, **{k: kwargs[k] for k in _CALL_ARGUMENTS if k in kwargs})
+        named = {k: kwargs[k] for k in _CALL_ARGUMENTS if k in kwargs}
+        if scope.store is None:
+            return layer(inputs, **named)
+        with tf.name_scope(f"{scope.name}/" if scope.name else ""):
+            return layer(inputs, **named)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Create a `tf.keras.layers.{class_name}` with these arguments, and call it."

@@ -296,14 +296,16 @@ def get_variable(
         )
     else:
         value = functools.partial(initializer, tuple(tf.TensorShape(shape)), dtype=kind)
-    variable = tf.Variable(
-        value,
-        trainable=trainable,
-        name=name if tf.get_current_name_scope() == scope.name else full_name,
-        constraint=constraint,
-        synchronization=synchronization,
-        aggregation=aggregation,
-    )
+    # Scopes of names, such as those of Keras layers, are no part of the name.
+    with tf.name_scope(""):
+        variable = tf.Variable(
+            value,
+            trainable=trainable,
+            name=full_name,
+            constraint=constraint,
+            synchronization=synchronization,
+            aggregation=aggregation,
+        )
     if scope.store is not None:
         scope.store.variables_by_name[full_name] = variable
         penalize: Any = regularizer or scope.regularizer
