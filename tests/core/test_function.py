@@ -721,7 +721,7 @@ def test_results_must_be_tensors():
     def return_value(value):
         return tf.function(lambda x: (x, [value]))
 
-    for value in (object(), {1, 2}, (i for i in range(2)), lambda: 1):
+    for value in (object(), {1, 2}, (i for i in range(2)), lambda: 1, len, int, slice(1), tf):
         with pytest.raises(TypeError, match="must return zero or more Tensors or ExtensionTypes"):
             return_value(value)(tf.constant(1))
 
@@ -736,6 +736,8 @@ def test_compiled_programs_as_text():
         read(stage="other")
     with pytest.raises(ValueError, match="jit_compile=True"):
         tf.function(lambda x: x).experimental_get_compiler_ir(1)
+    with pytest.raises(ValueError, match="Only support static input shape"):
+        double.experimental_get_compiler_ir(tf.TensorSpec([None]))
 
 
 def test_initialization_functions_create_variables():

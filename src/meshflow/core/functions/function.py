@@ -14,7 +14,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import FunctionType, GeneratorType, MethodType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, overload
 
 import jax
@@ -58,7 +58,10 @@ from meshflow.passes.size_specialization import can_differentiate
 _log = logging.getLogger("meshflow")
 
 # Types of results that cannot become tensors.
-_OTHER_TYPES = (object, set, frozenset, GeneratorType, FunctionType)
+_OTHER_TYPES = (
+    *(object, set, frozenset, slice, type),
+    *(GeneratorType, FunctionType, BuiltinFunctionType, ModuleType),
+)
 # Number of signatures of calls that were not compiled to remember.
 _MAX_PYTHON_CALLS = 10
 
@@ -625,7 +628,7 @@ class Function:
           ignored.
 
         Raises:
-          ValueError: If the function has no `jit_compile=True`, or `stage` is unknown.
+          ValueError: If the function has no `jit_compile=True`, a size of the arguments is unknown, or `stage` is unknown.
 
         Example:
           >>> import meshflow as tf
@@ -640,6 +643,10 @@ class Function:
                 "Compiler IR can only be returned for functions marked with 'jit_compile=True'."
             )
         concrete = self.get_concrete_for(args, kwargs)
+        if not isinstance(concrete, ConcreteFunction):
+            raise ValueError(
+                f"Only support static input shape but got inputs = {(args, kwargs)}. Pass tensors or specs of known sizes."
+            )
         return functools.partial(_read_program, concrete)
 
     def _make_factory(self) -> Callable[[], Function]:
