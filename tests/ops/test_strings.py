@@ -63,3 +63,16 @@ def test_expressions_match_in_linear_time():
     text = "a" * 100_000 + "!"
     assert not tf.strings.regex_full_match(text, "(a+)+$")
     assert tf.strings.regex_replace(text, "(a|aa)+$", "").numpy() == text.encode()
+
+
+def test_scripts_of_code_points():
+    # As TensorFlow 2.15: letters of four scripts, signs, and numbers that are no characters.
+    points = [
+        [0x41, 0x3B1, 0x44F, 0x5D0],
+        [0x4E00, 0xAC00, 0x1F600, 0xE01],
+        [0, -5, 0x110000, 0x10FFFF],
+    ]
+    wanted = [[25, 14, 8, 19], [17, 18, 0, 38], [0, -1, -1, 103]]
+    assert tf.strings.unicode_script(points).numpy().tolist() == wanted
+    rows = tf.strings.unicode_decode(["a", "bb ", "я"], "UTF-8")
+    assert tf.strings.unicode_script(rows).to_list() == [[25], [25, 25, 0], [8]]

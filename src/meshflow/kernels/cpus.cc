@@ -17,7 +17,8 @@ void limit_onednn(Level) {}
 #else
 Level found() {
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Level::kPlain;
-  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl")) return Level::kAvx2;
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
+    return Level::kAvx2;
   if (!__builtin_cpu_supports("avx512bf16")) return Level::kAvx512;
   unsigned a = 7, b, c = 0, d;
   __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));

@@ -6,7 +6,7 @@
 namespace meshflow {
 
 // The order of `ISA_LEVELS` in library.py; each level includes the previous ones. kAvx2 includes fused multiply-add and conversions
-// of 16-bit floats (FMA, F16C), as all such processors do; kAvx512 bytes and shorter vectors (BW, VL); kBfloat16
+// of 16-bit floats (FMA, F16C), as all such processors do; kAvx512 bytes, 64-bit products and shorter vectors (BW, DQ, VL); kBfloat16
 // products of bfloat16; kTiles matrix tiles (AMX) for these.
 enum class Level { kPlain, kAvx2, kAvx512, kBfloat16, kTiles };
 

@@ -180,7 +180,7 @@ const int Team::made_ = [] {
   });
 }();
 
-Team::Team() : threads_(count_processors()) {
+Team::Team() : processors_(count_processors()), threads_(processors_) {
   const char *count = std::getenv("OMP_NUM_THREADS"), *policy = std::getenv("OMP_WAIT_POLICY");
   if (count && std::atoi(count) > 0) threads_ = std::atoi(count);
   polls_ = policy && !strcasecmp(policy, "passive") ? 0 : kPollNanoseconds;
@@ -189,11 +189,10 @@ Team::Team() : threads_(count_processors()) {
 int max_threads() { return here().is_alone || here().place.threads > 1 ? 1 : Team::get().threads(); }
 
 void Team::begin(void (*body)(void*), void* data, int threads) {
-  while (static_cast<int>(helpers_.size()) < threads - 1) {
-    // Without a processor for each thread, the others would wait for the one that polls.
-    int64_t polls = threads > count_processors() ? 0 : polls_;
-    helpers_.push_back(new Helper(*this, helpers_.size() + 1, polls));
-  }
+  // Without a processor for each thread, the others would wait for the one that polls.
+  polls_here_ = threads > processors_ ? 0 : polls_;
+  while (static_cast<int>(helpers_.size()) < threads - 1)
+    helpers_.push_back(new Helper(*this, helpers_.size() + 1, polls_here_));
   body_ = body, data_ = data, threads_here_ = threads;
   here().place = {0, threads};
   for (int i = 0; i < threads - 1; ++i) helpers_[i]->call();
@@ -218,7 +217,7 @@ void Team::meet() {
     return wake(meetings_);
   }
   auto is_over = [&] { return meetings_.load(std::memory_order_acquire) != meeting; };
-  while (!poll(polls_, is_over)) sleep_while(meetings_, meeting);
+  while (!poll(polls_here_, is_over)) sleep_while(meetings_, meeting);
 }
 
 namespace {

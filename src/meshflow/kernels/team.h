@@ -133,8 +133,10 @@ class Team {
   static const int made_;
 
   std::mutex turn_;
+  const int processors_;
   std::atomic<int> threads_;
-  int64_t polls_;
+  // Nanoseconds for which waiting threads poll, and those of the region.
+  int64_t polls_, polls_here_ = 0;
   std::vector<Helper*> helpers_;
   Scratch scratch_;
   // The region.

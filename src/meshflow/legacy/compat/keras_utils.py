@@ -43,9 +43,9 @@ def track_tf1_style_variables(method: Callable[..., Any]) -> Callable[..., Any]:
                 "`@tf.compat.v1.keras.utils.track_tf1_style_variables` must be applied to a method of a subclassed "
                 f"`tf.Module`, `tf.keras.layers.Layer` or `tf.keras.Model`; the first argument is {self!r}."
             )
-        store = getattr(self, "_tf1_style_var_store", None)
+        store: VariableStore | None = getattr(self, "_tf1_style_var_store", None)
         if store is None:
-            store = self._tf1_style_var_store = VariableStore()
+            self._tf1_style_var_store = store = VariableStore()
         scope = get_variable_scope()
         outer_store, scope.store = scope.store, store
         if outer_store is not store:

@@ -313,5 +313,5 @@ class HostPreprocessingStep:
             _current.reset(token)
         for leaf in nest.flatten_parts(result):
             if isinstance(leaf, Tensor) and leaf.dtype is dtypes.string:
-                check_text(leaf.array, count=None)
+                check_text(np.asarray(leaf.array), count=None)
         return result

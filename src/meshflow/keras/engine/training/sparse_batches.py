@@ -32,8 +32,8 @@ __all__ = [
     "is_sparse",
     "join_batch",
     "list_rows",
+    "list_varied_shapes",
     "split_batch",
-    "vary_element_counts",
 ]
 
 
@@ -205,41 +205,23 @@ def split_batch(value: object) -> SparseBatch | RaggedBatch | ExtensionBatch:
     return rows[: len(rows)]
 
 
-def vary_element_counts(batch: PyTree) -> PyTree:
-    """Return a batch of shapes in which each composite part has another number of elements.
+def list_varied_shapes(batch: PyTree) -> list[tuple[int, ...]]:
+    """List the shapes of a batch's arrays after a change of the number of elements of each composite part.
 
     Args:
       batch: Structure of arrays and composite parts.
-
-    Returns:
-      The same structure with a `jax.ShapeDtypeStruct` in place of each array.
     """
     is_part = lambda node: isinstance(node, (SparseBatch, RaggedBatch))
-    nodes, tree = jax.tree.flatten(batch, is_leaf=is_part)
-    # Parts of equal sizes are probably related, such as the ids and the weights of the same items.
     kinds: dict[Hashable, int] = {}
-    return tree.unflatten(
-        [_vary_count(n, kinds.setdefault(_list_sizes(n), len(kinds) + 1)) for n in nodes]
-    )
-
-
-def _vary_count(node: PyTree, more: int) -> PyTree:
-    lengthen = lambda a: jax.ShapeDtypeStruct((a.shape[0] + more, *a.shape[1:]), a.dtype)
-    if isinstance(node, SparseBatch):
-        return SparseBatch(_to_struct(node.shape), lengthen(node.indices), lengthen(node.values))
-    if isinstance(node, RaggedBatch):
-        outer, *inner = node.splits
-        splits = (_to_struct(outer), *map(lengthen, inner))
-        return RaggedBatch(splits, lengthen(node.values))
-    return _to_struct(node)
-
-
-def _list_sizes(node: PyTree) -> Hashable:
-    return type(node), tuple([leaf.shape for leaf in jax.tree.leaves(node)])
-
-
-def _to_struct(array: Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+    shapes: list[tuple[int, ...]] = []
+    for node in jax.tree.leaves(batch, is_leaf=is_part):
+        outer, *rest = [leaf.shape for leaf in jax.tree.leaves(node)]
+        if rest:
+            # Parts of equal sizes are probably related, such as the ids and the weights of the same items.
+            more = kinds.setdefault((type(node), outer, *rest), len(kinds) + 1)
+            rest = [(n + more, *sizes) for n, *sizes in rest]
+        shapes += [outer, *rest]
+    return shapes
 
 
 def join_batch(batch: PyTree) -> PyTree:

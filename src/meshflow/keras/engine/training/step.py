@@ -35,7 +35,7 @@ from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
 from meshflow.interpreter import SizeGuardError
-from meshflow.keras.engine.training.sparse_batches import join_batch, vary_element_counts
+from meshflow.keras.engine.training.sparse_batches import join_batch, list_varied_shapes
 from meshflow.passes.constant_hoisting import hoist_constants
 
 # Arrays of at least this many bytes are shared with the device, because copying them takes longer
@@ -181,7 +181,7 @@ class CompiledStep:
             other = None if self.forecast is None else self.forecast.expect_other_batch(shapes)
             if other is not None:
                 family.add_call(other)
-            varied = [struct.shape for struct in jax.tree.leaves(vary_element_counts(batch))]
+            varied = list_varied_shapes(batch)
             if varied != shapes:
                 family.add_call(varied)
         return family.find(shapes, trace_sizes)
