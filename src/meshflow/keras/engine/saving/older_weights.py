@@ -32,7 +32,7 @@ def convert_weights(layer: Any, weights: Sequence[np.ndarray], keras_version: st
         return convert_weights(layer.layer, converted, keras_version)
     if name in ("Model", "Sequential", "Functional"):
         return _convert_nested(layer, converted, keras_version)
-    if not (converted and layer.weights):
+    if not (converted and getattr(layer, "weights", None)):
         return converted
     if keras_version == "1" and name in _FROM_KERAS_1:
         converted = _FROM_KERAS_1[name](layer, converted)
