@@ -27,6 +27,7 @@ namespace {
 
 // Longer than the pauses between the kernels of most steps; threads of other OpenMP libraries poll for longer.
 constexpr int64_t kPollNanoseconds = 500'000;
+constexpr std::chrono::microseconds kExclusive{20};
 
 using Word = std::atomic<uint32_t>;
 
@@ -39,8 +40,8 @@ void wake(Word& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-// Polls for a limited time; returns whether the condition became true. It does not yield the processor: since Linux 6.6,
-// another program then computes for a complete time slice of several milliseconds, and all threads of a region wait for this one.
+// Polls for a limited time; returns whether the condition became true. It yields the processor after a while, because
+// threads of XLA wait for one. Since Linux 6.6, other programs then compute for a complete time slice.
 template <typename Condition>
 bool poll(int64_t nanoseconds, Condition condition) {
   using Clock = std::chrono::steady_clock;
@@ -50,7 +51,9 @@ bool poll(int64_t nanoseconds, Condition condition) {
       if (condition()) return true;
       pause();
     }
-    if (Clock::now() - start > std::chrono::nanoseconds(nanoseconds)) return false;
+    auto waited = Clock::now() - start;
+    if (waited > std::chrono::nanoseconds(nanoseconds)) return false;
+    if (waited > kExclusive) sched_yield();
   }
 }
 
