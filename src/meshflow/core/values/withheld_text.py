@@ -6,6 +6,7 @@ that reads a placeholder raises `WithheldTextError`, so that the step can run ag
 
 from __future__ import annotations
 
+import math
 from typing import Any, NoReturn
 
 import numpy as np
@@ -61,7 +62,7 @@ def make_withheld_text(shape: tuple[int, ...]) -> np.ndarray:
     Args:
       shape: Shape of the array.
     """
-    source = _TextSource(int(np.prod(shape)))
+    source = _TextSource(math.prod(shape))
     array = np.empty(source.count, object)
     for index in range(source.count):
         array[index] = _WithheldString(source, index)

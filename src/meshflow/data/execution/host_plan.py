@@ -364,12 +364,12 @@ class HostPlan:
 
         Loading images takes much longer than a short program, which therefore need not be compiled.
         """
+        operands = nest.flatten(list(arguments))
         with self._program_lock:
             if self._compiled is None:
                 closed = jax.make_jaxpr(self._program)(*arguments)
                 self._interpreted = InterpretedProgram(closed)
                 self._compiled = compile_for_cpu(jex_core.jaxpr_as_fun(closed))
-            operands = nest.flatten(list(arguments))
             can_interpret = self.loads and is_interpreter_enabled()
             if can_interpret and self._interpreted.estimate_limit(operands) >= _MIN_RUNS:
                 return self._interpreted.run_on_host(operands)

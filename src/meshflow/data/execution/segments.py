@@ -23,16 +23,13 @@ from meshflow.data.execution.chunks import Chunk, iter_leaf
 from meshflow.data.execution.failures import Failure
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var
+from meshflow.passes.jaxprs import select_variables
 
 __all__ = ["SegmentedMap", "divide_program"]
 
 
 def _has_static_shape(variable: Any) -> bool:
     return all(isinstance(n, int) for n in variable.aval.shape)
-
-
-def _list_variables(atoms: Any) -> list[Var]:
-    return [a for a in atoms if not isinstance(a, jex_core.Literal)]
 
 
 def _find_static_equations(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[JaxprEqn]]:
@@ -43,19 +40,15 @@ def _find_static_equations(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[JaxprEqn]
     for equation in jaxpr.eqns:
         is_static = (
             equation.primitive.name not in SIZE_PRIMITIVES
-            and open_variables.isdisjoint(_list_variables(equation.invars))
+            and open_variables.isdisjoint(select_variables(equation.invars))
             and all(map(_has_static_shape, equation.outvars))
-            and not _has_symbolic_parameter(equation)
+            # Equations such as `dim_as_value` compute a size.
+            and not equation.primitive.name.startswith("dim")
         )
         (static if is_static else others).append(equation)
         if not is_static:
             open_variables.update(equation.outvars)
     return static, others
-
-
-def _has_symbolic_parameter(equation: JaxprEqn) -> bool:
-    """Check whether an equation computes a size, such as `dim_as_value`."""
-    return equation.primitive.name.startswith("dim")
 
 
 class SegmentedMap:
@@ -74,12 +67,13 @@ class SegmentedMap:
         self, traced: TracedFunction, vectorized: TracedFunction, rest: ClosedJaxpr
     ) -> None:
         self._traced = traced
-        self.vectorized = vectorized if vectorized.closed_jaxpr.jaxpr.eqns else None
-        self._operands = [
-            vectorized.closed_jaxpr.jaxpr.invars.index(v)
-            for v in vectorized.closed_jaxpr.jaxpr.outvars[: vectorized.num_results]
-            if self.vectorized is None
-        ]
+        jaxpr = vectorized.closed_jaxpr.jaxpr
+        self.vectorized = vectorized if jaxpr.eqns else None
+        # Without a first segment, the operands of the second are leaves of the elements.
+        self._operands: list[int] = []
+        if self.vectorized is None:
+            operands = jaxpr.outvars[: vectorized.num_results]
+            self._operands = [jaxpr.invars.index(v) for v in operands]
         self._rest = InterpretedProgram(rest, True)
         # Several threads may iterate over the dataset.
         self._lock = threading.Lock()
@@ -99,8 +93,9 @@ class SegmentedMap:
         count = len(chunk[0])
         rows: Iterable[Any]
         try:
-            operands = [chunk[i] for i in self._operands]
-            if self.vectorized is not None:
+            if self.vectorized is None:
+                operands = [chunk[i] for i in self._operands]
+            else:
                 operands = compute(chunk)
             rows = zip(*map(iter_leaf, operands), strict=True) if operands else [()] * count
         except Exception:
@@ -152,12 +147,12 @@ def divide_program(traced: TracedFunction) -> SegmentedMap | None:
     results = jaxpr.outvars[: traced.num_results]
     written = jaxpr.outvars[traced.num_results :]
     computed = {v for equation in others for v in equation.outvars}
-    if not computed.isdisjoint(_list_variables(written)):
+    if not computed.isdisjoint(select_variables(written)):
         return None
     captured = jaxpr.invars[len(jaxpr.invars) - len(traced.captures) :]
     available = {*captured, *jaxpr.constvars, *computed}
-    used = [v for equation in others for v in _list_variables(equation.invars)]
-    used += _list_variables(results)
+    used = [v for equation in others for v in select_variables(equation.invars)]
+    used += select_variables(results)
     operands = [v for v in dict.fromkeys(used) if v not in available]
     unnamed = jaxpr.debug_info.with_unknown_names()
     first = jaxpr.replace(outvars=[*operands, *written], eqns=static, debug_info=unnamed)
