@@ -174,7 +174,7 @@ class World:
         self.pids = itertools.count(100)
         self.processes = []
         self.current = None
-        self.hub = greenlet.getcurrent()
+        self.hub, self.real_thread = greenlet.getcurrent(), threading.get_ident()
         self.trace = collections.deque(maxlen=None if keeps_trace else 60)
         self.thread_errors = []
         self.num_events = 0
@@ -188,7 +188,7 @@ class World:
         Raises:
           SimulationFailure: If it does not end.
         """
-        self.hub = greenlet.getcurrent()
+        self.hub, self.real_thread = greenlet.getcurrent(), threading.get_ident()
         saved = [dict(local.__dict__) for local in THREAD_LOCALS]
         tables = dict(description.tables)
         self.default_locals, self.has_default_locals = _make_locals(), False
@@ -613,12 +613,26 @@ THREADING = Facade(
     current_thread=lambda: world().current,
     get_ident=lambda: id(world().current),
 )
+
+
+def _simulate_for_tasks(real, simulate):
+    """Return a function that simulates for tasks only: a real thread of an earlier test may still run."""
+
+    def function(*args):
+        here = world()
+        if here is None or threading.get_ident() != here.real_thread:
+            return real(*args)
+        return simulate(here, *args)
+
+    return function
+
+
 TIME = Facade(
     time,
-    monotonic=lambda: world().now,
-    time=lambda: world().now,
-    perf_counter=lambda: world().now,
-    sleep=lambda seconds: world().sleep(seconds),
+    monotonic=_simulate_for_tasks(time.monotonic, lambda here: here.now),
+    time=_simulate_for_tasks(time.time, lambda here: here.now),
+    perf_counter=_simulate_for_tasks(time.perf_counter, lambda here: here.now),
+    sleep=_simulate_for_tasks(time.sleep, World.sleep),
 )
 
 
