@@ -8,12 +8,16 @@ from typing import Any, Unpack
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config
-from meshflow.keras import activations, constraints, initializers, regularizers, settings
+from meshflow.keras import activations, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import LayerArguments, LeakyReLUArguments
+from meshflow.keras.layers.weight_options import (
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
 from meshflow.keras.logits import attach_logits
 from meshflow.ops import math, nn
 
@@ -273,9 +277,7 @@ class PReLU(_Elementwise):
         **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(**kwargs)
-        self.alpha_initializer = initializers.get(alpha_initializer)
-        self.alpha_regularizer = regularizers.get(alpha_regularizer)
-        self.alpha_constraint = constraints.get(alpha_constraint)
+        set_weight_options(self, locals(), "alpha")
         if isinstance(shared_axes, (list, tuple)):
             self.shared_axes: list[Any] | None = list(shared_axes)
         else:
@@ -286,13 +288,7 @@ class PReLU(_Elementwise):
         shape = TensorShape(input_shape).as_list()[1:]
         for axis in self.shared_axes or []:
             shape[axis - 1] = 1
-        self.alpha = self.add_weight(
-            "alpha",
-            shape,
-            initializer=self.alpha_initializer,
-            regularizer=self.alpha_regularizer,
-            constraint=self.alpha_constraint,
-        )
+        self.alpha = add_weight(self, "alpha", shape)
         axes = range(1, len(shape) + 1)
         shared_axes = self.shared_axes or []
         axis_sizes = {

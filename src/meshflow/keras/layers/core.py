@@ -1,8 +1,8 @@
-"""Dense, activation, masking and identity layers, and configurations of weights."""
+"""Dense, activation, masking and identity layers."""
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
-from meshflow.keras import activations, constraints, initializers, regularizers, settings
+from meshflow.keras import activations, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
@@ -26,6 +26,12 @@ from meshflow.keras.layers.keyword_arguments import (
     LayerArguments,
     RegularizedArguments,
 )
+from meshflow.keras.layers.weight_options import (
+    KernelOptions,
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
 from meshflow.ops import array, math, nn
 from meshflow.ops.coordinates import multiply_elements
 from meshflow.ops.ragged import RaggedTensor
@@ -33,7 +39,7 @@ from meshflow.ops.ragged import RaggedTensor
 __all__ = ["Activation", "ActivityRegularization", "Dense", "Identity", "Masking"]
 
 
-class Dense(Layer):
+class Dense(Layer, KernelOptions):
     """Fully connected layer, `activation(inputs @ kernel + bias)`.
 
     Args:
@@ -89,12 +95,7 @@ class Dense(Layer):
         self.units = units
         self.activation = activations.get(activation)
         self.use_bias = use_bias
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
-        self.bias_constraint = constraints.get(bias_constraint)
+        set_weight_options(self, locals(), "kernel", "bias")
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
 
@@ -110,21 +111,9 @@ class Dense(Layer):
                 f"The last dimension of the inputs to a Dense layer should be defined. Found None. Full input shape received: {input_shape}"
             )
         self.input_spec = InputSpec(min_ndim=2, axes={-1: size})
-        self.kernel = self.add_weight(
-            "kernel",
-            (size, self.units),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-        )
+        self.kernel = add_weight(self, "kernel", (size, self.units))
         if self.use_bias:
-            self.bias = self.add_weight(
-                "bias",
-                (self.units,),
-                initializer=self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint,
-            )
+            self.bias = add_weight(self, "bias", (self.units,))
         self.built = True
 
     def call(self, inputs: Tensor | SparseTensor | RaggedTensor) -> PyTree:
@@ -174,38 +163,6 @@ def _multiply_last_axis(inputs: Tensor, kernel: Tensor) -> Tensor:
     if len(inputs.shape) == 2:
         return math.matmul(inputs, kernel)
     return math.tensordot(inputs, kernel, 1)
-
-
-def make_weight_config(
-    layer: Any,
-    *names: str,
-    initialized: tuple[str, ...] = (),
-    flags: tuple[str, ...] = (),
-    activity: bool = False,
-) -> Config:
-    """Return the configurations of the initializers, regularizers and constraints of weights.
-
-    The order of the keys is that of Keras.
-
-    Args:
-      layer: The layer.
-      *names: Names of the weights in its attributes.
-      initialized: Further weights, which have an initializer only.
-      flags: Attributes that follow the initializers.
-      activity: Whether to include the `activity_regularizer` of the layer.
-    """
-    config = {}
-
-    def describe(module: Any, suffix: str, named: tuple[str, ...]) -> None:
-        for name in named:
-            value = module.get(getattr(layer, f"{name}_{suffix}"))
-            config[f"{name}_{suffix}"] = module.serialize(value)
-
-    describe(initializers, "initializer", (*names, *initialized))
-    config |= {flag: getattr(layer, flag) for flag in flags}
-    describe(regularizers, "regularizer", (*names, "activity") if activity else names)
-    describe(constraints, "constraint", names)
-    return config
 
 
 class Activation(Layer):

@@ -10,12 +10,17 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
-from meshflow.keras import activations, constraints, initializers, regularizers
+from meshflow.keras import activations
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import KernelArguments
+from meshflow.keras.layers.weight_options import (
+    KernelOptions,
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
 from meshflow.ops.linalg import einsum
 
 __all__ = ["EinsumDense"]
@@ -23,7 +28,7 @@ __all__ = ["EinsumDense"]
 _Sizes = Sequence[int | None]
 
 
-class EinsumDense(Layer):
+class EinsumDense(Layer, KernelOptions):
     """Dense layer `activation(einsum(equation, inputs, kernel) + bias)`.
 
     Args:
@@ -85,12 +90,7 @@ class EinsumDense(Layer):
         )
         self.bias_axes = bias_axes
         self.activation = activations.get(activation)
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
-        self.bias_constraint = constraints.get(bias_constraint)
+        set_weight_options(self, locals(), "kernel", "bias")
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create the kernel and the bias."""
@@ -101,17 +101,9 @@ class EinsumDense(Layer):
             self.partial_output_shape,
         )
         self.full_output_shape = output
-        for name, shape in (("kernel", kernel), ("bias", bias)):
-            if shape is None:
-                continue
-            weight = self.add_weight(
-                name,
-                shape,
-                initializer=getattr(self, f"{name}_initializer"),
-                regularizer=getattr(self, f"{name}_regularizer"),
-                constraint=getattr(self, f"{name}_constraint"),
-            )
-            setattr(self, name, weight)
+        self.kernel = add_weight(self, "kernel", kernel)
+        if bias is not None:
+            self.bias = add_weight(self, "bias", bias)
         self.built = True
 
     def call(self, inputs: TensorLike) -> Tensor:

@@ -1,4 +1,4 @@
-"""Types of the keyword arguments that the constructors of layers accept through `**kwargs`.
+"""The arguments of constructors of layers by name, and types of those that `**kwargs` contains.
 
 The `<weight>_layout` arguments of a class are those of the weights in its `_weights_with_layouts`.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from meshflow.environment.types import Config
 from meshflow.keras.engine.layer.layer_arguments import (
     CommonArguments,
     LayerArguments,
@@ -18,6 +19,17 @@ from meshflow.keras.literals import DataFormat
 if TYPE_CHECKING:
     from meshflow.keras.engine.layer.helpers import Identifier
     from meshflow.placement.layout import Layout
+
+
+def get_arguments(variables: Mapping[str, Any], *excluded: str) -> Config:
+    """Return the arguments of a constructor, which it passes to its base class.
+
+    Args:
+      variables: `locals()` of the constructor, with the further arguments in `kwargs`.
+      *excluded: Names of variables that are not arguments of the base class.
+    """
+    others = ("self", "__class__", "kwargs", *excluded)
+    return {k: v for k, v in variables.items() if k not in others} | variables["kwargs"]
 
 
 class EmbeddingArguments(CommonArguments, total=False):

@@ -15,16 +15,20 @@ from meshflow.core.variables.variable import Variable, VariableAggregation, Vari
 from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.distribute.replicas.shares import BatchShares, current_shares
 from meshflow.environment.types import Config, PyTree
-from meshflow.keras import constraints, initializers, regularizers, settings
+from meshflow.keras import initializers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.engine.layer.sharded_layer_products import read_for_positions
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import (
     BatchNormalizationArguments,
     NormalizationArguments,
+)
+from meshflow.keras.layers.weight_options import (
+    add_weight,
+    make_weight_config,
+    set_weight_options,
 )
 from meshflow.ops import array, math, nn
 from meshflow.ops.control_flow import cond
@@ -42,23 +46,11 @@ class _ScaleAndShiftLayer(Layer):
         self.center, self.scale = center, scale
         self.supports_masking = True
         for name, default in (("beta", "zeros"), ("gamma", "ones")):
-            initializer = initializers.get(arguments.get(f"{name}_initializer", default))
-            setattr(self, f"{name}_initializer", initializer)
-            regularizer = regularizers.get(arguments.get(f"{name}_regularizer"))
-            setattr(self, f"{name}_regularizer", regularizer)
-            constraint = constraints.get(arguments.get(f"{name}_constraint"))
-            setattr(self, f"{name}_constraint", constraint)
+            set_weight_options(self, {f"{name}_initializer": default, **arguments}, name)
 
     def _add_parameter(self, name: str, shape: Sequence[int]) -> Variable:
-        return self.add_weight(
-            name,
-            shape,
-            dtype=self._get_scale_dtype(),
-            initializer=getattr(self, f"{name}_initializer"),
-            regularizer=getattr(self, f"{name}_regularizer", None),
-            constraint=getattr(self, f"{name}_constraint", None),
-            experimental_autocast=False,
-        )
+        options: Config = {"dtype": self._get_scale_dtype(), "experimental_autocast": False}
+        return add_weight(self, name, shape, **options)
 
     def _get_scale_dtype(self) -> dtypes.DType:
         """Return the dtype of gamma and beta."""
@@ -161,18 +153,7 @@ class BatchNormalization(_ScaleAndShiftLayer):
         fused = options.pop("fused", None)
         self._fused = False if synchronized else fused
         super().__init__(**options)
-        self._set_arguments(
-            center,
-            scale,
-            {
-                "beta_initializer": beta_initializer,
-                "gamma_initializer": gamma_initializer,
-                "beta_regularizer": beta_regularizer,
-                "gamma_regularizer": gamma_regularizer,
-                "beta_constraint": beta_constraint,
-                "gamma_constraint": gamma_constraint,
-            },
-        )
+        self._set_arguments(center, scale, locals())
         self.axis = _parse_axis(axis)
         self.momentum, self.epsilon, self.synchronized = momentum, epsilon, synchronized
         self.moving_mean_initializer = initializers.get(moving_mean_initializer)

@@ -13,6 +13,7 @@ from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.keras.layers.keyword_arguments import ConvTransposeArguments
+from meshflow.keras.layers.weight_options import add_weight
 from meshflow.keras.literals import Padding
 from meshflow.ops import nn
 
@@ -68,11 +69,10 @@ class ConvTranspose(Conv):
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create the kernel and the bias."""
-        self.kernel = self._add_kernel(
-            (*self.kernel_size, self.filters, self._require_channels(input_shape))
-        )
+        shape = (*self.kernel_size, self.filters, self._require_channels(input_shape))
+        self.kernel = add_weight(self, "kernel", shape)
         if self.use_bias:
-            self.bias = self._add_kernel((self.filters,), "bias")
+            self.bias = add_weight(self, "bias", (self.filters,))
         self.input_spec = InputSpec(ndim=self.rank + 2, axes=self.input_spec.axes)
         self.built = True
 
