@@ -86,6 +86,12 @@ def stored(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _names_of_examples(doctest_namespace):
+    """Examples in docstrings assume `import meshflow as tf`."""
+    doctest_namespace["tf"] = tf
+
+
 @pytest.fixture(autouse=True)
 def _fresh_state(request):
     """Seeds, layer names and switches as at the start of a program; NaN checks where they help."""

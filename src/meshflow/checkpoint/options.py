@@ -34,7 +34,6 @@ class CheckpointOptions:
       ValueError: If the sharding callback is not a `ShardingCallback`.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> written = []
       >>> options = tf.train.CheckpointOptions(experimental_write_callbacks=[written.append])

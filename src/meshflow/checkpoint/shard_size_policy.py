@@ -40,7 +40,6 @@ class MaxShardSizePolicy(ShardingCallback):
       ValueError: If the size is not positive.
 
     Example:
-      >>> import meshflow as tf
       >>> import glob, os, tempfile
       >>> policy = tf.train.experimental.MaxShardSizePolicy(max_shard_size=400)
       >>> options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)

@@ -79,7 +79,6 @@ class ShardingCallback(abc.ABC):
     parts.
 
     Example:
-      >>> import meshflow as tf
       >>> import glob, os, tempfile
       >>> class OneEach(tf.train.experimental.ShardingCallback):
       ...     @property

@@ -25,7 +25,6 @@ class TrackableView:
       TypeError: If the object does not support weak references.
 
     Example:
-      >>> import meshflow as tf
       >>> module = tf.Module()
       >>> module.w, module.parts = tf.Variable(1.0), [tf.Variable(2.0)]
       >>> view = tf.train.TrackableView(module)
@@ -90,7 +89,6 @@ class CheckpointView:
       ValueError: If the checkpoint has no objects, such as those of TensorFlow 1's `Saver`.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> module = tf.Module()
       >>> module.w, module.b = tf.Variable(1.0), tf.Variable(2.0)

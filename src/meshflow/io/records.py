@@ -78,7 +78,6 @@ class TFRecordOptions:
       ValueError: The compression is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> path = tempfile.mkdtemp() + "/data"
       >>> with tf.io.TFRecordWriter(path, tf.io.TFRecordOptions("GZIP")) as writer:
@@ -128,7 +127,6 @@ class TFRecordWriter:
 
     Example:
       >>> import tempfile, os
-      >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a.tfrecord")
       >>> with tf.io.TFRecordWriter(path) as writer:
       ...     writer.write(b"one")

@@ -40,7 +40,6 @@ def serialize_sparse(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> text = tf.io.serialize_sparse(tf.SparseTensor([[1]], [5], [3]))
       >>> tf.io.deserialize_many_sparse(text[tf.newaxis], tf.int32).dense_shape.numpy()
       array([1, 3])
@@ -141,7 +140,6 @@ def decode_json_example(json_examples: TensorLike, name: str | None = None) -> T
       InvalidArgumentError: If a text is no such message.
 
     Example:
-      >>> import meshflow as tf
       >>> text = tf.io.decode_json_example('{"features": {"feature": {"a": {"int64List": {"value": ["3"]}}}}}')
       >>> tf.train.Example.FromString(text.numpy()).features.feature["a"].int64_list.value
       [3]

@@ -62,7 +62,6 @@ def make_tensor_proto(
       ImportError: The package protobuf is not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> proto = tf.make_tensor_proto([1.0, 2.0], shape=[3])
       >>> list(proto.float_val), tf.make_ndarray(proto).tolist()
       ([1.0, 2.0], [1.0, 2.0, 2.0])
@@ -100,7 +99,6 @@ def make_ndarray(tensor: Any) -> np.ndarray:
       ValueError: The content does not match the shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.make_ndarray(tf.make_tensor_proto(["a", "b"]))
       array([b'a', b'b'], dtype=object)
     """
@@ -125,7 +123,6 @@ def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.io.parse_tensor(tf.io.serialize_tensor([1, 2]), tf.int32).numpy()
       array([1, 2], dtype=int32)
     """
@@ -199,7 +196,6 @@ def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None =
       InvalidArgumentError: The string contains another dtype, or no tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> text = tf.io.serialize_tensor([1, 2])
       >>> print(tf.io.parse_tensor(text, tf.int32).numpy())
       [1 2]

@@ -59,7 +59,6 @@ class TFLiteConverter:
       experimental_enable_resource_variables: whether functions may write variables; default True.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
       >>> content = tf.lite.TFLiteConverter.from_keras_model(model).convert()  # doctest: +SKIP
       >>> run = tf.lite.Interpreter(model_content=content).get_signature_runner()  # doctest: +SKIP
@@ -165,7 +164,6 @@ class TFLiteConverter:
 
         Example:
           >>> import jax.numpy as jnp
-          >>> import meshflow as tf
           >>> converter = tf.lite.TFLiteConverter.experimental_from_jax(
           ...     [lambda x: jnp.tanh(x)], [[("x", jnp.zeros([1, 4]))]]
           ... )

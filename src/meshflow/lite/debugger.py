@@ -53,7 +53,6 @@ class QuantizationDebugOptions:
       ValueError: if two metrics have the same name.
 
     Example:
-      >>> import meshflow as tf
       >>> options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=["SOFTMAX"])
       >>> options.fully_quantize
       False
@@ -111,7 +110,6 @@ class QuantizationDebugger:
       ImportError: if the extra `lite` is not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> def dump_errors(converter, samples):
       ...     debugger = tf.lite.experimental.QuantizationDebugger(
       ...         converter=converter, debug_dataset=samples

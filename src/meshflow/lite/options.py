@@ -46,7 +46,6 @@ class RepresentativeDataset:
         inputs, dictionaries of arrays by name, or (signature, dictionary).
 
     Example:
-      >>> import meshflow as tf
       >>> data = tf.lite.RepresentativeDataset(lambda: iter([[[1.0]]]))
       >>> list(data.input_gen())
       [[[1.0]]]

@@ -23,7 +23,6 @@ class Trace:
       **kwargs: Numbers and strings that are shown with it.
 
     Example:
-      >>> import meshflow as tf
       >>> for step in range(2):
       ...     with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
       ...         total = tf.reduce_sum(tf.ones([2, 2]))

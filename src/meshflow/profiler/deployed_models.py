@@ -140,7 +140,6 @@ def profile_model(
       ImportError: If the package that runs the model is not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.profiler.profile_model("model.txt")
       Traceback (most recent call last):
       ...

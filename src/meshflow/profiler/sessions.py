@@ -44,7 +44,6 @@ class ProfilerOptions(NamedTuple):
         together; None to start immediately.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.profiler.experimental.ProfilerOptions(host_tracer_level=3).python_tracer_level
       0
     """
@@ -84,7 +83,6 @@ def start(logdir: StrPath, options: ProfilerOptions | None = None) -> None:
 
     Example:
       >>> import glob, tempfile
-      >>> import meshflow as tf
       >>> folder = tempfile.mkdtemp()
       >>> tf.profiler.experimental.start(folder)
       >>> y = tf.matmul(tf.ones([8, 8]), tf.ones([8, 8]))
@@ -246,7 +244,6 @@ class Profile:
 
     Example:
       >>> import os, tempfile
-      >>> import meshflow as tf
       >>> folder = tempfile.mkdtemp()
       >>> with tf.profiler.experimental.Profile(folder):
       ...     y = tf.reduce_sum(tf.ones([8]))

@@ -52,7 +52,6 @@ class ReLU(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ReLU(max_value=6.0)(tf.constant([-2.0, 3.0, 9.0])).numpy().tolist()
       [0.0, 3.0, 6.0]
     """
@@ -104,7 +103,6 @@ class LeakyReLU(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.LeakyReLU(alpha=0.5)(tf.constant([-4.0, 3.0])).numpy().tolist()
       [-2.0, 3.0]
     """
@@ -141,7 +139,6 @@ class ELU(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ELU(alpha=2.0)(tf.constant([-100.0, 3.0])).numpy().tolist()
       [-2.0, 3.0]
     """
@@ -177,7 +174,6 @@ class ThresholdedReLU(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ThresholdedReLU(theta=2.0)(tf.constant([1.0, 2.0, 3.0])).numpy().tolist()
       [0.0, 0.0, 3.0]
     """
@@ -211,7 +207,6 @@ class Softmax(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> x, mask = tf.constant([[1.0, 1.0, 5.0]]), tf.constant([[True, True, False]])
       >>> tf.keras.layers.Softmax()(x, mask).numpy().tolist()
       [[0.5, 0.5, 0.0]]
@@ -258,7 +253,6 @@ class PReLU(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.PReLU(alpha_initializer=tf.keras.initializers.Constant(0.25))
       >>> layer(tf.constant([[-4.0, 8.0]])).numpy().tolist()
       [[-1.0, 8.0]]

@@ -203,7 +203,6 @@ class Conv(Layer, KernelOptions):
           kernel: The kernel.
 
         Example:
-          >>> import meshflow as tf
           >>> class Doubled(tf.keras.layers.Conv1D):
           ...     def convolution_op(self, inputs, kernel):
           ...         return super().convolution_op(inputs, 2 * kernel)
@@ -279,7 +278,6 @@ class Conv1D(Conv):
       (batch, new_steps, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv1D(4, 3, strides=2)(tf.ones([1, 9, 2])).shape
       TensorShape([1, 4, 4])
     """
@@ -311,7 +309,6 @@ class Conv2D(Conv):
       (batch, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv2D(8, 3, padding="same")(tf.ones([1, 4, 4, 3])).shape
       TensorShape([1, 4, 4, 8])
     """
@@ -343,7 +340,6 @@ class Conv3D(Conv):
       (batch, new_depth, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv3D(4, 3, padding="same")(tf.ones([1, 5, 6, 7, 2])).shape
       TensorShape([1, 5, 6, 7, 4])
     """

@@ -356,7 +356,6 @@ class ConvLSTM1D(_ConvLSTM):
       `return_state` also two states of shape (batch, new_steps, filters).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ConvLSTM1D(4, 3, return_sequences=True)(tf.ones([1, 2, 8, 3])).shape
       TensorShape([1, 2, 6, 4])
     """
@@ -376,7 +375,6 @@ class ConvLSTM2D(_ConvLSTM):
       new_width, filters).
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.ConvLSTM2D(4, 3, padding="same", return_sequences=True)
       >>> layer(tf.ones([1, 2, 8, 8, 3])).shape
       TensorShape([1, 2, 8, 8, 4])
@@ -398,7 +396,6 @@ class ConvLSTM3D(_ConvLSTM):
       (batch, new_depth, new_height, new_width, filters).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ConvLSTM3D(2, 3, padding="same")(tf.ones([1, 2, 4, 4, 4, 1])).shape
       TensorShape([1, 4, 4, 4, 2])
     """

@@ -62,7 +62,6 @@ class Dense(Layer, KernelOptions):
       (batch, ..., units).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Dense(4)(tf.ones([2, 3])).shape
       TensorShape([2, 4])
     """
@@ -179,7 +178,6 @@ class Activation(Layer):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Activation("relu")(tf.constant([-1.0, 2.0])).numpy().tolist()
       [0.0, 2.0]
     """
@@ -212,7 +210,6 @@ class Identity(Layer):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Identity()(tf.constant([1.0, 2.0])).numpy().tolist()
       [1.0, 2.0]
     """
@@ -241,7 +238,6 @@ class ActivityRegularization(Identity):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.ActivityRegularization(l1=0.5)
       >>> layer(tf.constant([[1.0, -3.0]])).numpy().tolist()
       [[1.0, -3.0]]
@@ -272,7 +268,6 @@ class Masking(Layer):
       The shape of the input, with a mask of shape (batch, steps).
 
     Example:
-      >>> import meshflow as tf
       >>> masking = tf.keras.layers.Masking(mask_value=-1.0)
       >>> masking.compute_mask(tf.constant([[[5.0, 2.0], [-1.0, -1.0]]])).numpy().tolist()
       [[True, False]]

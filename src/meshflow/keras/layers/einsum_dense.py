@@ -57,7 +57,6 @@ class EinsumDense(Layer, KernelOptions):
         match it.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.EinsumDense("abc,cd->abd", (None, 64), bias_axes="d")
       >>> layer(tf.ones([2, 32, 128])).shape, layer.kernel.shape, layer.bias.shape
       (TensorShape([2, 32, 64]), TensorShape([128, 64]), TensorShape([64]))

@@ -45,7 +45,6 @@ class Embedding(Layer):
       (batch, ..., output_dim).
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.Embedding(10, 4, mask_zero=True)
       >>> layer(tf.constant([[7, 2, 0]])).shape
       TensorShape([1, 3, 4])

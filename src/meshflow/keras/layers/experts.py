@@ -109,7 +109,6 @@ class MixtureOfExperts(Layer, KernelOptions):
         choices than experts.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.MixtureOfExperts(experts=4, hidden=16, capacity=2.0)
       >>> layer(tf.ones([2, 6, 8])).shape, layer.kernel_in.shape, len(layer.losses)
       (TensorShape([2, 6, 8]), TensorShape([4, 8, 16]), 1)

@@ -232,7 +232,6 @@ class SimpleRNNCell(GatedCell):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> ones = {"kernel_initializer": "ones", "recurrent_initializer": "ones"}
       >>> cell = tf.keras.layers.SimpleRNNCell(1, activation=None, **ones)
       >>> output, states = cell(tf.constant([[2.0, 3.0]]), [tf.constant([[10.0]])])
@@ -304,7 +303,6 @@ class GRUCell(GatedCell):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> cell = tf.keras.layers.GRUCell(4)
       >>> output, state = cell(tf.ones([2, 3]), tf.zeros([2, 4]))
       >>> output.shape, cell.state_size
@@ -410,7 +408,6 @@ class LSTMCell(GatedCell):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> cell = tf.keras.layers.LSTMCell(4)
       >>> output, (hidden, memory) = cell(tf.ones([2, 3]), [tf.zeros([2, 4]), tf.zeros([2, 4])])
       >>> output.shape, memory.shape

@@ -64,7 +64,6 @@ class LocallyConnected1D(Conv):
         unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.LocallyConnected1D(4, 3)
       >>> layer(tf.ones([1, 10, 2])).shape
       TensorShape([1, 8, 4])
@@ -236,7 +235,6 @@ class LocallyConnected2D(LocallyConnected1D):
       (batch, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.LocallyConnected2D(4, 3)(tf.ones([1, 6, 6, 2])).shape
       TensorShape([1, 4, 4, 4])
     """

@@ -102,7 +102,6 @@ class Add(Merge):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Add()([tf.constant([1.0, 2.0]), tf.constant([10.0, 20.0])]).numpy().tolist()
       [11.0, 22.0]
     """
@@ -125,7 +124,6 @@ class Subtract(Merge):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Subtract()([tf.constant([5.0, 7.0]), tf.constant([1.0, 9.0])]).numpy().tolist()
       [4.0, -2.0]
     """
@@ -149,7 +147,6 @@ class Multiply(Merge):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Multiply()([tf.constant([5.0, 7.0]), tf.constant([2.0, 3.0])]).numpy().tolist()
       [10.0, 21.0]
     """
@@ -172,7 +169,6 @@ class Average(Add):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Average()([tf.constant([1.0, 2.0]), tf.constant([3.0, 8.0])]).numpy().tolist()
       [2.0, 5.0]
     """
@@ -192,7 +188,6 @@ class Maximum(Merge):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Maximum()([tf.constant([5.0, 7.0]), tf.constant([1.0, 9.0])]).numpy().tolist()
       [5.0, 9.0]
     """
@@ -215,7 +210,6 @@ class Minimum(Merge):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Minimum()([tf.constant([5.0, 7.0]), tf.constant([1.0, 9.0])]).numpy().tolist()
       [1.0, 7.0]
     """
@@ -242,7 +236,6 @@ class Concatenate(Merge):
       The shape of an input, with the sum of the sizes at `axis`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Concatenate(axis=1)([tf.ones([2, 3]), tf.ones([2, 1])]).shape
       TensorShape([2, 4])
     """
@@ -310,7 +303,6 @@ class Dot(Merge):
       if there are none.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = tf.constant([[1.0, 2.0]]), tf.constant([[3.0, 4.0]])
       >>> tf.keras.layers.Dot(axes=1)([a, b]).numpy().tolist()
       [[11.0]]
@@ -376,7 +368,6 @@ def add(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Add tensors by an `Add` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.add([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [6.0, 14.0]
     """
@@ -387,7 +378,6 @@ def subtract(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Subtract the second of two tensors from the first by a `Subtract` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.subtract([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [2.0, -2.0]
     """
@@ -398,7 +388,6 @@ def multiply(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Multiply tensors by a `Multiply` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.multiply([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [8.0, 48.0]
     """
@@ -409,7 +398,6 @@ def average(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Compute the mean of tensors by an `Average` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.average([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [3.0, 7.0]
     """
@@ -420,7 +408,6 @@ def maximum(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Compute the elementwise maximum of tensors by a `Maximum` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.maximum([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [4.0, 8.0]
     """
@@ -431,7 +418,6 @@ def minimum(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Compute the elementwise minimum of tensors by a `Minimum` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.minimum([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [2.0, 6.0]
     """
@@ -442,7 +428,6 @@ def concatenate(inputs: _Inputs, axis: int = -1, **kwargs: Any) -> Tensor:
     """Concatenate tensors by a `Concatenate` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.concatenate([tf.constant([[1.0, 2.0]]), tf.constant([[3.0]])]).numpy().tolist()
       [[1.0, 2.0, 3.0]]
     """
@@ -453,7 +438,6 @@ def dot(inputs: _Inputs, axes: _Axes, normalize: bool = False, **kwargs: Any) ->
     """Compute dot products of two tensors by a `Dot` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = tf.constant([[3.0, 4.0]]), tf.constant([[6.0, 8.0]])
       >>> tf.keras.layers.dot([a, b], axes=1, normalize=True).numpy().round(3).tolist()
       [[1.0]]

@@ -151,7 +151,6 @@ class MultiHeadAttention(Layer):
       ValueError: In a call, if `attention_axes` are not between batch and features.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.MultiHeadAttention(num_heads=2, key_dim=4)
       >>> layer(tf.ones([1, 3, 8]), tf.ones([1, 5, 8])).shape
       TensorShape([1, 3, 8])

@@ -116,7 +116,6 @@ class BatchNormalization(_ScaleAndShiftLayer):
       NotImplementedError: If `renorm` or `virtual_batch_size` is set.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.BatchNormalization(epsilon=0.0)
       >>> layer(tf.constant([[1.0], [3.0]]), training=True).numpy().tolist()
       [[-1.0], [1.0]]
@@ -442,7 +441,6 @@ class LayerNormalization(_ScaleAndShiftLayer):
       The same as the input shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.LayerNormalization()(tf.constant([[1.0, 3.0], [2.0, 6.0]])).numpy().round(2).tolist()
       [[-1.0, 1.0], [-1.0, 1.0]]
     """
@@ -543,7 +541,6 @@ class GroupNormalization(_ScaleAndShiftLayer):
       The same as the input shape.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[1.0, 3.0, 10.0, 30.0]])
       >>> tf.keras.layers.GroupNormalization(groups=2, epsilon=0.0)(x).numpy().round(2).tolist()
       [[-1.0, 1.0, -1.0, 1.0]]
@@ -628,7 +625,6 @@ class UnitNormalization(Layer):
       The same as the input shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.UnitNormalization()(tf.constant([[3.0, 4.0]])).numpy().round(2)
       array([[0.6, 0.8]], dtype=float32)
     """

@@ -20,7 +20,6 @@ def dot(x: TensorLike, y: TensorLike) -> Tensor:
       A tensor of shape `x.shape[:-1] + y.shape[:-2] + y.shape[-1:]`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.dot(tf.ones([2, 3]), tf.ones([4, 3, 5])).shape
       TensorShape([2, 4, 5])
     """

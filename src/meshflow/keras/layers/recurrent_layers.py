@@ -122,7 +122,6 @@ class SimpleRNN(_CellLayer):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.SimpleRNN(4)(tf.ones([2, 5, 3])).shape
       TensorShape([2, 4])
     """
@@ -194,7 +193,6 @@ class GRU(_CellLayer):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.GRU(4)(tf.ones([2, 5, 3])).shape
       TensorShape([2, 4])
     """
@@ -273,7 +271,6 @@ class LSTM(_CellLayer):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.LSTM(4, return_sequences=True, return_state=True)
       >>> outputs, state, memory = layer(tf.ones([2, 5, 3]))
       >>> outputs.shape, memory.shape

@@ -62,7 +62,6 @@ def rnn(
       ValueError: If the inputs have no time axis, or no steps.
 
     Example:
-      >>> import meshflow as tf
       >>> def step(x, states):
       ...     total = states[0] + x
       ...     return total, [total]

@@ -62,7 +62,6 @@ class DepthwiseConv2D(Conv):
       dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.DepthwiseConv2D(3, depth_multiplier=2)
       >>> layer(tf.ones([1, 8, 8, 5])).shape
       TensorShape([1, 6, 6, 10])
@@ -172,7 +171,6 @@ class DepthwiseConv1D(DepthwiseConv2D):
       (batch, new_steps, channels * depth_multiplier), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.DepthwiseConv1D(3, depth_multiplier=2)(tf.ones([1, 8, 5])).shape
       TensorShape([1, 6, 10])
     """
@@ -322,7 +320,6 @@ class SeparableConv1D(SeparableConv):
       (batch, new_steps, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.SeparableConv1D(4, 3)(tf.ones([1, 8, 5])).shape
       TensorShape([1, 6, 4])
     """
@@ -351,7 +348,6 @@ class SeparableConv2D(SeparableConv):
       (batch, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.SeparableConv2D(4, 3)
       >>> layer(tf.ones([1, 8, 8, 5])).shape
       TensorShape([1, 6, 6, 4])

@@ -134,7 +134,6 @@ class Conv1DTranspose(ConvTranspose):
       (batch, new_steps, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv1DTranspose(4, 3, strides=2)(tf.ones([1, 5, 2])).shape
       TensorShape([1, 11, 4])
     """
@@ -161,7 +160,6 @@ class Conv2DTranspose(ConvTranspose):
       (batch, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv2DTranspose(4, 3, strides=2, padding="same")(tf.ones([1, 5, 5, 2])).shape
       TensorShape([1, 10, 10, 4])
     """
@@ -189,7 +187,6 @@ class Conv3DTranspose(ConvTranspose):
       (batch, new_depth, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv3DTranspose(4, 2, strides=2)(tf.ones([1, 2, 3, 4, 1])).shape
       TensorShape([1, 4, 6, 8, 4])
     """

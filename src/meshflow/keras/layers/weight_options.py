@@ -50,7 +50,6 @@ def set_weight_options(
       ValueError: If an argument does not identify an object.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.Layer()
       >>> set_weight_options(layer, {"kernel_initializer": "ones"}, "kernel")
       >>> type(layer.kernel_initializer).__name__, layer.kernel_regularizer

@@ -1,7 +1,6 @@
 """Functions of each element, and of pairs of elements.
 
 Example:
-  >>> import meshflow as tf
   >>> from meshflow.keras import ops
   >>> ops.sqrt([4, 9]).numpy().tolist(), ops.add(tf.constant([1]), 0.5).dtype
   ([2.0, 3.0], tf.float32)

@@ -25,7 +25,6 @@ def as_single_layer(space: str | None = None) -> Callable[[F], F]:
         itself.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.keras.Input([3])
       >>> model = tf.keras.Model(x, tf.keras.ops.flip(x, axis=1))
       >>> model.get_config()["layers"][1]["config"]["function"]

@@ -165,7 +165,6 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
       f: A function that returns its value and the function of its gradient.
 
     Example:
-      >>> import meshflow as tf
       >>> from meshflow.keras import ops
       >>> double = ops.custom_gradient(lambda x: (x * 1.0, lambda upstream: upstream * 2.0))
       >>> x = tf.constant(1.0)

@@ -83,7 +83,6 @@ def image_dataset_from_directory(
       NotFoundError: If the directory does not exist.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     for name in ("cats", "dogs"):
@@ -166,7 +165,6 @@ def text_dataset_from_directory(
       NotFoundError: If the directory does not exist.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     for name in ("bad", "good"):
@@ -241,7 +239,6 @@ def audio_dataset_from_directory(
       NotFoundError: If the directory does not exist.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     sound = tf.audio.encode_wav(tf.zeros([100, 1]), sample_rate=8000)

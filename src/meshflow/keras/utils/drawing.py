@@ -81,7 +81,6 @@ def model_to_dot(
       ValueError: If the model is not built, or no layer matches the range.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2, name="out")])
       >>> drawing = tf.keras.utils.model_to_dot(model)
       >>> [node.get_label() for node in drawing.get_nodes()][-1]

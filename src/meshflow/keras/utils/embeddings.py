@@ -36,7 +36,6 @@ def warmstart_embedding_matrix(
       ValueError: If the numbers of embeddings and words differ.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.warmstart_embedding_matrix(["a", "b"], ["b", "c"], [[1.0], [2.0]], "zeros").tolist()
       [[2.0], [0.0]]
     """

@@ -103,7 +103,6 @@ class OrderedEnqueuer(SequenceEnqueuer):
       shuffle: Whether the order of the batches is random.
 
     Example:
-      >>> import meshflow as tf
       >>> class Numbers(tf.keras.utils.Sequence):
       ...     def __len__(self):
       ...         return 3

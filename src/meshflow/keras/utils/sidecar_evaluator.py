@@ -46,7 +46,6 @@ class SidecarEvaluator:
 
     Example:
       >>> import os, tempfile
-      >>> import meshflow as tf
       >>> def make():
       ...     model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
       ...     model.compile("sgd", "mse")

@@ -47,7 +47,6 @@ def timeseries_dataset_from_array(
 
     Example:
       >>> import numpy as np
-      >>> import meshflow as tf
       >>> windows = tf.keras.utils.timeseries_dataset_from_array(
       ...     np.arange(6), np.arange(6) * 10, sequence_length=3, batch_size=2)
       >>> x, y = next(iter(windows))

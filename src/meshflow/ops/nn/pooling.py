@@ -200,7 +200,6 @@ def max_pool(
       A tensor in the layout of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nn.max_pool(tf.reshape(tf.range(4.0), [1, 2, 2, 1]), 2, 2, "VALID").numpy().item()
       3.0
     """
@@ -222,7 +221,6 @@ def avg_pool(
     The result has the shape [batch, *new_spatial, channels], or channels first for 'NC...'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 3.0, 5.0, 9.0], [1, 2, 2, 1])
       >>> tf.nn.avg_pool(x, ksize=2, strides=2, padding="VALID").numpy().item()
       4.5
@@ -243,7 +241,6 @@ def max_pool1d(
     """Apply `max_pool` to [batch, steps, channels], or [batch, channels, steps] for 'NCW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 3.0, 2.0, 5.0], [1, 4, 1])
       >>> print(tf.nn.max_pool1d(x, ksize=2, strides=2, padding="VALID")[0, :, 0].numpy())
       [3. 5.]
@@ -264,7 +261,6 @@ def max_pool2d(
     """Apply `max_pool` to [batch, height, width, channels], or channels first for 'NCHW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(9.0), [1, 3, 3, 1])
       >>> print(tf.nn.max_pool2d(x, ksize=2, strides=1, padding="VALID")[0, :, :, 0].numpy())
       [[4. 5.]
@@ -286,7 +282,6 @@ def max_pool3d(
     """Apply `max_pool` to [batch, depth, height, width, channels], or channels first for 'NCDHW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(8.0), [1, 2, 2, 2, 1])
       >>> tf.nn.max_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
       7.0
@@ -307,7 +302,6 @@ def avg_pool1d(
     """Apply `avg_pool` to [batch, steps, channels], or [batch, channels, steps] for 'NCW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 3.0, 2.0], [1, 3, 1])
       >>> print(tf.nn.avg_pool1d(x, ksize=2, strides=2, padding="SAME")[0, :, 0].numpy())
       [2. 2.]
@@ -328,7 +322,6 @@ def avg_pool2d(
     """Apply `avg_pool` to [batch, height, width, channels], or channels first for 'NCHW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(9.0), [1, 3, 3, 1])
       >>> print(tf.nn.avg_pool2d(x, ksize=2, strides=1, padding="VALID")[0, :, :, 0].numpy())
       [[2. 3.]
@@ -350,7 +343,6 @@ def avg_pool3d(
     """Apply `avg_pool` to [batch, depth, height, width, channels], or channels first for 'NCDHW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(8.0), [1, 2, 2, 2, 1])
       >>> tf.nn.avg_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
       3.5
@@ -389,7 +381,6 @@ def max_pool_with_argmax(
       ValueError: For another layout or explicit padding.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.constant([1.0, 4.0, 3.0, 2.0]), [1, 2, 2, 1])
       >>> tf.nn.max_pool_with_argmax(x, 2, 2, "VALID")[1].numpy().item()
       1
@@ -441,7 +432,6 @@ def pool(
       ValueError: For another pooling type, or dilations together with strides.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 9.0, 2.0, 5.0], [1, 4, 1])
       >>> print(tf.nn.pool(x, [2], "MAX", dilations=[2])[0, :, 0].numpy())
       [2. 9.]

@@ -56,7 +56,6 @@ class StringLookup(IndexLookup):
       FailedPreconditionError: If the layer is called without a vocabulary.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.StringLookup(vocabulary=["a", "b"])
       >>> layer([["b", "?"]]).numpy()
       array([[2, 0]])
@@ -189,7 +188,6 @@ class IntegerLookup(IndexLookup):
       The same as the input shape with 'int'; otherwise (batch, vocabulary).
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.IntegerLookup(vocabulary=[12, 36])
       >>> layer([[36, 1]]).numpy()
       array([[2, 0]])
