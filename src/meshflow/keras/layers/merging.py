@@ -71,6 +71,10 @@ class Merge(Layer):
 
     def _merge_function(self, inputs: list[Tensor]) -> Tensor:
         """Combine tensors of the same rank."""
+        return functools.reduce(self._combine, inputs)
+
+    def _combine(self, x: Tensor, y: Tensor) -> Tensor:
+        """Combine two tensors; subclasses define this method or `_merge_function`."""
         raise NotImplementedError
 
     def compute_mask(self, inputs: _Inputs, mask: _Masks = None) -> Tensor | None:
@@ -106,12 +110,8 @@ class Add(Merge):
       [11.0, 22.0]
     """
 
-    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
-        """Compute the sum."""
-        total = inputs[0]
-        for x in inputs[1:]:
-            total = total + x
-        return total
+    def _combine(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
 
 
 class Subtract(Merge):
@@ -151,12 +151,8 @@ class Multiply(Merge):
       [10.0, 21.0]
     """
 
-    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
-        """Compute the product."""
-        total = inputs[0]
-        for x in inputs[1:]:
-            total = total * x
-        return total
+    def _combine(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * y
 
 
 class Average(Add):
@@ -192,12 +188,8 @@ class Maximum(Merge):
       [5.0, 9.0]
     """
 
-    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
-        """Compute the maximum."""
-        total = inputs[0]
-        for x in inputs[1:]:
-            total = math.maximum(total, x)
-        return total
+    def _combine(self, x: Tensor, y: Tensor) -> Tensor:
+        return math.maximum(x, y)
 
 
 class Minimum(Merge):
@@ -214,12 +206,8 @@ class Minimum(Merge):
       [1.0, 7.0]
     """
 
-    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
-        """Compute the minimum."""
-        total = inputs[0]
-        for x in inputs[1:]:
-            total = math.minimum(total, x)
-        return total
+    def _combine(self, x: Tensor, y: Tensor) -> Tensor:
+        return math.minimum(x, y)
 
 
 class Concatenate(Merge):
