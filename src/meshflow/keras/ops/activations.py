@@ -20,7 +20,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import registry
 from meshflow.keras.ops.graph_calls import as_single_layer
-from meshflow.keras.ops.op_factories import make_unary
+from meshflow.keras.ops.op_factories import array_op, make_unary
 from meshflow.keras.ops.promotion import Axis, as_float
 from meshflow.ops import array as array_ops
 from meshflow.ops import math
@@ -120,12 +120,7 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     return _elu(as_float(x), alpha)
 
 
-@op(same=(), name="celu")
-def _celu(x: TensorLike, alpha: float) -> Any:
-    return jax.nn.celu(x, alpha)
-
-
-@as_single_layer()
+@array_op(as_float)
 def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """Compute `max(x, 0) + min(0, alpha (exp(x / alpha) - 1))` (arXiv:1704.07483).
 
@@ -138,7 +133,7 @@ def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
       >>> ops.celu([1.0]).numpy().tolist()
       [1.0]
     """
-    return _celu(as_float(x), alpha)
+    return jax.nn.celu(x, alpha)
 
 
 def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
@@ -254,12 +249,7 @@ def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
     return _threshold(as_float(x), threshold, 0, "soft")
 
 
-@op(same=(), name="squareplus")
-def _squareplus(x: TensorLike, b: float) -> Any:
-    return (x + jnp.sqrt(x * x + b)) / 2
-
-
-@as_single_layer()
+@array_op(as_float)
 def squareplus(x: TensorLike, b: float = 4) -> Tensor:
     """Compute `(x + sqrt(x^2 + b)) / 2` (arXiv:2112.11687).
 
@@ -272,7 +262,7 @@ def squareplus(x: TensorLike, b: float = 4) -> Tensor:
       >>> ops.squareplus([0.0]).numpy().tolist()
       [1.0]
     """
-    return _squareplus(as_float(x), b)
+    return (x + jnp.sqrt(x * x + b)) / 2
 
 
 def _apply_over_axes(function: Callable[..., Tensor], x: TensorLike, axis: Axis) -> Tensor:
@@ -321,19 +311,7 @@ def log_softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
     return _apply_over_axes(nn_ops.log_softmax, x, axis)
 
 
-@op(same=(), name="sparsemax")
-def _sparsemax(x: TensorLike, axis: int) -> Any:
-    z = jnp.moveaxis(x, axis, -1)
-    ordered = -jnp.sort(-z, -1)
-    count = jnp.arange(1, z.shape[-1] + 1, dtype=x.dtype)
-    totals = jnp.cumsum(ordered, -1)
-    support = (1 + count * ordered > totals).astype(x.dtype)
-    size = jnp.sum(support, -1, keepdims=True)
-    level = (jnp.sum(ordered * support, -1, keepdims=True) - 1) / size
-    return jnp.moveaxis(jnp.maximum(z - level, 0), -1, axis)
-
-
-@as_single_layer()
+@array_op(as_float)
 def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
     """Compute the nearest probability distribution, a sparse one (arXiv:1602.02068).
 
@@ -346,4 +324,11 @@ def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
       >>> ops.sparsemax([2.0, 0.0]).numpy().tolist()
       [1.0, 0.0]
     """
-    return _sparsemax(as_float(x), axis)
+    z = jnp.moveaxis(x, axis, -1)
+    ordered = -jnp.sort(-z, -1)
+    count = jnp.arange(1, z.shape[-1] + 1, dtype=x.dtype)
+    totals = jnp.cumsum(ordered, -1)
+    support = (1 + count * ordered > totals).astype(x.dtype)
+    size = jnp.sum(support, -1, keepdims=True)
+    level = (jnp.sum(ordered * support, -1, keepdims=True) - 1) / size
+    return jnp.moveaxis(jnp.maximum(z - level, 0), -1, axis)

@@ -18,7 +18,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import as_single_layer
-from meshflow.keras.ops.op_factories import make_unary
+from meshflow.keras.ops.op_factories import array_op, make_unary
 from meshflow.keras.ops.promotion import as_float, as_tensor, promote
 from meshflow.keras.settings import floatx
 from meshflow.ops import casting, math
@@ -124,12 +124,7 @@ def view_as_complex(x: TensorLike) -> Tensor:
     return _pairs_to_complex(x)
 
 
-@op(same=(), name="view_as_real")
-def _complex_to_pairs(x: TensorLike) -> Any:
-    return jnp.stack([jnp.real(x), jnp.imag(x)], -1)
-
-
-@as_single_layer()
+@array_op()
 def view_as_real(x: TensorLike) -> Tensor:
     """Convert complex numbers to pairs of real numbers in a new last axis.
 
@@ -141,4 +136,4 @@ def view_as_real(x: TensorLike) -> Tensor:
       >>> ops.view_as_real(ops.array([1 + 2j])).numpy().tolist()
       [[1.0, 2.0]]
     """
-    return _complex_to_pairs(as_tensor(x))
+    return jnp.stack([jnp.real(x), jnp.imag(x)], -1)

@@ -19,7 +19,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import as_single_layer
-from meshflow.keras.ops.op_factories import make_binary, make_bitwise, make_unary
+from meshflow.keras.ops.op_factories import array_op, make_binary, make_bitwise, make_unary
 from meshflow.keras.ops.promotion import as_float, as_tensor, promote
 from meshflow.ops import casting, math
 
@@ -218,13 +218,6 @@ def _clamp_to_dtype(bound: TensorLike, dtype: DTypeLike) -> TensorLike:
     return min(max(bound, int(kind.min)), int(kind.max))
 
 
-@op(same=(), name="round")
-def _round(x: TensorLike, decimals: int) -> Any:
-    if decimals < 0 and jnp.issubdtype(x.dtype, jnp.integer):
-        return _round_integers(x, 10**-decimals)
-    return jnp.round(x, decimals)
-
-
 def _round_integers(x: jax.Array, unit: int) -> jax.Array:
     """Round integers to multiples of `unit`, halves to even multiples."""
     wide = x.astype("int64")
@@ -233,7 +226,7 @@ def _round_integers(x: jax.Array, unit: int) -> jax.Array:
     return ((count + rounds_up) * unit).astype(x.dtype)
 
 
-@as_single_layer()
+@array_op()
 def round(x: TensorLike, decimals: int = 0) -> Tensor:
     """Round to a number of decimals; halves are rounded to even.
 
@@ -246,15 +239,12 @@ def round(x: TensorLike, decimals: int = 0) -> Tensor:
       >>> ops.round([0.5, 1.5, 2.6]).numpy().tolist()
       [0.0, 2.0, 3.0]
     """
-    return _round(as_tensor(x), decimals)
+    if decimals < 0 and jnp.issubdtype(x.dtype, jnp.integer):
+        return _round_integers(x, 10**-decimals)
+    return jnp.round(x, decimals)
 
 
-@op(same=(), name="nan_to_num")
-def _nan_to_num(x: TensorLike, nan: float, posinf: float | None, neginf: float | None) -> Any:
-    return jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
-
-
-@as_single_layer()
+@array_op()
 def nan_to_num(
     x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
@@ -271,7 +261,7 @@ def nan_to_num(
       >>> ops.nan_to_num([float("nan"), 1.0]).numpy().tolist()
       [0.0, 1.0]
     """
-    return _nan_to_num(as_tensor(x), nan, posinf, neginf)
+    return jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
 
 
 @op(same=("x1", "x2"), name="isclose", differentiable=False)

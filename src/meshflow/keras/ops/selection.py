@@ -19,6 +19,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.op_factories import array_op
 from meshflow.keras.ops.promotion import as_sum, as_tensor, promote
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting
@@ -88,12 +89,7 @@ def diagflat(x: TensorLike, k: int = 0) -> Tensor:
     return _diag(as_tensor(x), k, True)
 
 
-@op(same=(), name="diagonal")
-def _diagonal(x: TensorLike, offset: int, axis1: int, axis2: int) -> Any:
-    return jnp.diagonal(x, offset, axis1, axis2)
-
-
-@as_single_layer()
+@array_op()
 def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """Extract the diagonal of two axes as the last axis.
 
@@ -108,15 +104,10 @@ def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
       >>> ops.diagonal([[1, 2], [3, 4]]).numpy().tolist()
       [1, 4]
     """
-    return _diagonal(as_tensor(x), offset, axis1, axis2)
+    return jnp.diagonal(x, offset, axis1, axis2)
 
 
-@op(same=(), name="trace")
-def _trace(x: TensorLike, offset: int, axis1: int, axis2: int) -> Any:
-    return jnp.trace(x, offset, axis1, axis2, dtype=x.dtype)
-
-
-@as_single_layer()
+@array_op(as_sum)
 def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """Compute the sum of a diagonal.
 
@@ -131,7 +122,7 @@ def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Ten
       >>> int(ops.trace([[1, 2], [3, 4]]))
       5
     """
-    return _trace(as_sum(x), offset, axis1, axis2)
+    return jnp.trace(x, offset, axis1, axis2, dtype=x.dtype)
 
 
 @op(same=(), name="triangle")
@@ -171,12 +162,7 @@ def triu(x: TensorLike, k: int = 0) -> Tensor:
     return _triangle(as_tensor(x), k, False)
 
 
-@op(same=(), name="diff")
-def _diff(a: TensorLike, n: int, axis: int) -> Any:
-    return jnp.diff(a, n, axis)
-
-
-@as_single_layer()
+@array_op()
 def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
     """Compute the differences of consecutive elements.
 
@@ -190,7 +176,7 @@ def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
       >>> ops.diff([1, 4, 9]).numpy().tolist()
       [3, 5]
     """
-    return _diff(as_tensor(a), n, axis)
+    return jnp.diff(a, n, axis)
 
 
 def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
@@ -352,12 +338,7 @@ def isin(
     return _isin(x1, x2, invert)
 
 
-@op(same=(), name="sort")
-def _sort(x: TensorLike, axis: int) -> Any:
-    return jnp.sort(x, axis)
-
-
-@as_single_layer()
+@array_op()
 def sort(x: TensorLike, axis: int = -1) -> Tensor:
     """Sort elements in ascending order.
 
@@ -370,7 +351,7 @@ def sort(x: TensorLike, axis: int = -1) -> Tensor:
       >>> ops.sort([3, 1, 2]).numpy().tolist()
       [1, 2, 3]
     """
-    return _sort(as_tensor(x), axis)
+    return jnp.sort(x, axis)
 
 
 @op(same=(), name="argsort", differentiable=False)

@@ -20,6 +20,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.op_factories import array_op
 from meshflow.keras.ops.promotion import Axis, Sizes, as_tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops.array.shaping import normalize_axis
@@ -185,12 +186,7 @@ def broadcast_to(x: TensorLike, shape: ShapeLike) -> Tensor:
     return array_ops.broadcast_to(as_tensor(x), shape)
 
 
-@op(same=(), name="flip")
-def _flip(x: TensorLike, axis: Axis) -> Any:
-    return jnp.flip(x, axis)
-
-
-@as_single_layer()
+@array_op()
 def flip(x: TensorLike, axis: Axis = None) -> Tensor:
     """Reverse the order of elements along axes.
 
@@ -203,7 +199,7 @@ def flip(x: TensorLike, axis: Axis = None) -> Tensor:
       >>> ops.flip([1, 2, 3]).numpy().tolist()
       [3, 2, 1]
     """
-    return _flip(as_tensor(x), axis)
+    return jnp.flip(x, axis)
 
 
 def fliplr(x: TensorLike) -> Tensor:
@@ -263,12 +259,7 @@ def rot90(array: TensorLike, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor
     return _rot90(array, k, tuple(axes))
 
 
-@op(same=(), name="roll")
-def _roll(x: TensorLike, shift: Sizes, axis: Axis) -> Any:
-    return jnp.roll(x, shift, axis)
-
-
-@as_single_layer()
+@array_op()
 def roll(x: TensorLike, shift: Sizes, axis: Axis = None) -> Tensor:
     """Shift elements cyclically.
 
@@ -282,7 +273,7 @@ def roll(x: TensorLike, shift: Sizes, axis: Axis = None) -> Tensor:
       >>> ops.roll([1, 2, 3], 1).numpy().tolist()
       [3, 1, 2]
     """
-    return _roll(as_tensor(x), shift, axis)
+    return jnp.roll(x, shift, axis)
 
 
 def rearrange(tensor: TensorLike, pattern: str, **axes_lengths: int) -> Tensor:
