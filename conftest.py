@@ -88,8 +88,8 @@ def stored(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="session")
 def _names_of_examples(doctest_namespace):
-    """Examples in docstrings assume `import meshflow as tf`."""
-    doctest_namespace["tf"] = tf
+    """The modules that docs/api.md assumes in the examples of docstrings."""
+    doctest_namespace.update(tf=tf, tnp=tf.experimental.numpy, ops=tf.keras.ops)
 
 
 @pytest.fixture(autouse=True)

@@ -131,7 +131,6 @@ def experimental_enable_numpy_behavior(
       ValueError: If the mode is unknown.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> callable(tnp.experimental_enable_numpy_behavior)
       True
     """

@@ -1,7 +1,6 @@
 """Activation functions.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.relu([-1.0, 2.0]).numpy().tolist()
   [0.0, 2.0]
 """
@@ -113,7 +112,6 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
       alpha: Scale for negative x.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.elu([1.0]).numpy().tolist()
       [1.0]
     """
@@ -129,7 +127,6 @@ def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
       alpha: Scale for negative x.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.celu([1.0]).numpy().tolist()
       [1.0]
     """
@@ -144,7 +141,6 @@ def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
       approximate: Whether to approximate the error function by tanh.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.gelu([0.0]).numpy().tolist()
       [0.0]
     """
@@ -159,7 +155,6 @@ def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
       negative_slope: Slope for negative x.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.leaky_relu([-1.0, 1.0], 0.5).numpy().tolist()
       [-0.5, 1.0]
     """
@@ -174,7 +169,6 @@ def glu(x: TensorLike, axis: int = -1) -> Tensor:
       axis: Axis to split into halves.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.glu([2.0, 0.0]).numpy().tolist()
       [1.0]
     """
@@ -210,7 +204,6 @@ def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
       default_value: Value of the replaced elements.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.threshold([1.0, 3.0], 2.0, 0.0).numpy().tolist()
       [0.0, 3.0]
     """
@@ -226,7 +219,6 @@ def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
       threshold: Maximum absolute value of the replaced elements.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.hard_shrink([0.25, -1.0]).numpy().tolist()
       [0.0, -1.0]
     """
@@ -242,7 +234,6 @@ def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
       threshold: Amount by which absolute values shrink.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.soft_shrink([0.25, -1.0]).numpy().tolist()
       [0.0, -0.5]
     """
@@ -258,7 +249,6 @@ def squareplus(x: TensorLike, b: float = 4) -> Tensor:
       b: Smoothness.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.squareplus([0.0]).numpy().tolist()
       [1.0]
     """
@@ -289,7 +279,6 @@ def softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
       axis: Axis or axes of the sum; None for all.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.softmax([0.0, 0.0]).numpy().tolist()
       [0.5, 0.5]
     """
@@ -304,7 +293,6 @@ def log_softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
       axis: Axis or axes of the sum; None for all.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.log_softmax([0.0]).numpy().tolist()
       [0.0]
     """
@@ -320,7 +308,6 @@ def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
       axis: Axis of the probabilities.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.sparsemax([2.0, 0.0]).numpy().tolist()
       [1.0, 0.0]
     """

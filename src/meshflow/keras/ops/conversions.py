@@ -1,7 +1,6 @@
 """Conversions of dtypes and complex numbers, and the error function.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.cast([1.7], "int32").numpy().tolist()
   [1]
 """
@@ -50,7 +49,6 @@ def cast(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
       dtype: Dtype or its name; None for `floatx()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.cast([1.7, -1.7], "int32").numpy().tolist()
       [1, -1]
     """
@@ -67,7 +65,6 @@ def saturate_cast(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
       dtype: Dtype or its name; None for `floatx()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.saturate_cast([-3.0, 300.0], "uint8").numpy().tolist()
       [0, 255]
     """
@@ -90,7 +87,6 @@ def polar(abs_: TensorLike, angle: TensorLike) -> Tensor:
       angle: Angles in radians.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.polar([2.0], [0.0]).numpy().tolist()
       [(2+0j)]
     """
@@ -112,7 +108,6 @@ def view_as_complex(x: TensorLike) -> Tensor:
       x: A floating-point tensor with a last axis of size 2.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.view_as_complex([[1.0, 2.0]]).numpy().tolist()
       [(1+2j)]
     """
@@ -132,7 +127,6 @@ def view_as_real(x: TensorLike) -> Tensor:
       x: A complex tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.view_as_real(ops.array([1 + 2j])).numpy().tolist()
       [[1.0, 2.0]]
     """

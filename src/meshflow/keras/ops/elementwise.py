@@ -1,7 +1,6 @@
 """Functions of each element, and of pairs of elements.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.sqrt([4, 9]).numpy().tolist(), ops.add(tf.constant([1]), 0.5).dtype
   ([2.0, 3.0], tf.float32)
 """
@@ -199,7 +198,6 @@ def clip(x: TensorLike, x_min: TensorLike, x_max: TensorLike) -> Tensor:
       x_max: Maximum.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.clip([-2, 0, 5], -1, 3).numpy().tolist()
       [-1, 0, 3]
     """
@@ -235,7 +233,6 @@ def round(x: TensorLike, decimals: int = 0) -> Tensor:
       decimals: Number of decimals, which may be negative.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.round([0.5, 1.5, 2.6]).numpy().tolist()
       [0.0, 2.0, 3.0]
     """
@@ -257,7 +254,6 @@ def nan_to_num(
       neginf: Replacement of minus infinity; default the dtype's minimum.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.nan_to_num([float("nan"), 1.0]).numpy().tolist()
       [0.0, 1.0]
     """
@@ -283,7 +279,6 @@ def isclose(
       equal_nan: Whether NaN is close to NaN.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.isclose([1.0, 2.0], [1.0, 2.1]).numpy().tolist()
       [True, False]
     """
@@ -304,7 +299,6 @@ def allclose(
       equal_nan: Whether NaN is close to NaN.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> bool(ops.allclose([1.0], [1.000001]))
       True
     """
@@ -325,7 +319,6 @@ def ldexp(x1: TensorLike, x2: TensorLike) -> Tensor:
       x2: A tensor of integers.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.ldexp([0.75, 1.5], [1, 2]).numpy().tolist()
       [1.5, 6.0]
     """
@@ -350,7 +343,6 @@ def view(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
       dtype: Dtype of the result; default the dtype of `x`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.view(ops.array([1, 2], "int32"), "int16").numpy().tolist()
       [1, 0, 2, 0]
     """

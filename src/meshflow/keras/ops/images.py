@@ -1,7 +1,6 @@
 """Sizes, colors and patches of images.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.image.resize(ops.ones([4, 4, 3]), (2, 2)).shape
   TensorShape([2, 2, 3])
 """
@@ -70,7 +69,6 @@ def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tens
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.rgb_to_grayscale(ops.ones([2, 2, 3])).shape
       TensorShape([2, 2, 1])
     """
@@ -100,7 +98,6 @@ def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.rgb_to_hsv([[[1.0, 0.0, 0.0]]]).numpy().tolist()
       [[[0.0, 1.0, 1.0]]]
     """
@@ -118,7 +115,6 @@ def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.hsv_to_rgb([[[0.0, 1.0, 1.0]]]).numpy().tolist()
       [[[1.0, 0.0, 0.0]]]
     """
@@ -156,7 +152,6 @@ def resize(
       Images of the dtype of `images`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.resize(ops.ones([1, 4, 4, 3]), (2, 8)).shape
       TensorShape([1, 2, 8, 3])
     """
@@ -237,7 +232,6 @@ def pad_images(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.pad_images(ops.ones([2, 2, 1]), 1, 0, target_height=4, target_width=3).shape
       TensorShape([4, 3, 1])
     """
@@ -307,7 +301,6 @@ def crop_images(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.crop_images(ops.ones([4, 4, 1]), 1, 1, target_height=2, target_width=2).shape
       TensorShape([2, 2, 1])
     """
@@ -383,7 +376,6 @@ def extract_patches(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.extract_patches(ops.ones([1, 4, 4, 3]), 2).shape
       TensorShape([1, 2, 2, 12])
     """
@@ -409,7 +401,6 @@ def extract_patches_3d(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.extract_patches_3d(ops.ones([1, 4, 4, 4, 1]), 2).shape
       TensorShape([1, 2, 2, 2, 8])
     """
@@ -432,7 +423,6 @@ def gaussian_blur(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.gaussian_blur(ops.ones([1, 4, 4, 1])).shape
       TensorShape([1, 4, 4, 1])
     """
@@ -474,7 +464,6 @@ def sobel_edges(images: TensorLike, data_format: str | None = None) -> Tensor:
       [batch, height, width, channels, 2] (or channels first).
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.sobel_edges(ops.ones([1, 4, 4, 1])).shape
       TensorShape([1, 4, 4, 1, 2])
     """
@@ -508,7 +497,6 @@ def ssim(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.ssim(ops.ones([1, 16, 16, 1]), ops.ones([1, 16, 16, 1])).numpy().tolist()
       [1.0]
     """

@@ -1,7 +1,6 @@
 """Reductions over axes, and cumulative functions.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.mean([[1, 2], [3, 5]], axis=0).numpy().tolist()
   [2.0, 3.5]
 """
@@ -156,7 +155,6 @@ def prod(
       dtype: Dtype of the result; default the dtype of `x`, with at least 32 bits.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.prod([2, 3, 4]))
       24
     """
@@ -194,7 +192,6 @@ def count_nonzero(x: TensorLike, axis: Axis = None) -> Tensor:
       axis: Axis or axes to reduce; None for all.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.count_nonzero([0, 1, 2]))
       2
     """
@@ -258,7 +255,6 @@ def quantile(
       keepdims: Whether to keep reduced axes with size 1.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.quantile([1.0, 2.0, 4.0], 0.5))
       2.0
     """
@@ -279,7 +275,6 @@ def nanquantile(
       keepdims: Whether to keep reduced axes with size 1.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.nanquantile([1.0, float("nan"), 2.0], 0.5))
       1.5
     """
@@ -299,7 +294,6 @@ def percentile(
       keepdims: Whether to keep reduced axes with size 1.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.percentile([1.0, 2.0, 4.0], 50))
       2.0
     """
@@ -319,7 +313,6 @@ def nanpercentile(
       keepdims: Whether to keep reduced axes with size 1.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.nanpercentile([1.0, float("nan"), 2.0], 50))
       1.5
     """
@@ -341,7 +334,6 @@ def average(x: TensorLike, axis: Axis = None, weights: TensorLike | None = None)
       weights: Weights of the shape of `x`, or a vector along `axis`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.average([1.0, 4.0], weights=[2.0, 1.0]))
       2.0
     """
@@ -359,7 +351,6 @@ def corrcoef(x: TensorLike) -> Tensor:
       x: A matrix with a variable in each row and an observation in each column.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.corrcoef([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).numpy().round(3).tolist()
       [[1.0, -1.0], [-1.0, 1.0]]
     """
@@ -379,7 +370,6 @@ def bincount(
       sparse: Whether to return a sparse tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.bincount([1, 1, 3]).numpy().tolist()
       [0, 2, 0, 1]
     """
@@ -411,7 +401,6 @@ def digitize(x: TensorLike, bins: TensorLike) -> Tensor:
       bins: Edges of the bins in ascending order.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.digitize([0.0, 1.0, 3.0], [1.0, 2.0]).numpy().tolist()
       [0, 1, 2]
     """
@@ -433,7 +422,6 @@ def searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str = "l
       side: 'left' or 'right' of equal elements.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.searchsorted([1, 3, 5], [3, 4]).numpy().tolist()
       [1, 2]
     """
@@ -466,7 +454,6 @@ def histogram(
       The counts, and the edges of the bins.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.histogram([1.0, 2.0, 2.5], bins=2)[0].numpy().tolist()
       [1.0, 2.0]
     """
@@ -505,7 +492,6 @@ def trapezoid(
       axis: Axis of integration.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.trapezoid([1.0, 2.0, 3.0]))
       4.0
     """

@@ -1,7 +1,6 @@
 """Selection, search and sorting of elements.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.take([5, 6, 7], [0, -1]).numpy().tolist()
   [5, 7]
 """
@@ -63,7 +62,6 @@ def diag(x: TensorLike, k: int = 0) -> Tensor:
       k: Offset of the diagonal; positive is above the main one.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.diag([1, 2]).numpy().tolist()
       [[1, 0], [0, 2]]
     """
@@ -82,7 +80,6 @@ def diagflat(x: TensorLike, k: int = 0) -> Tensor:
       k: Offset of the diagonal; positive is above the main one.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.diagflat([[1, 2]]).numpy().tolist()
       [[1, 0], [0, 2]]
     """
@@ -100,7 +97,6 @@ def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
       axis2: Second axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.diagonal([[1, 2], [3, 4]]).numpy().tolist()
       [1, 4]
     """
@@ -118,7 +114,6 @@ def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Ten
       axis2: Second axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.trace([[1, 2], [3, 4]]))
       5
     """
@@ -139,7 +134,6 @@ def tril(x: TensorLike, k: int = 0) -> Tensor:
       k: Offset of the diagonal; positive is above the main one.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.tril([[1, 2], [3, 4]]).numpy().tolist()
       [[1, 0], [3, 4]]
     """
@@ -155,7 +149,6 @@ def triu(x: TensorLike, k: int = 0) -> Tensor:
       k: Offset of the diagonal; positive is above the main one.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.triu([[1, 2], [3, 4]]).numpy().tolist()
       [[1, 2], [0, 4]]
     """
@@ -172,7 +165,6 @@ def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
       axis: The axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.diff([1, 4, 9]).numpy().tolist()
       [3, 5]
     """
@@ -188,7 +180,6 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
       axis: The axis; None for the flattened tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.take([5, 6, 7], [0, -1]).numpy().tolist()
       [5, 7]
     """
@@ -222,7 +213,6 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None = None)
       axis: The axis; None for the flattened tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.take_along_axis([[5, 6], [7, 8]], [[1], [0]], axis=1).numpy().tolist()
       [[6], [7]]
     """
@@ -237,7 +227,6 @@ def get_item(x: TensorLike, key: Any) -> Tensor:
       key: An index, a slice, or a tuple of them.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.get_item([1, 2, 3], -1))
       3
     """
@@ -258,7 +247,6 @@ def where(
       A tensor; without `x1` and `x2` a tuple of indices, see `nonzero`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.where([True, False], 1, 2.5).numpy().tolist()
       [1.0, 2.5]
     """
@@ -280,7 +268,6 @@ def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
       x: A tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.nonzero([0, 3, 4])[0].numpy().tolist()
       [1, 2]
     """
@@ -297,7 +284,6 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: TensorLi
       default: Values for elements without a true condition.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.select([[True, False], [True, True]], [[1, 1], [2, 2]]).numpy().tolist()
       [1, 2]
     """
@@ -330,7 +316,6 @@ def isin(
       invert: Whether to return the negation.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.isin([1, 2], [2, 3]).numpy().tolist()
       [False, True]
     """
@@ -347,7 +332,6 @@ def sort(x: TensorLike, axis: int = -1) -> Tensor:
       axis: The axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.sort([3, 1, 2]).numpy().tolist()
       [1, 2, 3]
     """
@@ -368,7 +352,6 @@ def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
       axis: The axis; None for the flattened tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.argsort([3, 1, 2]).numpy().tolist()
       [1, 2, 0]
     """
@@ -391,7 +374,6 @@ def argpartition(x: TensorLike, kth: int, axis: int | None = -1) -> Tensor:
       axis: The axis; None for the flattened tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.argpartition([3, 1, 2], 0)[0])
       1
     """
@@ -408,7 +390,6 @@ def size(x: TensorLike) -> Tensor:
       x: A tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.size([[1, 2]]))
       2
     """
@@ -422,7 +403,6 @@ def ndim(x: TensorLike) -> int:
       x: A tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.ndim([[1, 2]])
       2
     """
@@ -443,7 +423,6 @@ def unravel_index(indices: TensorLike, shape: Sequence[int]) -> tuple[Tensor, ..
       shape: Shape of the tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> [int(v) for v in ops.unravel_index(5, (2, 3))]
       [1, 2]
     """
@@ -481,7 +460,6 @@ def unique(
       fill_value: Value of the padding; default the first element.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.unique([3, 1, 3]).numpy().tolist()
       [1, 3]
     """
