@@ -8,8 +8,6 @@ from typing import Any
 
 from meshflow.checkpoint.sharding import ShardingCallback
 
-__all__ = ["CheckpointOptions", "run_write_callbacks"]
-
 
 class CheckpointOptions:
     """Options of saving and restoring.

@@ -19,8 +19,6 @@ from meshflow.checkpoint.sharding import (
 from meshflow.core.runtime.device_to_host import read_uncached
 from meshflow.core.values import dtypes
 
-__all__ = ["MaxShardSizePolicy"]
-
 _log = logging.getLogger("meshflow")
 
 

@@ -10,8 +10,6 @@ from meshflow.checkpoint.formats import open_checkpoint, read_object_graph
 from meshflow.checkpoint.object_graph import Trackable, is_trackable, list_children, resolve_root
 from meshflow.environment.types import StrPath
 
-__all__ = ["CheckpointView", "TrackableView"]
-
 _log = logging.getLogger("meshflow")
 
 

@@ -10,14 +10,6 @@ import numpy as np
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 
-__all__ = [
-    "FixedLenFeature",
-    "FixedLenSequenceFeature",
-    "RaggedFeature",
-    "SparseFeature",
-    "VarLenFeature",
-]
-
 
 class FixedLenFeature(NamedTuple):
     """A feature with a fixed number of values in every record.

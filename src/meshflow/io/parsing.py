@@ -31,14 +31,6 @@ from meshflow.ops.deferred_host_values import DeferredValue, UnrecordableError
 from meshflow.ops.files import to_host_strings
 from meshflow.ops.ragged import RaggedTensor
 
-__all__ = [
-    "parse_example",
-    "parse_feature",
-    "parse_sequence_example",
-    "parse_single_example",
-    "parse_single_sequence_example",
-]
-
 
 class _FeatureType(NamedTuple):
     """A dtype of features: its name, the field of the message that holds it, and its NumPy type."""

@@ -30,8 +30,6 @@ from meshflow.files.gfile import GFile
 from meshflow.files.paths import to_path_string as path_text
 from meshflow.files.paths import translate_full_disk_error
 
-__all__ = ["TFRecordOptions", "TFRecordWriter", "open_decompressed", "read_records"]
-
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _COMPRESSIONS = ("", "GZIP", "ZLIB")

@@ -14,13 +14,6 @@ from meshflow.io.tensors import parse_tensor, serialize_tensor
 from meshflow.ops.array import stack
 from meshflow.ops.files import to_host_strings
 
-__all__ = [
-    "decode_json_example",
-    "deserialize_many_sparse",
-    "serialize_many_sparse",
-    "serialize_sparse",
-]
-
 
 def _check_strings(out_type: DTypeLike) -> None:
     if as_dtype(out_type) is not string:

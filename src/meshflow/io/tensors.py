@@ -20,8 +20,6 @@ from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit, s
 from meshflow.io import protos
 from meshflow.ops.files import to_host_strings
 
-__all__ = ["make_ndarray", "make_tensor_proto", "parse_tensor", "serialize_tensor"]
-
 # Fields that hold the values in a proto without `tensor_content`.
 _VALUE_FIELDS = {
     **dict.fromkeys(("int8", "int16", "int32", "uint8", "uint16"), "int_val"),

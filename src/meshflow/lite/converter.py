@@ -27,8 +27,6 @@ from meshflow.lite.options import OpsSet, RepresentativeDataset, TargetSpec
 from meshflow.lite.trained_ranges import extract_trained_ranges
 from meshflow.lite.weight_quantization import quantize_weights_to_float16, quantize_weights_to_int8
 
-__all__ = ["TFLiteConverter"]
-
 
 class TFLiteConverter:
     """Converter of models for LiteRT (TensorFlow Lite), created by one of the class methods.

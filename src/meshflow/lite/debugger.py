@@ -18,8 +18,6 @@ from meshflow.lite.graph import Operator, serialize
 from meshflow.lite.interpreter import load_interpreter_module
 from meshflow.lite.verification import VERIFY, add_verification, copy_operators
 
-__all__ = ["QuantizationDebugOptions", "QuantizationDebugger"]
-
 LayerMetric = Callable[[np.ndarray], float]
 ModelMetric = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], float]
 DirectMetric = Callable[[np.ndarray, np.ndarray, float, int], float]

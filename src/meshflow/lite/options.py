@@ -8,8 +8,6 @@ from typing import Any
 
 from meshflow.core.values.dtypes import DTypeLike
 
-__all__ = ["OpsSet", "Optimize", "RepresentativeDataset", "TargetSpec"]
-
 
 class OpsSet(enum.Enum):
     """Set of operators that a model may use."""

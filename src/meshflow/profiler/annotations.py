@@ -7,8 +7,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["Trace"]
-
 
 class Trace:
     """Annotates a `with` block in the profile that is being recorded.

@@ -27,8 +27,6 @@ from meshflow.profiler.description import SUFFIX, MemorySamples, describe_proces
 from meshflow.profiler.folders import PROFILES, load_report, write_page
 from meshflow.profiler.report import Report
 
-__all__ = ["Profile", "ProfilerOptions", "is_running", "record_profile", "start", "stop"]
-
 _log = logging.getLogger("meshflow")
 
 

@@ -24,12 +24,6 @@ from meshflow.ops.audio import decode_wav
 from meshflow.ops.image.codecs import decode_pixels
 from meshflow.ops.image.resampling import resize_array
 
-__all__ = [
-    "audio_dataset_from_directory",
-    "image_dataset_from_directory",
-    "text_dataset_from_directory",
-]
-
 _IMAGE_FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 _CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
 _METHODS = (

@@ -19,8 +19,6 @@ from meshflow.keras.engine.models.summary import select_layers
 if TYPE_CHECKING:
     import pydot
 
-__all__ = ["model_to_dot", "plot_model"]
-
 _INSTALL_MESSAGE = (
     "You must install pydot (`pip install pydot`, or 'meshflow-tf[plots]') and install graphviz (see "
     "instructions at https://graphviz.gitlab.io/download/) for plot_model to work."

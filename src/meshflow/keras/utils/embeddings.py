@@ -11,8 +11,6 @@ from meshflow.environment.types import ArrayLike
 from meshflow.files.gfile import GFile
 from meshflow.keras import initializers
 
-__all__ = ["warmstart_embedding_matrix"]
-
 
 def warmstart_embedding_matrix(
     base_vocabulary: str | ArrayLike,

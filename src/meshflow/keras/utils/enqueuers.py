@@ -11,8 +11,6 @@ from typing import Any
 from meshflow.environment.types import PyTree
 from meshflow.keras.utils.arrays import Sequence
 
-__all__ = ["GeneratorEnqueuer", "OrderedEnqueuer", "SequenceEnqueuer", "TimedThread"]
-
 # Seconds between checks whether an enqueuer was stopped.
 _POLL_SECONDS = 0.1
 

@@ -26,8 +26,6 @@ from meshflow.ops.image.pillow_files import import_pillow as _pillow
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["array_to_img", "img_to_array", "load_img", "save_img", "smart_resize"]
-
 _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 
 

@@ -10,8 +10,6 @@ from meshflow.data import Dataset, structure
 from meshflow.data.sources import IndexedDataset
 from meshflow.environment.types import PyTree
 
-__all__ = ["timeseries_dataset_from_array"]
-
 
 def timeseries_dataset_from_array(
     data: TensorLike,
