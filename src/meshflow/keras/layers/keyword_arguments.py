@@ -51,14 +51,13 @@ class LeakyReLUArguments(LayerArguments, total=False):
     negative_slope: float
 
 
-class ConvolutionArguments(KernelArguments, total=False):
+class ConvolutionArguments(KernelArguments, RegularizedArguments, total=False):
     """Further arguments of convolutions."""
 
     kernel_initializer: Identifier
     bias_initializer: Identifier
     kernel_regularizer: Identifier
     bias_regularizer: Identifier
-    activity_regularizer: Identifier
     kernel_constraint: Identifier
     bias_constraint: Identifier
 
@@ -73,14 +72,13 @@ class ConvTransposeArguments(ConvolutionArguments, total=False):
     use_bias: bool
 
 
-class DepthwiseArguments(LayerArguments, total=False):
+class DepthwiseArguments(RegularizedArguments, total=False):
     """Further arguments of `DepthwiseConv2D`."""
 
     groups: int
     kernel_initializer: Identifier
     kernel_regularizer: Identifier
     bias_regularizer: Identifier
-    activity_regularizer: Identifier
     kernel_constraint: Identifier
     bias_constraint: Identifier
     depthwise_layout: Layout | None
@@ -98,26 +96,19 @@ class Depthwise1DArguments(DepthwiseArguments, total=False):
     depthwise_constraint: Identifier
 
 
-class SeparableArguments(DepthwiseArguments, total=False):
+class SeparableArguments(Depthwise1DArguments, total=False):
     """Further arguments of `SeparableConv1D` and `SeparableConv2D`."""
 
-    activation: Identifier
-    use_bias: bool
-    depthwise_initializer: Identifier
     pointwise_initializer: Identifier
-    bias_initializer: Identifier
-    depthwise_regularizer: Identifier
     pointwise_regularizer: Identifier
-    depthwise_constraint: Identifier
     pointwise_constraint: Identifier
     pointwise_layout: Layout | None
 
 
-class CellArguments(LayerArguments, total=False):
+class CellArguments(RegularizedArguments, total=False):
     """Further arguments of recurrent cells."""
 
     implementation: int
-    activity_regularizer: Identifier
     kernel_layout: Layout | None
     recurrent_layout: Layout | None
     bias_layout: Layout | None
@@ -184,8 +175,7 @@ class LookupArguments(RegularizedArguments, total=False):
     oov_value: int
 
 
-class _GammaBetaLayouts(LayerArguments, total=False):
-    activity_regularizer: Identifier
+class _GammaBetaLayouts(RegularizedArguments, total=False):
     gamma_layout: Layout | None
     beta_layout: Layout | None
 
@@ -214,10 +204,9 @@ class NormalizationArguments(_GammaBetaLayouts, total=False):
     gamma_constraint: Identifier
 
 
-class MixtureOfExpertsArguments(LayerArguments, total=False):
+class MixtureOfExpertsArguments(RegularizedArguments, total=False):
     """Further arguments of `MixtureOfExperts`."""
 
-    activity_regularizer: Identifier
     gate_layout: Layout | None
     kernel_in_layout: Layout | None
     bias_in_layout: Layout | None
