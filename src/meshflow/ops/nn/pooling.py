@@ -123,7 +123,7 @@ def _max_pool_with_argmax(
 
 def _apply_pooling(
     function: Callable[..., Tensor],
-    input: Tensor,
+    input: TensorLike,
     ksize: Sizes,
     strides: Sizes | None,
     padding: Padding,
@@ -131,7 +131,7 @@ def _apply_pooling(
     rank: int | None,
     dilations: Sequence[int] | None = None,
 ) -> Tensor:
-    first = is_channels_first(data_format)
+    input, first = convert_to_tensor(input), is_channels_first(data_format)
     if rank is None:
         rank = len(input.shape) - 2
     depth = _get_window_depth(ksize, rank, first)
@@ -203,9 +203,7 @@ def max_pool(
       >>> tf.nn.max_pool(tf.reshape(tf.range(4.0), [1, 2, 2, 1]), 2, 2, "VALID").numpy().item()
       3.0
     """
-    return _apply_pooling(
-        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, None
-    )
+    return _apply_pooling(_max_pool, input, ksize, strides, padding, data_format, None)
 
 
 def avg_pool(
@@ -225,9 +223,7 @@ def avg_pool(
       >>> tf.nn.avg_pool(x, ksize=2, strides=2, padding="VALID").numpy().item()
       4.5
     """
-    return _apply_pooling(
-        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, None
-    )
+    return _apply_pooling(_avg_pool, input, ksize, strides, padding, data_format, None)
 
 
 def max_pool1d(
@@ -245,9 +241,7 @@ def max_pool1d(
       >>> print(tf.nn.max_pool1d(x, ksize=2, strides=2, padding="VALID")[0, :, 0].numpy())
       [3. 5.]
     """
-    return _apply_pooling(
-        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 1
-    )
+    return _apply_pooling(_max_pool, input, ksize, strides, padding, data_format, 1)
 
 
 def max_pool2d(
@@ -266,9 +260,7 @@ def max_pool2d(
       [[4. 5.]
        [7. 8.]]
     """
-    return _apply_pooling(
-        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 2
-    )
+    return _apply_pooling(_max_pool, input, ksize, strides, padding, data_format, 2)
 
 
 def max_pool3d(
@@ -286,9 +278,7 @@ def max_pool3d(
       >>> tf.nn.max_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
       7.0
     """
-    return _apply_pooling(
-        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 3
-    )
+    return _apply_pooling(_max_pool, input, ksize, strides, padding, data_format, 3)
 
 
 def avg_pool1d(
@@ -306,9 +296,7 @@ def avg_pool1d(
       >>> print(tf.nn.avg_pool1d(x, ksize=2, strides=2, padding="SAME")[0, :, 0].numpy())
       [2. 2.]
     """
-    return _apply_pooling(
-        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 1
-    )
+    return _apply_pooling(_avg_pool, input, ksize, strides, padding, data_format, 1)
 
 
 def avg_pool2d(
@@ -327,9 +315,7 @@ def avg_pool2d(
       [[2. 3.]
        [5. 6.]]
     """
-    return _apply_pooling(
-        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 2
-    )
+    return _apply_pooling(_avg_pool, input, ksize, strides, padding, data_format, 2)
 
 
 def avg_pool3d(
@@ -347,9 +333,7 @@ def avg_pool3d(
       >>> tf.nn.avg_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
       3.5
     """
-    return _apply_pooling(
-        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 3
-    )
+    return _apply_pooling(_avg_pool, input, ksize, strides, padding, data_format, 3)
 
 
 def max_pool_with_argmax(
@@ -448,5 +432,6 @@ def pool(
     if pooling_type not in ("AVG", "MAX"):
         raise ValueError(f"pooling_type must be 'AVG' or 'MAX', got {pooling_type!r}.")
     function = _max_pool if pooling_type == "MAX" else _avg_pool
-    x = convert_to_tensor(input)
-    return _apply_pooling(function, x, window_shape, steps, padding, data_format, rank, distances)
+    return _apply_pooling(
+        function, input, window_shape, steps, padding, data_format, rank, distances
+    )
