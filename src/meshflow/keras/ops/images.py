@@ -239,29 +239,20 @@ def pad_images(
 
     def pad(x: Tensor) -> Tensor:
         height, width = int(x.shape[-3]), int(x.shape[-2])
-        rows = _resolve_margins(
-            "top_padding, bottom_padding, target_height",
-            top_padding,
-            bottom_padding,
-            target_height,
-            height,
-        )
-        columns = _resolve_margins(
-            "left_padding, right_padding, target_width",
-            left_padding,
-            right_padding,
-            target_width,
-            width,
-        )
+        sizes = (top_padding, bottom_padding, target_height)
+        rows = _resolve_margins("top_padding, bottom_padding, target_height", sizes, height)
+        sizes = (left_padding, right_padding, target_width)
+        columns = _resolve_margins("left_padding, right_padding, target_width", sizes, width)
         return array_ops.pad(x, [[0, 0]] * (len(x.shape) - 3) + [rows, columns, [0, 0]])
 
     return apply_channels_last(pad, images, data_format)
 
 
 def _resolve_margins(
-    names: str, before: int | None, after: int | None, target: int | None, size: int, sign: int = 1
+    names: str, sizes: tuple[int | None, int | None, int | None], size: int, sign: int = 1
 ) -> list[int]:
     """Return the sizes before and after, one of which may follow from the target size."""
+    before, after, target = sizes
     if sum(v is None for v in (before, after, target)) != 1:
         raise ValueError(
             f"Must specify exactly two of {names}. Received: {before}, {after}, target size {target}."
@@ -308,22 +299,10 @@ def crop_images(
 
     def crop(x: Tensor) -> Tensor:
         height, width = int(x.shape[-3]), int(x.shape[-2])
-        rows = _resolve_margins(
-            "top_cropping, bottom_cropping, target_height",
-            top_cropping,
-            bottom_cropping,
-            target_height,
-            height,
-            -1,
-        )
-        columns = _resolve_margins(
-            "left_cropping, right_cropping, target_width",
-            left_cropping,
-            right_cropping,
-            target_width,
-            width,
-            -1,
-        )
+        sizes = (top_cropping, bottom_cropping, target_height)
+        rows = _resolve_margins("top_cropping, bottom_cropping, target_height", sizes, height, -1)
+        sizes = (left_cropping, right_cropping, target_width)
+        columns = _resolve_margins("left_cropping, right_cropping, target_width", sizes, width, -1)
         return x[..., rows[0] : height - rows[1], columns[0] : width - columns[1], :]
 
     return apply_channels_last(crop, images, data_format)
