@@ -11,7 +11,6 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import activations, settings
-from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
@@ -21,7 +20,7 @@ from meshflow.keras.layers.keyword_arguments import (
     get_arguments,
 )
 from meshflow.keras.layers.weight_options import (
-    KernelOptions,
+    KernelLayer,
     add_weight,
     make_weight_config,
     set_weight_options,
@@ -61,7 +60,7 @@ def compute_output_size(
     return (size - dilated_window) // stride + 1
 
 
-class Conv(Layer, KernelOptions):
+class Conv(KernelLayer):
     """Convolution over `rank` spatial axes.
 
     Args:
@@ -84,8 +83,6 @@ class Conv(Layer, KernelOptions):
       bias_constraint: Constraint of the bias.
       **kwargs: Arguments of `Layer`.
     """
-
-    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
     bias: Any = None
 

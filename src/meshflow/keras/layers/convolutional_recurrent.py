@@ -15,7 +15,6 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import activations, settings
-from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.keywords import make_cell_keywords
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
@@ -24,7 +23,7 @@ from meshflow.keras.layers.keyword_arguments import RecurrentArguments
 from meshflow.keras.layers.recurrent import RNN
 from meshflow.keras.layers.recurrent_layers import delegate_to_cell, merge_cell_config
 from meshflow.keras.layers.weight_options import (
-    KernelOptions,
+    KernelLayer,
     add_weight,
     make_weight_config,
     set_weight_options,
@@ -37,7 +36,7 @@ __all__ = ["ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"]
 _NUM_GATES = 4
 
 
-class ConvLSTMCell(Layer, KernelOptions):
+class ConvLSTMCell(KernelLayer):
     """Cell of convolutional LSTMs: gates are convolutions of the inputs and of the state.
 
     Args:

@@ -27,7 +27,7 @@ from meshflow.keras.layers.keyword_arguments import (
     RegularizedArguments,
 )
 from meshflow.keras.layers.weight_options import (
-    KernelOptions,
+    KernelLayer,
     add_weight,
     make_weight_config,
     set_weight_options,
@@ -39,7 +39,7 @@ from meshflow.ops.ragged import RaggedTensor
 __all__ = ["Activation", "ActivityRegularization", "Dense", "Identity", "Masking"]
 
 
-class Dense(Layer, KernelOptions):
+class Dense(KernelLayer):
     """Fully connected layer, `activation(inputs @ kernel + bias)`.
 
     Args:
@@ -65,8 +65,6 @@ class Dense(Layer, KernelOptions):
       >>> tf.keras.layers.Dense(4)(tf.ones([2, 3])).shape
       TensorShape([2, 4])
     """
-
-    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
     bias: Variable | None = None
 

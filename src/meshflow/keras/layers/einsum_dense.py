@@ -11,12 +11,11 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import activations
-from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.keyword_arguments import KernelArguments
 from meshflow.keras.layers.weight_options import (
-    KernelOptions,
+    KernelLayer,
     add_weight,
     make_weight_config,
     set_weight_options,
@@ -28,7 +27,7 @@ __all__ = ["EinsumDense"]
 _Sizes = Sequence[int | None]
 
 
-class EinsumDense(Layer, KernelOptions):
+class EinsumDense(KernelLayer):
     """Dense layer `activation(einsum(equation, inputs, kernel) + bias)`.
 
     Args:
@@ -61,8 +60,6 @@ class EinsumDense(Layer, KernelOptions):
       >>> layer(tf.ones([2, 32, 128])).shape, layer.kernel.shape, layer.bias.shape
       (TensorShape([2, 32, 64]), TensorShape([128, 64]), TensorShape([64]))
     """
-
-    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
     kernel: Any = None
     bias: Any = None

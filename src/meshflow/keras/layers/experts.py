@@ -22,12 +22,11 @@ from meshflow.distribute.parallel.expert_routing import Router, RoutingStatistic
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.environment.types import Config
 from meshflow.keras import activations, initializers
-from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.keyword_arguments import MixtureOfExpertsArguments
 from meshflow.keras.layers.weight_options import (
-    KernelOptions,
+    KernelLayer,
     add_weight,
     make_weight_config,
     set_weight_options,
@@ -50,7 +49,7 @@ _WEIGHT_AXES = {
 }
 
 
-class MixtureOfExperts(Layer, KernelOptions):
+class MixtureOfExperts(KernelLayer):
     """Mixture of experts: networks of two dense layers, of which each token uses a few.
 
     A gate computes the scores `softmax(x @ gate)` of all experts for each token. The token is sent

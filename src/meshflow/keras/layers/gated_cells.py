@@ -23,7 +23,6 @@ from meshflow.keras.layers import products
 from meshflow.keras.layers.keyword_arguments import CellArguments
 from meshflow.keras.layers.recurrent_cells import AbstractRNNCell
 from meshflow.keras.layers.weight_options import (
-    KernelOptions,
     add_weight,
     make_weight_config,
     set_weight_options,
@@ -36,7 +35,7 @@ _Mask = Tensor | None
 _States = list[Tensor]
 
 
-class GatedCell(AbstractRNNCell, KernelOptions):
+class GatedCell(AbstractRNNCell):
     """Cell with a kernel, a recurrent kernel and a bias, each of which has one part per gate.
 
     Args:
@@ -49,6 +48,7 @@ class GatedCell(AbstractRNNCell, KernelOptions):
     num_gates = 1
 
     bias: Any = None
+    bias_initializer: Any
 
     def __init__(
         self,

@@ -15,8 +15,6 @@ from meshflow.environment.types import Config
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 
-__all__ = ["KernelOptions", "add_weight", "make_weight_config", "set_weight_options"]
-
 _MODULES: dict[str, Any] = {
     "initializer": initializers,
     "regularizer": regularizers,
@@ -24,8 +22,10 @@ _MODULES: dict[str, Any] = {
 }
 
 
-class KernelOptions:
-    """Types of the attributes of layers with a kernel and a bias."""
+class KernelLayer(Layer):
+    """Base class of layers with a kernel and a bias, which have these options."""
+
+    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
     kernel_initializer: Any
     bias_initializer: Any
@@ -73,7 +73,8 @@ def add_weight(
       option: Name of the weight in the attributes of the layer; default `name`.
       **kwargs: Further arguments of `Layer.add_weight`, and replacements of the attributes.
     """
-    options = {kind: getattr(layer, f"{option or name}_{kind}", None) for kind in _MODULES}
+    source = option or name
+    options: Config = {kind: getattr(layer, f"{source}_{kind}", None) for kind in _MODULES}
     return layer.add_weight(name, shape, **(options | kwargs))
 
 
