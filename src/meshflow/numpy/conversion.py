@@ -17,8 +17,6 @@ from meshflow.numpy.promotion import common_dtype
 from meshflow.ops import array as array_ops
 from meshflow.ops.math import cast
 
-__all__ = ["array", "asanyarray", "asarray", "ascontiguousarray", "copy"]
-
 
 class DefaultDtypes:
     """Dtype of Python floats: float64 as in NumPy, or float32 if `prefer_float32` is set."""

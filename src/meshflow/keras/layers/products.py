@@ -6,8 +6,6 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import linalg, math
 
-__all__ = ["dot"]
-
 
 def dot(x: TensorLike, y: TensorLike) -> Tensor:
     """Sum over the last axis of `x` and the second to last axis of `y`, as `numpy.dot` does.

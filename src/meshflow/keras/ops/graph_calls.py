@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 from meshflow.core.dispatch import op_names
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic_unnamed
 
-__all__ = ["as_single_layer"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -13,23 +13,6 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import as_single_layer
 from meshflow.keras.ops.promotion import Axis, as_float, as_sum, as_tensor, as_wide_float, promote
 
-__all__ = [
-    "BinaryOp",
-    "BitwiseOp",
-    "CumulativeOp",
-    "ExtremumOp",
-    "ReductionOp",
-    "SegmentOp",
-    "UnaryOp",
-    "WindowFunction",
-    "array_op",
-    "make_binary",
-    "make_bitwise",
-    "make_reduction",
-    "make_unary",
-    "set_name",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
