@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Unpack, cast
 
@@ -54,8 +55,14 @@ class _CellLayer(RNN):
 
 def _select_arguments(cls: type, arguments: Config) -> Config:
     """Return the arguments that a class also has."""
-    names = inspect.signature(cls).parameters.keys() - {"kwargs"}
+    names = _list_parameters(cls)
     return {name: value for name, value in arguments.items() if name in names}
+
+
+@functools.cache
+def _list_parameters(cls: type) -> set[str]:
+    """Return the names of the parameters of a class, without those of `**kwargs`."""
+    return inspect.signature(cls).parameters.keys() - {"kwargs"}
 
 
 def merge_cell_config(layer: RNN) -> Config:
