@@ -27,6 +27,7 @@ from meshflow.keras.layers.weight_options import (
     make_weight_config,
     set_weight_options,
 )
+from meshflow.keras.registry import KerasObject
 from meshflow.ops import array, math, nn
 
 __all__ = ["GRUCell", "LSTMCell", "SimpleRNNCell"]
@@ -48,7 +49,7 @@ class GatedCell(AbstractRNNCell):
     num_gates = 1
 
     bias: Any = None
-    bias_initializer: Any
+    bias_initializer: KerasObject
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.registry import KerasObject
 
 _MODULES: dict[str, Any] = {
     "initializer": initializers,
@@ -27,12 +28,12 @@ class KernelLayer(Layer):
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
-    kernel_initializer: Any
-    bias_initializer: Any
-    kernel_regularizer: Any
-    bias_regularizer: Any
-    kernel_constraint: Any
-    bias_constraint: Any
+    kernel_initializer: KerasObject
+    bias_initializer: KerasObject
+    kernel_regularizer: KerasObject
+    bias_regularizer: KerasObject
+    kernel_constraint: KerasObject
+    bias_constraint: KerasObject
 
 
 def set_weight_options(
