@@ -86,6 +86,12 @@ def stored(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _names_of_examples(doctest_namespace):
+    """The modules that docs/api.md assumes in the examples of docstrings."""
+    doctest_namespace.update(tf=tf, tnp=tf.experimental.numpy, ops=tf.keras.ops)
+
+
 @pytest.fixture(autouse=True)
 def _fresh_state(request):
     """Seeds, layer names and switches as at the start of a program; NaN checks where they help."""

@@ -2,7 +2,7 @@
 for editors.
 
 Run `python tests/numpy_stubs.py` to write them again; `test_stubs.py` compares them with the
-functions.
+functions. The public names of a stub are its functions and its imports with `as`.
 """
 
 import ast
@@ -50,7 +50,6 @@ def stub(module):
             "from meshflow.core.values.tensor import Tensor, TensorLike",
             *others,
             *made,
-            "__all__ = [" + ", ".join(f'"{n}"' for n in sorted(module.__all__)) + "]",
             "",
         ]
     )
@@ -143,8 +142,6 @@ def is_stub_equal(text, path):
 def _statements(text):
     found = set()
     for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
-            node.value.elts.sort(key=ast.dump)
         if isinstance(node, ast.ImportFrom):
             found.update(
                 (node.module, alias.name, alias.asname)

@@ -20,7 +20,6 @@ def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.bitwise.bitwise_and([0b1100, 7], [0b1010, 2]).numpy())
       [8 2]
     """
@@ -37,7 +36,6 @@ def bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.bitwise.bitwise_or([0b1100, 4], [0b1010, 1]).numpy())
       [14  5]
     """
@@ -54,7 +52,6 @@ def bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.bitwise.bitwise_xor([0b1100, 7], [0b1010, 7]).numpy())
       [6 0]
     """
@@ -66,7 +63,6 @@ def invert(x: TensorLike, name: str | None = None) -> Tensor:
     """Invert all bits of integers.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.bitwise.invert([0, 5]).numpy())
       [-1 -6]
       >>> print(tf.bitwise.invert(tf.constant([0, 5], tf.uint8)).numpy())
@@ -85,7 +81,6 @@ def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.bitwise.left_shift([1, 3], [4, 1]).numpy())
       [16  6]
     """
@@ -102,7 +97,6 @@ def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.bitwise.right_shift([16, -8], 2).numpy())
       [ 4 -2]
     """

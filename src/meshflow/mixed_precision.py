@@ -46,7 +46,6 @@ def explain(
       A printable table with the attribute `rows` and the method `count(precision)`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.ones([2, 2])
       >>> table = tf.mixed_precision.explain(lambda x: tf.exp(x @ x), x)
       >>> [(row.primitive, row.precision) for row in table.rows]

@@ -309,7 +309,6 @@ class FIFOQueue(QueueBase):
       name: Name of the queue.
 
     Example:
-      >>> import meshflow as tf
       >>> queue = tf.queue.FIFOQueue(3, tf.int32, shapes=[[]])
       >>> queue.enqueue_many([[1, 2, 3]])
       >>> int(queue.dequeue()), queue.dequeue_many(2).numpy()

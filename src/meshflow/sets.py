@@ -114,7 +114,6 @@ def difference(a: Any, b: Any, aminusb: bool = True, validate_indices: bool = Tr
       InvalidArgumentError: The rank is less than 2, or the leading dimensions differ.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.sparse.to_dense(tf.sets.difference([[9, 5, 2]], [[2, 9, 0]])).numpy()
       array([[5]], dtype=int32)
     """
@@ -125,7 +124,6 @@ def intersection(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
     """Compute the intersection of the sets of `a` and `b`; arguments as for `difference`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.sparse.to_dense(tf.sets.intersection([[9, 5, 2]], [[2, 9, 0]])).numpy()
       array([[2, 9]], dtype=int32)
     """
@@ -136,7 +134,6 @@ def union(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
     """Compute the union of the sets of `a` and `b`; arguments as for `difference`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.sparse.to_dense(tf.sets.union([[9, 5, 2]], [[2, 9, 0]])).numpy()
       array([[0, 2, 5, 9]], dtype=int32)
     """
@@ -157,7 +154,6 @@ def size(a: SparseTensor, validate_indices: bool = True) -> Tensor:
       TypeError: `a` is not sparse.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.SparseTensor([[0, 0], [0, 1], [0, 2], [1, 0]], [5, 6, 5, 7], [2, 3])
       >>> print(tf.sets.size(a).numpy())
       [2 1]

@@ -73,7 +73,6 @@ def to_dense(
       InvalidArgumentError: Indices are out of bounds, out of order or repeated.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.SparseTensor(indices=[[0, 1], [1, 0]], values=[5, 6], dense_shape=[2, 2])
       >>> print(tf.sparse.to_dense(a, default_value=-1).numpy())
       [[-1  5]
@@ -115,7 +114,6 @@ def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.sparse.from_dense([[0, 5], [6, 0]])
       >>> a.indices.numpy().tolist(), a.values.numpy().tolist()
       ([[0, 1], [1, 0]], [5, 6])
@@ -151,7 +149,6 @@ def sparse_dense_matmul(
       InvalidArgumentError: Indices are out of bounds.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.sparse.from_dense([[0.0, 2.0], [3.0, 0.0]])
       >>> print(tf.sparse.sparse_dense_matmul(a, [[1.0], [10.0]]).numpy())
       [[20.]
@@ -212,7 +209,6 @@ def reduce_sum(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.sparse.reduce_sum(tf.sparse.from_dense([[1, 0, 2], [0, 3, 0]]), axis=1).numpy())
       [3 3]
     """
@@ -299,7 +295,6 @@ def reduce_max(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.sparse.reduce_max(tf.sparse.from_dense([[1, 0, 2], [0, -3, 0]]), axis=1).numpy())
       [ 2 -3]
     """
@@ -310,7 +305,6 @@ def reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     """Sort the elements of a sparse tensor in row-major order of their indices.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.SparseTensor([[1, 0], [0, 1]], [6, 5], [2, 2])
       >>> print(tf.sparse.reorder(a).values.numpy())
       [5 6]
@@ -322,7 +316,6 @@ def transpose(sp_input: SparseTensor, perm: Any = None, name: str | None = None)
     """Permute the axes of a sparse tensor; by default, reverse them.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.sparse.from_dense([[1, 2, 0]])
       >>> print(tf.sparse.to_dense(tf.sparse.transpose(a)).numpy().tolist())
       [[1], [2], [0]]
@@ -345,7 +338,6 @@ def eye(
     """Create a sparse identity matrix.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.sparse.to_dense(tf.sparse.eye(2, 3)).numpy())
       [[1. 0. 0.]
        [0. 1. 0.]]
@@ -370,7 +362,6 @@ def mask(a: IndexedSlices, mask_indices: TensorLike, name: str | None = None) ->
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [3.0]]), tf.constant([4, 7, 9]))
       >>> left = tf.sparse.mask(rows, [7])
       >>> left.indices.numpy().tolist(), left.values.numpy().tolist()
@@ -394,7 +385,6 @@ def cross(
       separator: Text between the values; default "_X_".
 
     Example:
-      >>> import meshflow as tf
       >>> crossed = tf.sparse.cross([tf.constant([["a"], ["b"]]), tf.constant([["c", "d"], ["e", "f"]])])
       >>> crossed.values.numpy().tolist()
       [b'a_X_c', b'a_X_d', b'b_X_e', b'b_X_f']
@@ -418,7 +408,6 @@ def cross_hashed(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.sparse.cross_hashed([tf.constant([["a"], ["b"]])], num_buckets=5).dense_shape.numpy().tolist()
       [2, 1]
     """

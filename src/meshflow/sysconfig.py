@@ -37,7 +37,6 @@ def get_include() -> str:
     """Return the folder of XLA's C++ headers for `jax.ffi` handlers.
 
     Example:
-      >>> import meshflow as tf
       >>> import pathlib
       >>> pathlib.Path(tf.sysconfig.get_include(), "xla", "ffi", "api", "ffi.h").exists()
       True
@@ -49,7 +48,6 @@ def get_lib() -> str:
     """Return the folder of the package, which contains its compiled kernels.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.sysconfig.get_lib().endswith("meshflow")
       True
     """
@@ -60,7 +58,6 @@ def get_compile_flags() -> list[str]:
     """Return the flags of a C++ compiler for the headers of `get_include`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.sysconfig.get_compile_flags()[1:]
       ['-D_GLIBCXX_USE_CXX11_ABI=1', '--std=c++17']
     """
@@ -71,7 +68,6 @@ def get_link_flags() -> list[str]:
     """Return the flags of a linker: none, because handlers are registered at run time.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.sysconfig.get_link_flags()
       []
     """
@@ -82,7 +78,6 @@ def get_build_info() -> collections.OrderedDict[str, Any]:
     """Return the build settings under TensorFlow's names; GPU versions only if JAX has GPU plugins.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.sysconfig.get_build_info()["is_tensorrt_build"]
       False
     """

@@ -2,7 +2,6 @@
 
 It is the last TensorFlow with Keras 2, followed by Meshflow's own version:
 
-    >>> import meshflow as tf
     >>> tf.version.VERSION == tf.__version__, tf.__version__.split("+")[0], tf.keras.__version__
     (True, '2.15.1', '2.15.0')
 """

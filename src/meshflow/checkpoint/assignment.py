@@ -16,8 +16,6 @@ from meshflow.core.variables.variable import Variable
 from meshflow.files.arrays import can_hold
 from meshflow.placement.layout import Layout
 
-__all__ = ["assign_stored_value", "shard_array"]
-
 
 def assign_stored_value(
     checkpoint: StoredCheckpoint,

@@ -38,8 +38,6 @@ from meshflow.files.contained_files import check_contained
 from meshflow.files.crc32c import crc32c, mask_checksum
 from meshflow.files.paths import is_remote, to_path_string, translate_errors
 
-__all__ = ["BundleReader", "count_shards", "get_data_path", "get_index_path", "is_bundle"]
-
 STRING_DTYPE = dtypes.string.as_datatype_enum
 # Quantized dtypes of TensorFlow by their enum value, read as plain integers.
 _QUANTIZED: dict[int, np.dtype] = {

@@ -13,16 +13,6 @@ from meshflow.environment.protobuf_wire import (
     to_signed,
 )
 
-__all__ = [
-    "BundleEntry",
-    "BundleHeader",
-    "ObjectAttribute",
-    "ObjectNode",
-    "SlotReference",
-    "decode_graph",
-    "encode_graph",
-]
-
 # A part of an array: start and length in each dimension. A length of -1 denotes the full dimension.
 Extents = tuple[tuple[int, int], ...]
 

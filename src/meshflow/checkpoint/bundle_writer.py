@@ -49,16 +49,6 @@ from meshflow.files.part_files import delete_abandoned_parts
 from meshflow.files.paths import get_parent, is_remote, to_path_string
 from meshflow.placement.file_store import FileArray
 
-__all__ = [
-    "has_remote_shards",
-    "is_sharded",
-    "load_into_memory",
-    "remove_bundle",
-    "remove_leftover_files",
-    "write_bundle",
-    "write_files",
-]
-
 # Number of bytes to write at once: small enough that the checksum is computed while the bytes are
 # in the processor's cache.
 _CHUNK_BYTES = 4 << 20

@@ -61,7 +61,6 @@ class Checkpoint(ObservableAttributes):
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> from meshflow import train
       >>> step = tf.Variable(1)
       >>> checkpoint = train.Checkpoint(step=step)
@@ -178,7 +177,6 @@ class Checkpoint(ObservableAttributes):
           OpError: If writing failed.
 
         Example:
-          >>> import meshflow as tf
           >>> import os, tempfile
           >>> with tempfile.TemporaryDirectory() as folder:
           ...     checkpoint = tf.train.Checkpoint(w=tf.Variable(1.0))
@@ -201,7 +199,6 @@ class Checkpoint(ObservableAttributes):
           The path, such as "folder/ckpt-1".
 
         Example:
-          >>> import meshflow as tf
           >>> import os, tempfile
           >>> with tempfile.TemporaryDirectory() as folder:
           ...     checkpoint = tf.train.Checkpoint(w=tf.Variable(1.0))
@@ -256,7 +253,6 @@ class Checkpoint(ObservableAttributes):
           NotFoundError, DataLossError, ValueError: As in `read`.
 
         Example:
-          >>> import meshflow as tf
           >>> import os, tempfile
           >>> w = tf.Variable(1.0)
           >>> with tempfile.TemporaryDirectory() as folder:

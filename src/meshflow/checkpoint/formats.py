@@ -24,16 +24,6 @@ from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import to_path_string
 
-__all__ = [
-    "StoredCheckpoint",
-    "delete_checkpoint",
-    "is_checkpoint",
-    "open_checkpoint",
-    "read_object_graph",
-    "remove_leftovers",
-    "write_checkpoint",
-]
-
 
 class StoredCheckpoint(Protocol):
     """Interface of an opened checkpoint in any format."""

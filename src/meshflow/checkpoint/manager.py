@@ -51,7 +51,6 @@ class CheckpointManager:
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> from meshflow import train
       >>> checkpoint = train.Checkpoint(v=tf.Variable(1.0))
       >>> manager = train.CheckpointManager(checkpoint, tempfile.mkdtemp(), max_to_keep=2)
@@ -199,7 +198,6 @@ class CheckpointManager:
           The path, or None if the last checkpoint is too recent.
 
         Example:
-          >>> import meshflow as tf
           >>> import os, tempfile
           >>> with tempfile.TemporaryDirectory() as folder:
           ...     checkpoint = tf.train.Checkpoint(w=tf.Variable(1.0))

@@ -14,8 +14,6 @@ from meshflow.checkpoint.status import CheckpointLoadStatus
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable, get_full_name
 
-__all__ = ["NameBasedRestoration", "NameBasedSaverStatus", "restore_checkpoint"]
-
 # TensorFlow's `Checkpoint` counts its saves in this variable, which `Saver` does not store.
 _SAVE_COUNTER = "save_counter"
 

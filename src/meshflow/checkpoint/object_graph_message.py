@@ -22,8 +22,6 @@ from meshflow.checkpoint.object_graph import (
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable, get_full_name
 
-__all__ = ["GRAPH_KEY", "collect_arrays", "map_full_names_to_keys", "parse_object_graph"]
-
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 ChildT = TypeVar("ChildT")
 

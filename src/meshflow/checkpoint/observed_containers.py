@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Self, SupportsIndex, TypeAlias, TypeVar
 
-__all__ = ["observe_additions"]
-
 ItemT = TypeVar("ItemT")
 ObservedContainer: TypeAlias = "_ObservedList | _ObservedDict"
 

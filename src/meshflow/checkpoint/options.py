@@ -8,8 +8,6 @@ from typing import Any
 
 from meshflow.checkpoint.sharding import ShardingCallback
 
-__all__ = ["CheckpointOptions", "run_write_callbacks"]
-
 
 class CheckpointOptions:
     """Options of saving and restoring.
@@ -34,7 +32,6 @@ class CheckpointOptions:
       ValueError: If the sharding callback is not a `ShardingCallback`.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> written = []
       >>> options = tf.train.CheckpointOptions(experimental_write_callbacks=[written.append])

@@ -22,7 +22,6 @@ class PythonState(abc.ABC):
         bytes.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> class Note(tf.train.experimental.PythonState):
       ...     text = ""

@@ -100,7 +100,6 @@ def load_checkpoint(ckpt_dir_or_file: StrPath) -> CheckpointReader:
       ValueError: If the folder has no `checkpoint` file and no checkpoints.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     path = tf.train.Checkpoint(w=tf.Variable([1.0, 2.0])).write(os.path.join(folder, "ckpt"))
@@ -128,7 +127,6 @@ def load_variable(ckpt_dir_or_file: StrPath, name: str) -> np.ndarray:
       NotFoundError: If there is no checkpoint or no such value.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     path = tf.train.Checkpoint(w=tf.Variable([1.0, 2.0])).write(os.path.join(folder, "ckpt"))
@@ -153,7 +151,6 @@ def list_variables(ckpt_dir_or_file: StrPath) -> list[tuple[str, list[int]]]:
       NotFoundError: If there is no checkpoint.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     path = tf.train.Checkpoint(w=tf.Variable([1.0, 2.0])).write(os.path.join(folder, "ckpt"))
@@ -182,7 +179,6 @@ def checkpoints_iterator(
       Paths of checkpoints.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     _ = tf.train.Checkpoint(w=tf.Variable(1.0)).save(os.path.join(folder, "ckpt"))

@@ -19,8 +19,6 @@ from meshflow.checkpoint.sharding import (
 from meshflow.core.runtime.device_to_host import read_uncached
 from meshflow.core.values import dtypes
 
-__all__ = ["MaxShardSizePolicy"]
-
 _log = logging.getLogger("meshflow")
 
 
@@ -40,7 +38,6 @@ class MaxShardSizePolicy(ShardingCallback):
       ValueError: If the size is not positive.
 
     Example:
-      >>> import meshflow as tf
       >>> import glob, os, tempfile
       >>> policy = tf.train.experimental.MaxShardSizePolicy(max_shard_size=400)
       >>> options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)

@@ -21,16 +21,6 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
 from meshflow.placement.file_store import FileArray
 
-__all__ = [
-    "Shard",
-    "ShardByTaskPolicy",
-    "ShardableTensor",
-    "ShardingCallback",
-    "format_slice_spec",
-    "parse_slice_spec",
-    "partition_arrays",
-]
-
 # The tensors of a data file: by `slice_spec`, by `checkpoint_key`.
 
 Shard = MutableMapping[str, MutableMapping[str, Any]]
@@ -79,7 +69,6 @@ class ShardingCallback(abc.ABC):
     parts.
 
     Example:
-      >>> import meshflow as tf
       >>> import glob, os, tempfile
       >>> class OneEach(tf.train.experimental.ShardingCallback):
       ...     @property

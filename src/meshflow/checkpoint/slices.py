@@ -15,8 +15,6 @@ import numpy as np
 
 from meshflow.checkpoint.bundle_messages import Extents
 
-__all__ = ["ArrayParts", "SlicedArray", "encode_slice_key", "get_extents"]
-
 
 def encode_slice_key(name: str, extents: Extents) -> bytes:
     """Encode the key of a part of an array.

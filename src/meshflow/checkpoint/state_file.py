@@ -90,7 +90,6 @@ def get_checkpoint_state(
       DataLossError: If the file is damaged and the folder has no checkpoint.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     _ = tf.train.Checkpoint(w=tf.Variable(1.0)).save(os.path.join(folder, "ckpt"))
@@ -194,7 +193,6 @@ def latest_checkpoint(checkpoint_dir: StrPath, latest_filename: str | None = Non
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> from meshflow import train
       >>> folder = tempfile.mkdtemp()
       >>> path = train.Checkpoint(v=tf.Variable(1.0)).save(folder + "/ckpt")

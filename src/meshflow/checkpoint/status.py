@@ -8,8 +8,6 @@ from meshflow.checkpoint.object_graph import list_children
 from meshflow.checkpoint.restoration import Restoration
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 
-__all__ = ["CheckpointLoadStatus", "InitializationOnlyStatus"]
-
 
 @hide_frames_of_methods
 class CheckpointLoadStatus:

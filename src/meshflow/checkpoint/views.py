@@ -10,8 +10,6 @@ from meshflow.checkpoint.formats import open_checkpoint, read_object_graph
 from meshflow.checkpoint.object_graph import Trackable, is_trackable, list_children, resolve_root
 from meshflow.environment.types import StrPath
 
-__all__ = ["CheckpointView", "TrackableView"]
-
 _log = logging.getLogger("meshflow")
 
 
@@ -25,7 +23,6 @@ class TrackableView:
       TypeError: If the object does not support weak references.
 
     Example:
-      >>> import meshflow as tf
       >>> module = tf.Module()
       >>> module.w, module.parts = tf.Variable(1.0), [tf.Variable(2.0)]
       >>> view = tf.train.TrackableView(module)
@@ -90,7 +87,6 @@ class CheckpointView:
       ValueError: If the checkpoint has no objects, such as those of TensorFlow 1's `Saver`.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> module = tf.Module()
       >>> module.w, module.b = tf.Variable(1.0), tf.Variable(2.0)

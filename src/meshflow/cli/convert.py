@@ -13,8 +13,6 @@ from meshflow.core.runtime.errors import OpError
 from meshflow.core.values.dtypes import float16
 from meshflow.files.atomic_writes import replace_file
 
-__all__ = ["convert"]
-
 _SUFFIXES = (".onnx", ".tflite")
 
 

@@ -30,8 +30,6 @@ from meshflow.distribute.cluster.supervision import (
 )
 from meshflow.shims import make_environment
 
-__all__ = ["Job"]
-
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 # Prefixes of the environment variables that workers on other hosts inherit.
 _FORWARDED_VARIABLES = (

@@ -10,8 +10,6 @@ from typing import Any
 
 from meshflow.files import gfile
 
-__all__ = ["serve_page"]
-
 
 def serve_page(
     path: str, port: int, notify: Callable[[str], None], traces: Mapping[str, str] | None = None

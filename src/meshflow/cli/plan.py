@@ -35,8 +35,6 @@ from meshflow.distribute.parallel.planner.plans import Plan, check_objective
 from meshflow.distribute.parallel.planner.plans import plan as find_plan
 from meshflow.environment.types import PyTree
 
-__all__ = ["SCRIPT_SETTINGS", "plan"]
-
 # Arguments after the script's name belong to the script.
 SCRIPT_SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 

@@ -13,8 +13,6 @@ from meshflow.cli import page_server
 from meshflow.core.runtime.errors import OpError
 from meshflow.profiler.deployed_models import profile_model
 
-__all__ = ["print_operators"]
-
 
 def print_operators(
     file: Annotated[str, typer.Argument(help="A .tflite or .onnx file, or a SavedModel folder.")],

@@ -14,8 +14,6 @@ from types import ModuleType, TracebackType
 
 from meshflow.shims import activate
 
-__all__ = ["run_program"]
-
 _USAGE = "usage: meshflow run script.py [arguments], meshflow run -m module [arguments], or meshflow run -c code"
 _USAGE_ERROR_CODE, _INTERRUPT_CODE = 2, 130
 

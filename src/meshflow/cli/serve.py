@@ -11,8 +11,6 @@ from meshflow.core.runtime.errors import OpError
 from meshflow.serving import Settings
 from meshflow.serving import serve as serve_folder
 
-__all__ = ["serve"]
-
 
 def serve(
     folder: Annotated[

@@ -27,8 +27,6 @@ from meshflow.saved_model.saving.function_discovery import (
     list_parameters,
 )
 
-__all__ = ["predict", "show"]
-
 _FolderArgument = Annotated[
     str, typer.Argument(help="SavedModel folder, of Meshflow or TensorFlow.")
 ]

@@ -29,16 +29,6 @@ from meshflow.saved_model.programs.stablehlo import trace_for_export
 if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
-__all__ = [
-    "DeployableFunction",
-    "trace_concrete_function",
-    "trace_jax_function",
-    "trace_model",
-    "trace_saved_model",
-    "trace_saved_signatures",
-    "trace_source",
-]  # fmt: skip
-
 
 @dataclasses.dataclass
 class DeployableFunction:

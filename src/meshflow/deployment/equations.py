@@ -23,11 +23,6 @@ from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.kernels.composite_primitives import composites
 from meshflow.saved_model.programs.module_ops import read_jaxpr
 
-__all__ = [
-    "ELEMENTWISE", "DimSize", "Equation", "Program", "Shape", "Value", "broadcast_shapes",
-    "flatten_jaxpr", "remove_unused_equations",
-]  # fmt: skip
-
 # The size of a dimension: an int, or a symbolic size of `jax.export`.
 DimSize: TypeAlias = Any
 Shape: TypeAlias = tuple[DimSize, ...]

@@ -11,14 +11,6 @@ import numpy as np
 from meshflow.deployment.equations import DimSize, Equation
 from meshflow.deployment.lowering import LoweringError
 
-__all__ = [
-    "RowGather",
-    "classify_gather",
-    "convert_gather_to_slice",
-    "order_gathered_axes",
-    "try_classify_gather",
-]
-
 
 @dataclasses.dataclass
 class RowGather:

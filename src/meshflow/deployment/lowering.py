@@ -18,16 +18,6 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.deployment.equations import DimSize, Equation, Program, Value
 from meshflow.environment.types import ArrayLike
 
-__all__ = [
-    "Lowering",
-    "LoweringError",
-    "Pads",
-    "Rule",
-    "compute_same_padding",
-    "find_tensor_with_size",
-    "is_static",
-]
-
 # Padding before and after each dimension; symbolic where it depends on symbolic sizes.
 Pads: TypeAlias = Sequence[tuple[DimSize, ...]]
 

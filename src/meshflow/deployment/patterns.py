@@ -17,16 +17,6 @@ from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.deployment.equations import DimSize, Equation, Program, Value, remove_unused_equations
 from meshflow.deployment.gather_patterns import convert_gather_to_slice
 
-__all__ = [
-    "DataflowGraph",
-    "Pattern",
-    "fuse_patterns",
-    "get_uniform_value",
-    "is_near",
-    "make_identity",
-    "split_constant_operand",
-]  # fmt: skip
-
 
 def fuse_patterns(program: Program, patterns: Sequence[Pattern] = ()) -> Program:
     """Fuse patterns in a program and its nested programs.

@@ -116,7 +116,6 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
       ValueError: If a model is not compiled.
 
     Example:
-      >>> import meshflow as tf
       >>> dtensor = tf.experimental.dtensor
       >>> mesh = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
       >>> x = dtensor.copy_to_mesh(tf.ones([4, 2]), dtensor.Layout(["x", "unsharded"], mesh))

@@ -60,7 +60,6 @@ class DTensorDataset:
       NotImplementedError: If a tf.data service is passed.
 
     Example:
-      >>> import meshflow as tf
       >>> dtensor = tf.experimental.dtensor
       >>> mesh = dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
       >>> batches = dtensor.DTensorDataset(

@@ -118,7 +118,6 @@ def create_mesh(
         number of devices.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.experimental.dtensor.create_mesh([("x", 1), ("y", 1)], devices=["CPU:0"]).shape()
       [1, 1]
     """
@@ -240,7 +239,6 @@ def default_mesh(mesh: Mesh) -> Iterator[None]:
       ValueError: If the argument is not a mesh.
 
     Example:
-      >>> import meshflow as tf
       >>> dtensor = tf.experimental.dtensor
       >>> mesh = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
       >>> with dtensor.default_mesh(mesh):
@@ -278,7 +276,6 @@ def get_default_mesh() -> Mesh | None:
     """Return the mesh of the innermost `default_mesh`, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> with tf.experimental.dtensor.default_mesh(mesh):
       ...     tf.experimental.dtensor.get_default_mesh() == mesh
@@ -294,7 +291,6 @@ def device_name() -> str:
     """Return TensorFlow's name of the device of tensors on meshes, which can be passed to `tf.device`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.experimental.dtensor.device_name().startswith("/")
       True
     """
@@ -353,7 +349,6 @@ def preferred_device_type() -> str:
     """Return the best available device type: "TPU", else "GPU", else "CPU".
 
     Example:
-      >>> import meshflow as tf
       >>> tf.experimental.dtensor.preferred_device_type() in ("CPU", "GPU", "TPU")
       True
     """
@@ -394,7 +389,6 @@ def jobs() -> list[str]:
       ValueError: If the names of Borg tasks are not sorted by their numbers.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.experimental.dtensor.jobs()
       []
     """
@@ -412,7 +406,6 @@ def client_id() -> int:
     """Return the id of this process among the clients.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.experimental.dtensor.client_id()
       0
     """
@@ -423,7 +416,6 @@ def num_clients() -> int:
     """Return the number of clients.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.experimental.dtensor.num_clients()
       1
     """
@@ -434,7 +426,6 @@ def job_name() -> str:
     """Return the name of the job: "localhost", or "worker" with several clients.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.experimental.dtensor.job_name()
       'localhost'
     """
@@ -445,7 +436,6 @@ def full_job_name(task_id: int | None = None) -> str:
     """Return the name of the job with the task.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.experimental.dtensor.full_job_name()
       'localhost/replica:0/task:0'
     """
@@ -459,7 +449,6 @@ def local_devices(device_type: str, for_client_id: int | None = None) -> list[De
     """Return the devices of a client.
 
     Example:
-      >>> import meshflow as tf
       >>> len(tf.experimental.dtensor.local_devices("CPU")) == len(tf.config.list_logical_devices("CPU"))
       True
     """
@@ -474,7 +463,6 @@ def num_local_devices(device_type: str) -> int:
     """Return the number of devices of a type in this process.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.experimental.dtensor.num_local_devices("CPU") == len(tf.config.list_logical_devices("CPU"))
       True
     """
@@ -488,7 +476,6 @@ def num_global_devices(device_type: str) -> int:
     """Return the number of devices of a type in all processes.
 
     Example:
-      >>> import meshflow as tf
       >>> devices = tf.experimental.dtensor.num_local_devices("CPU") * tf.experimental.dtensor.num_clients()
       >>> tf.experimental.dtensor.num_global_devices("CPU") == devices
       True

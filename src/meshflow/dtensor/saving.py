@@ -55,7 +55,6 @@ class DTensorCheckpoint(Checkpoint):
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> dtensor = tf.experimental.dtensor
       >>> mesh = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
       >>> v = dtensor.DVariable(tf.ones([4]), layout=dtensor.Layout(["x"], mesh))
@@ -126,7 +125,6 @@ def name_based_save(
       name_tensor_dict: Tensors or variables by name.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)

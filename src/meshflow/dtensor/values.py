@@ -55,7 +55,6 @@ def relayout(tensor: TensorLike, layout: Layout, name: str | None = None) -> Ten
       InvalidArgumentError: If the shape does not fit the layout.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> split = tf.experimental.dtensor.Layout(["x"], mesh)
       >>> replicated = tf.experimental.dtensor.Layout.replicated(mesh, rank=1)
@@ -82,7 +81,6 @@ def relayout_like(
     """Change the layout of a tensor to that of another tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> split = tf.experimental.dtensor.Layout(["x"], mesh)
       >>> parts = tf.experimental.dtensor.pack([tf.constant([1, 2]), tf.constant([3, 4])], split)
@@ -112,7 +110,6 @@ def copy_to_mesh(tensor: TensorLike, layout: Layout, source_layout: Layout | Non
       InvalidArgumentError: If the shape does not fit the layout.
 
     Example:
-      >>> import meshflow as tf
       >>> dtensor = tf.experimental.dtensor
       >>> mesh = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
       >>> x = dtensor.copy_to_mesh(tf.ones([4, 2]), dtensor.Layout.batch_sharded(mesh, "x", 2))
@@ -135,7 +132,6 @@ def pack(tensors: Sequence[TensorLike], layout: Layout) -> Tensor:
       InvalidArgumentError: If the number, shape or rank of the shards does not fit the layout.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
       >>> tf.experimental.dtensor.pack([tf.constant([1, 2]), tf.constant([3, 4])], layout).numpy().tolist()
@@ -183,7 +179,6 @@ def unpack(tensor: Tensor) -> list[Tensor]:
       InvalidArgumentError: If the tensor is not on a mesh.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
       >>> ones = tf.experimental.dtensor.call_with_layout(tf.ones, layout, shape=[4])
@@ -217,7 +212,6 @@ def fetch_layout(tensor: object) -> Layout:
       InvalidArgumentError: If the tensor is not on a mesh.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
       >>> ones = tf.experimental.dtensor.call_with_layout(tf.ones, layout, shape=[4])
@@ -252,7 +246,6 @@ def is_dtensor(tensor: object) -> bool:
       RuntimeError: If a function is being traced.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
       >>> ones = tf.experimental.dtensor.call_with_layout(tf.ones, layout, shape=[4])
@@ -273,7 +266,6 @@ def check_layout(tensor: Tensor | Variable, layout: Layout) -> None:
       ValueError: If the tensor has another layout.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
       >>> copies = tf.experimental.dtensor.copy_to_mesh(tf.ones([4]), layout.replicated(mesh, 1))
@@ -298,7 +290,6 @@ def call_with_layout(
       **kwargs: Keyword arguments of the function.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
       >>> ones = tf.experimental.dtensor.call_with_layout(tf.ones, layout, shape=[4])
@@ -357,7 +348,6 @@ class DVariable(Variable, metaclass=_DVariableType):
         differ.
 
     Example:
-      >>> import meshflow as tf
       >>> dtensor = tf.experimental.dtensor
       >>> mesh = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
       >>> v = dtensor.DVariable(tf.zeros([4]), layout=dtensor.Layout(["x"], mesh))

@@ -6,8 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["get_import_path", "make_python_command"]
-
 _SOURCE_FOLDER = str(Path(__file__).parents[2])
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-__all__ = ["read_cpu_flags", "read_cpu_info"]
-
 
 def read_cpu_info() -> dict[str, str]:
     """Return Linux's properties of the first core by name; an empty dictionary on other systems."""

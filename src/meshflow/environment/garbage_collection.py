@@ -15,8 +15,6 @@ from types import TracebackType
 
 from meshflow.environment.jax_internals import xla_bridge
 
-__all__ = ["LOCAL_REFERENCES", "freeze_imports", "suspend_collector"]
-
 
 def _count_local_references() -> int:
     value = object()

@@ -7,8 +7,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-__all__ = ["Cell", "format_curves", "format_table"]
-
 # Text, or text and its CSS.
 Cell: TypeAlias = str | tuple[str, str]
 

@@ -11,8 +11,6 @@ import numpy as np
 from meshflow.environment.limits import load_budget_scope, spend_load_budget
 from meshflow.environment.types import Json
 
-__all__ = ["MAX_JSON_BYTES", "MAX_JSON_DEPTH", "compute_json_checksum", "parse_json"]
-
 MAX_JSON_BYTES = 64 << 20
 MAX_JSON_DEPTH = 200
 # An unterminated string extends to the end of the text, so each byte is visited once.

@@ -11,20 +11,6 @@ import contextvars
 import os
 from collections.abc import Callable, Hashable, Iterator
 
-__all__ = [
-    "IMAGE_VARIABLE",
-    "MAX_DEFLATE_RATIO",
-    "STRING_BYTES",
-    "UNPACKED_VARIABLE",
-    "FileTooLargeError",
-    "UnpackedBudget",
-    "get_image_limit",
-    "get_unpacked_limit",
-    "load_budget_scope",
-    "spend_for_repeated_read",
-    "spend_load_budget",
-]
-
 UNPACKED_VARIABLE = "MESHFLOW_MAX_UNPACKED_BYTES"
 IMAGE_VARIABLE = "MESHFLOW_MAX_IMAGE_BYTES"
 # Estimated memory of a short string with its reference, in bytes.

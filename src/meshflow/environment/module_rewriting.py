@@ -9,8 +9,6 @@ import jax.export
 
 from meshflow.environment import jax_internals
 
-__all__ = ["BYTECODE_PREFIX", "read_programs", "rewrite_modules"]
-
 BYTECODE_PREFIX = b"ML\xefR"
 
 

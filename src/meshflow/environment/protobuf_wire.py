@@ -8,16 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = [
-    "decode_varint",
-    "encode_bytes_field",
-    "encode_fixed32_field",
-    "encode_integer_field",
-    "encode_varint",
-    "iterate_fields",
-    "to_signed",
-]
-
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _TWO_TO_64 = 1 << 64
 

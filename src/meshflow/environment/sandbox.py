@@ -15,18 +15,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = [
-    "MECHANISMS",
-    "NAMESPACES",
-    "SECCOMP",
-    "CannotIsolateError",
-    "choose_mechanism",
-    "enter_namespaces",
-    "is_isolated",
-    "limit_resources",
-    "refuse_system_calls",
-]
-
 SECCOMP, NAMESPACES = "seccomp", "namespaces"
 # In the order of preference.
 MECHANISMS = (SECCOMP, NAMESPACES)

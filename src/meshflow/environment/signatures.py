@@ -12,7 +12,6 @@ class ConstructorSignature:
 
     Example:
       >>> import inspect
-      >>> import meshflow as tf
       >>> list(inspect.signature(tf.keras.layers.Layer).parameters)
       ['trainable', 'name', 'dtype', 'dynamic', 'kwargs']
     """

@@ -32,7 +32,6 @@ def to_dlpack(tf_tensor: Any) -> Any:
     """Return a DLPack capsule, usable once, that shares the memory of a tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> capsule = tf.experimental.dlpack.to_dlpack(tf.constant([1.0, 2.0]))
       >>> tf.experimental.dlpack.from_dlpack(capsule).numpy()
       array([1., 2.], dtype=float32)

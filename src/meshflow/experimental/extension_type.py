@@ -13,7 +13,6 @@ def as_dict(value: ExtensionType) -> dict[str, Any]:
     """Return the fields of an extension type as a dictionary.
 
     Example:
-      >>> import meshflow as tf
       >>> class Pair(tf.experimental.ExtensionType):
       ...     first: int
       ...     second: str

@@ -372,7 +372,6 @@ class ExtensionType(CompositeTensor):
     class has an attribute `__name__ = "package.Name"`, its name in files.
 
     Example:
-      >>> import meshflow as tf
       >>> class Interval(tf.experimental.ExtensionType):
       ...     low: tf.Tensor
       ...     high: tf.Tensor

@@ -28,7 +28,6 @@ class StructuredTensor(BatchableExtensionType):
       ragged_shape: The outer shape that all fields share.
 
     Example:
-      >>> import meshflow as tf
       >>> people = tf.experimental.StructuredTensor.from_pyval(
       ...     [{"age": 30, "pets": ["Rex"]}, {"age": 20, "pets": []}])
       >>> people.field_value("pets").to_list(), people[0].to_pyval()["pets"]

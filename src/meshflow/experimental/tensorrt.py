@@ -99,7 +99,6 @@ class Converter:
       ValueError: The precision or strategy is unknown, or a size is out of range.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.experimental.tensorrt.ConversionParams(precision_mode="FP16").precision_mode
       'FP16'
     """

@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["can_hold", "cast_weight", "load_array", "parse_dtype"]
-
 
 def can_hold(dtype: np.typing.DTypeLike, stored: np.typing.DTypeLike) -> bool:
     """Check whether a dtype can hold stored values: integers cannot hold floats, nor floats complex numbers."""

@@ -7,8 +7,6 @@ import os
 from types import TracebackType
 from typing import IO, Any
 
-__all__ = ["BackgroundFlusher"]
-
 _FLUSH_BYTES = 1 << 24
 _flush = getattr(os, "fdatasync", os.fsync)
 

@@ -10,8 +10,6 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.environment.types import StrPath
 from meshflow.files.paths import is_remote, to_path_string
 
-__all__ = ["check_contained", "check_regular"]
-
 
 def check_contained(path: StrPath, folder: StrPath) -> str:
     """Check that a file is a regular file inside of a folder, before it is opened.

@@ -17,8 +17,6 @@ from typing import IO, Any
 from meshflow.core.runtime.errors import DataLossError, ResourceExhaustedError
 from meshflow.environment.limits import FileTooLargeError, UnpackedBudget
 
-__all__ = ["extract_archive"]
-
 # Extracted size that every archive may have; larger ones may have 20 times the size of the archive.
 _MIN_EXTRACTED_BYTES = 256 << 20
 # Size that each member counts in addition to its content.

@@ -57,7 +57,6 @@ class GFile:
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> path = tf.io.gfile.join(tempfile.mkdtemp(), "a.txt")
       >>> with tf.io.gfile.GFile(path, "w") as f:
       ...     f.write("hello")
@@ -169,7 +168,6 @@ def exists(path: StrPath) -> bool:
     """Check whether a file or folder exists.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.io.gfile.exists("/no/such/file")
       False
     """
@@ -182,7 +180,6 @@ def isdir(path: StrPath) -> bool:
     """Check whether a folder exists.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.io.gfile.isdir("/no/such/folder")
       False
     """
@@ -195,7 +192,6 @@ def listdir(path: StrPath) -> list[str]:
     """Return the names of the files and folders in a folder.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> folder = tempfile.mkdtemp()
       >>> tf.io.write_file(folder + "/a.txt", "")
@@ -215,7 +211,6 @@ def glob(pattern: StrPath | Sequence[StrPath]) -> list[str]:
     """Return the sorted paths that match a pattern, or each pattern of a list.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> folder = tempfile.mkdtemp()
       >>> for name in ("b.txt", "a.txt", "c.png"):
@@ -239,7 +234,6 @@ def makedirs(path: StrPath) -> None:
     """Create a folder and its parents; an existing folder is kept.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> folder = tempfile.mkdtemp() + "/a/b"
       >>> tf.io.gfile.makedirs(folder)
@@ -277,7 +271,6 @@ def rmtree(path: StrPath) -> None:
     """Delete a folder with its content, or a file.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> folder = tempfile.mkdtemp()
       >>> tf.io.write_file(folder + "/a/b.txt", "")
@@ -304,7 +297,6 @@ def rename(src: StrPath, dst: StrPath, overwrite: bool = False) -> None:
       AlreadyExistsError: `dst` exists and `overwrite` is False.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> path = tempfile.mkdtemp() + "/a.txt"
       >>> tf.io.write_file(path, "tea")
@@ -332,7 +324,6 @@ def copy(src: StrPath, dst: StrPath, overwrite: bool = False) -> None:
       AlreadyExistsError: `dst` exists and `overwrite` is False.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> path = tempfile.mkdtemp() + "/a.txt"
       >>> tf.io.write_file(path, "tea")
@@ -357,7 +348,6 @@ def stat(path: StrPath) -> FileStatistics:
     """Return the size, the modification time and the type of a file or folder.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> path = tempfile.mkdtemp() + "/a.txt"
       >>> tf.io.write_file(path, "tea")
@@ -405,7 +395,6 @@ def walk(
       Tuples of path, names of subfolders, and names of files.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> folder = tempfile.mkdtemp()
       >>> tf.io.write_file(folder + "/inner/a.txt", "")
@@ -433,7 +422,6 @@ def join(path: StrPath, *paths: StrPath) -> str:
     """Join the parts of a path.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.io.gfile.join("data", "train", "a.txt")
       'data/train/a.txt'
     """

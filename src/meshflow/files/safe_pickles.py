@@ -22,8 +22,6 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.files.arrays import parse_dtype
 
-__all__ = ["read_arrays", "read_pickle"]
-
 # Maximum depth of nested containers.
 _MAX_DEPTH = 50
 # Names that pickles of arrays refer to. NumPy 2 renamed its internal package from `core` to

@@ -25,16 +25,6 @@ from meshflow.files.atomic_writes import replace_file
 from meshflow.files.contained_files import check_contained, check_regular
 from meshflow.files.paths import to_path_string
 
-__all__ = [
-    "INDEX_SUFFIX",
-    "load_file",
-    "load_sharded",
-    "parse_arrays",
-    "save_file",
-    "save_sharded",
-    "write_arrays",
-]
-
 # Ending of the names of index files.
 INDEX_SUFFIX = ".safetensors.index.json"
 

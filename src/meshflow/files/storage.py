@@ -12,8 +12,6 @@ import os
 from collections.abc import Iterator
 from typing import Protocol
 
-__all__ = ["LOCAL_STORAGE", "Storage", "StorageFile"]
-
 
 class StorageFile(Protocol):
     """An open file of a `Storage`. Writes are not buffered, and may be incomplete."""

@@ -12,8 +12,6 @@ from meshflow.files import gfile
 from meshflow.io import protos
 from meshflow.io.records import TFRecordWriter
 
-__all__ = ["EventFile"]
-
 _file_counter = itertools.count()
 
 

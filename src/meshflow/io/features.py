@@ -10,14 +10,6 @@ import numpy as np
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 
-__all__ = [
-    "FixedLenFeature",
-    "FixedLenSequenceFeature",
-    "RaggedFeature",
-    "SparseFeature",
-    "VarLenFeature",
-]
-
 
 class FixedLenFeature(NamedTuple):
     """A feature with a fixed number of values in every record.
@@ -28,7 +20,6 @@ class FixedLenFeature(NamedTuple):
       default_value: Value for records that lack the feature; None if it is required.
 
     Example:
-      >>> import meshflow as tf
       >>> feature = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 2.0]))
       >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature}))
       >>> features = {"x": tf.io.FixedLenFeature([2], tf.float32)}
@@ -51,7 +42,6 @@ class FixedLenSequenceFeature(NamedTuple):
       default_value: Padding value; default 0 or ''.
 
     Example:
-      >>> import meshflow as tf
       >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 2, 3, 4]))
       >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature}))
       >>> features = {"x": tf.io.FixedLenSequenceFeature([2], tf.int64, allow_missing=True)}
@@ -75,7 +65,6 @@ class VarLenFeature(NamedTuple):
       dtype: int64, float32 or string.
 
     Example:
-      >>> import meshflow as tf
       >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[4, 5]))
       >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature}))
       >>> features = {"x": tf.io.VarLenFeature(tf.int64)}
@@ -98,7 +87,6 @@ class SparseFeature(NamedTuple):
       already_sorted: Whether the indices are sorted, or their order does not matter; then it does not change.
 
     Example:
-      >>> import meshflow as tf
       >>> names = tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 3]))
       >>> values = tf.train.Feature(float_list=tf.train.FloatList(value=[0.5, 2.0]))
       >>> record = tf.train.Example(features=tf.train.Features(feature={"i": names, "v": values}))
@@ -128,7 +116,6 @@ class RaggedFeature(NamedTuple):
       validate: Whether to check the partitions of records.
 
     Example:
-      >>> import meshflow as tf
       >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 2]))
       >>> text = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()
       >>> tf.io.parse_example([text, text], {"x": tf.io.RaggedFeature(tf.int64)})["x"].to_list()

@@ -4,7 +4,6 @@ The messages are declared in Python, in a separate descriptor pool, so that Tens
 imported in the same process. They are compatible with TensorFlow's messages in both directions.
 
 Example:
-  >>> import meshflow as tf
   >>> example = tf.train.Example(features=tf.train.Features(feature={
   ...     "n": tf.train.Feature(int64_list=tf.train.Int64List(value=[3, 4]))}))
   >>> read = tf.train.Example.FromString(example.SerializeToString())

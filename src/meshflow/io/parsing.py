@@ -31,14 +31,6 @@ from meshflow.ops.deferred_host_values import DeferredValue, UnrecordableError
 from meshflow.ops.files import to_host_strings
 from meshflow.ops.ragged import RaggedTensor
 
-__all__ = [
-    "parse_example",
-    "parse_feature",
-    "parse_sequence_example",
-    "parse_single_example",
-    "parse_single_sequence_example",
-]
-
 
 class _FeatureType(NamedTuple):
     """A dtype of features: its name, the field of the message that holds it, and its NumPy type."""
@@ -381,7 +373,6 @@ def parse_example(
       ValueError: `features` is empty or invalid.
 
     Example:
-      >>> import meshflow as tf
       >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[3, 4]))
       >>> example = tf.train.Example(features=tf.train.Features(feature={"n": feature}))
       >>> parsed = tf.io.parse_example(
@@ -423,7 +414,6 @@ def parse_single_example(
       ValueError: `features` is empty or invalid.
 
     Example:
-      >>> import meshflow as tf
       >>> feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"tea"]))
       >>> record = tf.train.Example(features=tf.train.Features(feature={"name": feature}))
       >>> features = {"name": tf.io.FixedLenFeature([], tf.string)}
@@ -534,7 +524,6 @@ def parse_single_sequence_example(
       ValueError: No features are requested.
 
     Example:
-      >>> import meshflow as tf
       >>> steps = [tf.train.Feature(int64_list=tf.train.Int64List(value=[v])) for v in (5, 6)]
       >>> lists = tf.train.FeatureLists(feature_list={"x": tf.train.FeatureList(feature=steps)})
       >>> record = tf.train.SequenceExample(feature_lists=lists).SerializeToString()
@@ -577,7 +566,6 @@ def parse_sequence_example(
       ValueError: No features are requested.
 
     Example:
-      >>> import meshflow as tf
       >>> steps = [tf.train.Feature(int64_list=tf.train.Int64List(value=[v])) for v in (5, 6)]
       >>> lists = tf.train.FeatureLists(feature_list={"x": tf.train.FeatureList(feature=steps)})
       >>> record = tf.train.SequenceExample(feature_lists=lists).SerializeToString()

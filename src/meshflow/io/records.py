@@ -30,8 +30,6 @@ from meshflow.files.gfile import GFile
 from meshflow.files.paths import to_path_string as path_text
 from meshflow.files.paths import translate_full_disk_error
 
-__all__ = ["TFRecordOptions", "TFRecordWriter", "open_decompressed", "read_records"]
-
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _COMPRESSIONS = ("", "GZIP", "ZLIB")
@@ -78,7 +76,6 @@ class TFRecordOptions:
       ValueError: The compression is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> path = tempfile.mkdtemp() + "/data"
       >>> with tf.io.TFRecordWriter(path, tf.io.TFRecordOptions("GZIP")) as writer:
@@ -128,7 +125,6 @@ class TFRecordWriter:
 
     Example:
       >>> import tempfile, os
-      >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a.tfrecord")
       >>> with tf.io.TFRecordWriter(path) as writer:
       ...     writer.write(b"one")

@@ -14,13 +14,6 @@ from meshflow.io.tensors import parse_tensor, serialize_tensor
 from meshflow.ops.array import stack
 from meshflow.ops.files import to_host_strings
 
-__all__ = [
-    "decode_json_example",
-    "deserialize_many_sparse",
-    "serialize_many_sparse",
-    "serialize_sparse",
-]
-
 
 def _check_strings(out_type: DTypeLike) -> None:
     if as_dtype(out_type) is not string:
@@ -40,7 +33,6 @@ def serialize_sparse(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> text = tf.io.serialize_sparse(tf.SparseTensor([[1]], [5], [3]))
       >>> tf.io.deserialize_many_sparse(text[tf.newaxis], tf.int32).dense_shape.numpy()
       array([1, 3])
@@ -141,7 +133,6 @@ def decode_json_example(json_examples: TensorLike, name: str | None = None) -> T
       InvalidArgumentError: If a text is no such message.
 
     Example:
-      >>> import meshflow as tf
       >>> text = tf.io.decode_json_example('{"features": {"feature": {"a": {"int64List": {"value": ["3"]}}}}}')
       >>> tf.train.Example.FromString(text.numpy()).features.feature["a"].int64_list.value
       [3]

@@ -20,8 +20,6 @@ from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit, s
 from meshflow.io import protos
 from meshflow.ops.files import to_host_strings
 
-__all__ = ["make_ndarray", "make_tensor_proto", "parse_tensor", "serialize_tensor"]
-
 # Fields that hold the values in a proto without `tensor_content`.
 _VALUE_FIELDS = {
     **dict.fromkeys(("int8", "int16", "int32", "uint8", "uint16"), "int_val"),
@@ -62,7 +60,6 @@ def make_tensor_proto(
       ImportError: The package protobuf is not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> proto = tf.make_tensor_proto([1.0, 2.0], shape=[3])
       >>> list(proto.float_val), tf.make_ndarray(proto).tolist()
       ([1.0, 2.0], [1.0, 2.0, 2.0])
@@ -100,7 +97,6 @@ def make_ndarray(tensor: Any) -> np.ndarray:
       ValueError: The content does not match the shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.make_ndarray(tf.make_tensor_proto(["a", "b"]))
       array([b'a', b'b'], dtype=object)
     """
@@ -125,7 +121,6 @@ def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.io.parse_tensor(tf.io.serialize_tensor([1, 2]), tf.int32).numpy()
       array([1, 2], dtype=int32)
     """
@@ -199,7 +194,6 @@ def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None =
       InvalidArgumentError: The string contains another dtype, or no tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> text = tf.io.serialize_tensor([1, 2])
       >>> print(tf.io.parse_tensor(text, tf.int32).numpy())
       [1 2]

@@ -53,7 +53,6 @@ def relu(
       A tensor of the shape of `x`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([-4.0, 0.5, 9.0])
       >>> tf.keras.activations.relu(x, alpha=0.5, max_value=6.0).numpy().tolist()
       [-2.0, 0.5, 6.0]
@@ -73,7 +72,6 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """Return `x` where it is positive, and `alpha * (e^x - 1)` otherwise.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.elu(tf.constant([-100.0, 2.0]), alpha=0.5).numpy().tolist()
       [-0.5, 2.0]
     """
@@ -88,7 +86,6 @@ def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
     """Return `x` where it is positive, and `negative_slope * x` otherwise.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.leaky_relu(tf.constant([-4.0, 2.0]), negative_slope=0.5).numpy().tolist()
       [-2.0, 2.0]
     """
@@ -99,7 +96,6 @@ def selu(x: TensorLike) -> Tensor:
     """Apply the scaled exponential linear unit.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.selu(tf.constant([-1.0, 0.0, 1.0])).numpy().round(3)
       array([-1.111,  0.   ,  1.051], dtype=float32)
     """
@@ -110,7 +106,6 @@ def gelu(x: TensorLike, approximate: bool = False) -> Tensor:
     """Apply the Gaussian error linear unit, exactly or by its tanh approximation.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.gelu(tf.constant([-1.0, 0.0, 1.0])).numpy().round(3)
       array([-0.159,  0.   ,  0.841], dtype=float32)
     """
@@ -121,7 +116,6 @@ def relu6(x: TensorLike) -> Tensor:
     """Compute `min(max(x, 0), 6)`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.relu6(tf.constant([-4.0, 2.0, 9.0])).numpy().tolist()
       [0.0, 2.0, 6.0]
     """
@@ -135,7 +129,6 @@ def softmax(x: TensorLike, axis: int = -1) -> Tensor:
       ValueError: If `x` is a vector, which has no batch dimension.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.softmax(tf.constant([[2.0, 2.0, 2.0, 2.0]])).numpy().tolist()
       [[0.25, 0.25, 0.25, 0.25]]
     """
@@ -148,7 +141,6 @@ def sigmoid(x: TensorLike) -> Tensor:
     """Compute `1 / (1 + e^-x)`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
@@ -159,7 +151,6 @@ def tanh(x: TensorLike) -> Tensor:
     """Compute the hyperbolic tangent.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.tanh(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
       [-1.0, 0.0, 1.0]
     """
@@ -170,7 +161,6 @@ def softplus(x: TensorLike) -> Tensor:
     """Compute `log(1 + e^x)`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.softplus(tf.constant([0.0, 100.0])).numpy().round(3)
       array([  0.693, 100.   ], dtype=float32)
     """
@@ -181,7 +171,6 @@ def softsign(x: TensorLike) -> Tensor:
     """Compute `x / (1 + |x|)`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.softsign(tf.constant([-3.0, 0.0, 1.0])).numpy().tolist()
       [-0.75, 0.0, 0.5]
     """
@@ -192,7 +181,6 @@ def silu(x: TensorLike) -> Tensor:
     """Compute `x * sigmoid(x)`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.silu(tf.constant([-1.0, 0.0, 1.0])).numpy().round(3)
       array([-0.269,  0.   ,  0.731], dtype=float32)
     """
@@ -203,7 +191,6 @@ def swish(x: TensorLike) -> Tensor:
     """Compute `x * sigmoid(x)`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.swish(tf.constant([-1.0, 0.0, 1.0])).numpy().round(3)
       array([-0.269,  0.   ,  0.731], dtype=float32)
     """
@@ -214,7 +201,6 @@ def mish(x: TensorLike) -> Tensor:
     """Compute `x * tanh(softplus(x))`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.mish(tf.constant([-1.0, 0.0, 1.0])).numpy().round(3)
       array([-0.303,  0.   ,  0.865], dtype=float32)
     """
@@ -225,7 +211,6 @@ def exponential(x: TensorLike) -> Tensor:
     """Compute `e^x`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.exponential(tf.constant([0.0, 1.0])).numpy().round(3)
       array([1.   , 2.718], dtype=float32)
     """
@@ -236,7 +221,6 @@ def hard_sigmoid(x: TensorLike) -> Tensor:
     """Compute `0.2 x + 0.5`, clipped to [0, 1].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.hard_sigmoid(tf.constant([-3.0, 0.0, 3.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
@@ -247,7 +231,6 @@ def linear(x: TensorLike) -> Tensor:
     """Return the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.linear(tf.constant([-4.0, 2.0])).numpy().tolist()
       [-4.0, 2.0]
     """
@@ -305,7 +288,6 @@ def get(identifier: object) -> Callable[..., Any]:
       TypeError: If the identifier has another type.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.get("relu").__name__
       'relu'
     """
@@ -322,7 +304,6 @@ def serialize(activation: object, use_legacy_format: bool = False) -> Config | s
     """Return the name of an activation function, or the configuration of a layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.serialize(tf.keras.activations.tanh)
       'tanh'
     """
@@ -339,7 +320,6 @@ def deserialize(
     """Return the activation function for a name or configuration.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.activations.deserialize("relu").__name__
       'relu'
     """

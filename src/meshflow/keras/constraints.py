@@ -35,7 +35,6 @@ class Constraint:
     """Base class of constraints: callables that map a weight to its projection.
 
     Example:
-      >>> import meshflow as tf
       >>> class AtMostOne(tf.keras.constraints.Constraint):
       ...     def __call__(self, w):
       ...         return tf.minimum(w, 1.0)
@@ -70,7 +69,6 @@ class MaxNorm(Constraint):
       axis: Axis or axes that form one vector.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.constant([[3.0, 0.3], [4.0, 0.4]])
       >>> tf.keras.constraints.MaxNorm(1.0)(w).numpy().round(3)
       array([[0.6, 0.3],
@@ -96,7 +94,6 @@ class NonNeg(Constraint):
     """Constraint that replaces negative weights by zero.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.constraints.NonNeg()(tf.constant([-1.0, 2.0])).numpy().tolist()
       [0.0, 2.0]
     """
@@ -113,7 +110,6 @@ class UnitNorm(Constraint):
       axis: Axis or axes that form one vector.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.constraints.UnitNorm()(tf.constant([[3.0], [4.0]])).numpy().round(3)
       array([[0.6],
              [0.8]], dtype=float32)
@@ -141,7 +137,6 @@ class MinMaxNorm(Constraint):
       axis: Axis or axes that form one vector.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.constant([[3.0, 0.3], [4.0, 0.4]])
       >>> tf.keras.constraints.MinMaxNorm(1.0, 2.0)(w).numpy().round(3)
       array([[1.2, 0.6],
@@ -178,7 +173,6 @@ class RadialConstraint(Constraint):
     """Constraint that makes convolution kernels symmetric around their center.
 
     Example:
-      >>> import meshflow as tf
       >>> kernel = tf.reshape(tf.range(9.0), [3, 3, 1, 1])
       >>> radial = tf.keras.constraints.RadialConstraint()(kernel)
       >>> bool(tf.reduce_all(radial == tf.transpose(radial, [1, 0, 2, 3])))
@@ -224,7 +218,6 @@ def get(identifier: object) -> KerasObject:
     """Return the constraint for a name, class, object, function or configuration; None for None.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.constraints.get("non_neg")(tf.constant([-1.0, 2.0])).numpy().tolist()
       [0.0, 2.0]
     """
@@ -235,7 +228,6 @@ def serialize(constraint: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration of a constraint.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.constraints.serialize(tf.keras.constraints.MaxNorm(3))["config"]
       {'max_value': 3, 'axis': 0}
     """
@@ -250,7 +242,6 @@ def deserialize(
     """Create a constraint from its configuration.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.constraints.deserialize({"class_name": "MaxNorm", "config": {"max_value": 3}}).max_value
       3
     """

@@ -28,7 +28,6 @@ def prefix_errors(subject: str) -> Iterator[None]:
       ValueError: Instead of an error that only a damaged configuration can cause.
 
     Example:
-      >>> import meshflow as tf
       >>> from meshflow.keras.error_context import prefix_errors
       >>> with prefix_errors("m.keras"):
       ...     tf.keras.layers.deserialize({"class_name": "Dense", "config": {}})

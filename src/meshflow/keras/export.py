@@ -32,7 +32,6 @@ class ExportArchive(Module):
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
       >>> archive = tf.keras.export.ExportArchive()
       >>> archive.track(model)

@@ -33,7 +33,6 @@ class LinearModel(Model):
       **kwargs: Arguments of `Model`.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.experimental.LinearModel(kernel_initializer="ones")
       >>> model({"a": tf.ones([2, 1]), "b": tf.ones([2, 3])}).numpy().ravel()
       array([4., 4.], dtype=float32)
@@ -126,7 +125,6 @@ class WideDeepModel(Model):
       **kwargs: Arguments of `Model`.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.experimental.WideDeepModel(
       ...     tf.keras.experimental.LinearModel(), tf.keras.Sequential([tf.keras.layers.Dense(1)]))
       >>> model.compile(["sgd", "adam"], "mse")

@@ -55,7 +55,6 @@ def model_from_yaml(yaml_string: str, custom_objects: CustomObjects = None) -> M
       RuntimeError: Always; the message names `model_from_json`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.models.model_from_yaml("")
       Traceback (most recent call last):
       RuntimeError: model_from_yaml was removed because YAML can run code: use model_from_json.
@@ -85,7 +84,6 @@ def clone_model(
         custom class.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
       >>> clone = tf.keras.models.clone_model(model)
       >>> clone.layers[0].units, clone.layers[0].kernel is model.layers[0].kernel

@@ -4,7 +4,6 @@ An integer seed returns the same numbers on each call, and a `SeedGenerator` dif
 uses the generator of the program (`tf.random.set_seed`, `tf.keras.utils.set_random_seed`).
 
 Example:
-  >>> import meshflow as tf
   >>> a, b = (tf.keras.random.normal([3], seed=1) for _ in range(2))
   >>> bool(tf.reduce_all(a == b))
   True
@@ -65,7 +64,6 @@ class SeedGenerator(Module):
       state: The variable, int64 of shape [2].
 
     Example:
-      >>> import meshflow as tf
       >>> seeds = tf.keras.random.SeedGenerator(seed=3)
       >>> [seeds.next().numpy().tolist() for _ in range(2)]
       [[3, 0], [3, 1]]
@@ -203,7 +201,6 @@ def normal(
       seed: An integer, a `SeedGenerator`, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.random.normal([2, 3]).shape
       TensorShape([2, 3])
     """
@@ -229,7 +226,6 @@ def truncated_normal(
       seed: An integer, a `SeedGenerator`, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> bool(tf.reduce_all(tf.abs(tf.keras.random.truncated_normal([100])) <= 2.0))
       True
     """
@@ -254,7 +250,6 @@ def uniform(
       seed: An integer, a `SeedGenerator`, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> bool(tf.reduce_all(tf.keras.random.uniform([9], 2.0, 3.0) >= 2.0))
       True
     """
@@ -277,7 +272,6 @@ def randint(
       seed: An integer, a `SeedGenerator`, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.random.randint([3], 0, 1).numpy().tolist()
       [0, 0, 0]
     """
@@ -322,7 +316,6 @@ def categorical(
       Class numbers of shape [batch, num_samples].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.random.categorical([[0.0, -1e9]], 3).numpy().tolist()
       [[0, 0, 0]]
     """
@@ -361,7 +354,6 @@ def dropout(
       seed: An integer, a `SeedGenerator`, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.random.dropout([1.0, 2.0], 0.0).numpy().tolist()
       [1.0, 2.0]
     """
@@ -383,7 +375,6 @@ def shuffle(x: TensorLike, axis: int = 0, seed: SeedLike = None) -> Tensor:
       seed: An integer, a `SeedGenerator`, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> sorted(tf.keras.random.shuffle([3, 1, 2]).numpy().tolist())
       [1, 2, 3]
     """
@@ -403,7 +394,6 @@ def gamma(
       seed: An integer, a `SeedGenerator`, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.random.gamma([2], 1.5).shape
       TensorShape([2])
     """
@@ -444,7 +434,6 @@ def beta(
       seed: An integer, a `SeedGenerator`, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> bool(tf.reduce_all(tf.keras.random.beta([9], 2.0, 2.0) < 1.0))
       True
     """
@@ -484,7 +473,6 @@ def binomial(
       seed: An integer, a `SeedGenerator`, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.random.binomial([2], 5.0, 1.0).numpy().tolist()
       [5.0, 5.0]
     """

@@ -48,7 +48,6 @@ def get_custom_objects() -> dict[str, Any]:
     """Return the dictionary of registered custom objects; changes to it take effect.
 
     Example:
-      >>> import meshflow as tf
       >>> "Doubled" in tf.keras.saving.get_custom_objects()
       False
       >>> tf.keras.saving.get_custom_objects()["Doubled"] = lambda x: 2 * x
@@ -66,7 +65,6 @@ class custom_object_scope:
       *args: Dictionaries from names to classes and functions.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.keras.utils.custom_object_scope({"twice": lambda x: 2 * x}):
       ...     layer = tf.keras.layers.Activation("twice")
     """
@@ -99,7 +97,6 @@ def register_keras_serializable(
       ValueError: If a class has no `get_config`.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.keras.saving.register_keras_serializable(package="zoo")
       ... class Penguin(tf.keras.layers.Layer):
       ...     pass
@@ -136,7 +133,6 @@ def get_registered_name(obj: object) -> str:
     """Return the name under which a class or function is registered, or else its own name.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.saving.get_registered_name(tf.keras.layers.Dense)
       'Dense'
     """
@@ -149,7 +145,6 @@ def get_registered_object(
     """Return the registered class or function with a name, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.saving.get_registered_object("Length", custom_objects={"Length": len})("abc")
       3
     """
@@ -473,7 +468,6 @@ def get_public_module(cls: type) -> str | None:
       cls: The class.
 
     Example:
-      >>> import meshflow as tf
       >>> from meshflow.keras.registry import get_public_module
       >>> get_public_module(tf.keras.layers.Dense), get_public_module(tf.keras.optimizers.legacy.SGD), get_public_module(dict)
       ('keras.layers', 'keras.optimizers.legacy', 'builtins')

@@ -31,7 +31,6 @@ class Regularizer:
     """Base class of regularizers: callables that map a tensor to a scalar penalty.
 
     Example:
-      >>> import meshflow as tf
       >>> class Above(tf.keras.regularizers.Regularizer):
       ...     def __call__(self, x):
       ...         return tf.reduce_sum(tf.nn.relu(x - 1.0))
@@ -76,7 +75,6 @@ class L1L2(Regularizer):
       l2: Factor of the squares.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.keras.regularizers.L1L2(l1=0.5, l2=0.25)(tf.constant([2.0, -4.0])))
       8.0
     """
@@ -114,7 +112,6 @@ class L1(L1L2):
       **kwargs: `l`, a former name of `l1`.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.keras.regularizers.L1(0.5)(tf.constant([1.0, -3.0])))
       2.0
     """
@@ -138,7 +135,6 @@ class L2(L1L2):
       **kwargs: `l`, a former name of `l2`.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.keras.regularizers.L2(0.5)(tf.constant([1.0, -3.0])))
       5.0
     """
@@ -162,7 +158,6 @@ class OrthogonalRegularizer(Regularizer):
       mode: 'rows' or 'columns'.
 
     Example:
-      >>> import meshflow as tf
       >>> penalty = tf.keras.regularizers.OrthogonalRegularizer(factor=1.0)
       >>> float(penalty(tf.eye(2))), round(float(penalty(tf.ones([2, 2]))), 3)
       (0.0, 1.0)
@@ -204,7 +199,6 @@ def l1_l2(l1: float = 0.01, l2: float = 0.01) -> L1L2:
       l2: Factor of the squares.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.keras.regularizers.l1_l2(l1=0.5, l2=0.25)(tf.constant([2.0, -4.0])))
       8.0
     """
@@ -222,7 +216,6 @@ def get(identifier: object) -> KerasObject:
     """Return the regularizer for a name, class, object, function or configuration; None for None.
 
     Example:
-      >>> import meshflow as tf
       >>> type(tf.keras.regularizers.get("l2")).__name__
       'L2'
     """
@@ -235,7 +228,6 @@ def serialize(regularizer: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration of a regularizer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.regularizers.serialize(tf.keras.regularizers.L1(0.5))["config"]
       {'l1': 0.5}
     """
@@ -250,7 +242,6 @@ def deserialize(
     """Create a regularizer from its configuration.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.regularizers.deserialize({"class_name": "L1", "config": {"l1": 0.5}}).get_config()
       {'l1': 0.5}
     """

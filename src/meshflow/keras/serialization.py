@@ -87,7 +87,6 @@ def serialize_keras_object(
       TypeError: If an object has no `get_config`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.serialize_keras_object(tf.keras.regularizers.L2(0.5))
       {'module': 'keras.regularizers', 'class_name': 'L2', 'config': {'l2': 0.5}, 'registered_name': None}
     """
@@ -244,7 +243,6 @@ def deserialize_keras_object(
       TypeError: If the configuration has another type.
 
     Example:
-      >>> import meshflow as tf
       >>> config = tf.keras.saving.serialize_keras_object(tf.keras.layers.Dense(3))
       >>> tf.keras.saving.deserialize_keras_object(config).units
       3

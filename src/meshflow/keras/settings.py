@@ -44,7 +44,6 @@ def floatx() -> str:
     """Return the default float type of layers and of NumPy input, `'float32'` unless changed.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.floatx()
       'float32'
     """
@@ -66,7 +65,6 @@ def set_floatx(value: str) -> None:
       ValueError: For another type.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.set_floatx("float64")
       >>> tf.keras.layers.Dense(2).dtype
       'float64'
@@ -82,7 +80,6 @@ def epsilon() -> float:
     """Return the small number that prevents divisions by zero, 1e-7 unless changed.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.epsilon()
       1e-07
     """
@@ -96,7 +93,6 @@ def set_epsilon(value: float) -> None:
       value: A small positive number.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.set_epsilon(1e-5)
       >>> tf.keras.backend.epsilon()
       1e-05
@@ -109,7 +105,6 @@ def image_data_format() -> str:
     """Return the default layout of images, `'channels_last'` unless changed.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.image_data_format()
       'channels_last'
     """
@@ -144,7 +139,6 @@ def set_image_data_format(data_format: str) -> None:
       ValueError: For another layout.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.set_image_data_format("channels_first")
       >>> tf.keras.layers.GlobalMaxPooling2D()(tf.ones([1, 3, 4, 6])).shape
       TensorShape([1, 3])
@@ -178,7 +172,6 @@ def set_learning_phase(value: int) -> None:
       ValueError: For another value.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.set_learning_phase(1)
       >>> tf.keras.backend.in_train_phase("train", "test")
       'train'
@@ -198,7 +191,6 @@ def learning_phase_scope(value: int) -> Iterator[None]:
       ValueError: For another value.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.keras.backend.learning_phase_scope(1):
       ...     tf.keras.layers.Dropout(0.5)(tf.ones([4])).shape
       TensorShape([4])
@@ -221,7 +213,6 @@ def get_uid(prefix: str = "") -> int:
       traced or a layer is called on symbolic tensors, only the calls of this trace count.
 
     Example:
-      >>> import meshflow as tf
       >>> [tf.keras.backend.get_uid(name) for name in ("thing", "thing", "other")]
       [1, 2, 1]
     """
@@ -234,7 +225,6 @@ def reset_uids() -> None:
     """Restart the numbers of automatic names.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.get_uid("thing")
       1
       >>> tf.keras.backend.reset_uids()
@@ -252,7 +242,6 @@ def clear_session() -> None:
     that are still referenced keep working; their next step compiles again.
 
     Example:
-      >>> import meshflow as tf
       >>> first = tf.keras.layers.Dense(2).name
       >>> tf.keras.backend.clear_session()
       >>> tf.keras.layers.Dense(2).name == first
@@ -286,7 +275,6 @@ def backend() -> str:
     """Return `'tensorflow'`, because programs that check the backend expect its behavior.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.backend()
       'tensorflow'
     """

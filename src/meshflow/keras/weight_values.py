@@ -33,7 +33,6 @@ class WeightValues:
         """Return the values of all weights as NumPy arrays, in the order of `weights`.
 
         Example:
-          >>> import meshflow as tf
           >>> layer = tf.keras.layers.Dense(2, kernel_initializer="ones")
           >>> layer.build([None, 1])
           >>> [weight.tolist() for weight in layer.get_weights()]
@@ -52,7 +51,6 @@ class WeightValues:
             the weight.
 
         Example:
-          >>> import meshflow as tf
           >>> layer = tf.keras.layers.Dense(2)
           >>> layer.build([None, 1])
           >>> layer.set_weights([[[3.0, 4.0]], [0.0, 1.0]])

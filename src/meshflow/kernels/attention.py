@@ -28,19 +28,6 @@ from meshflow.kernels.composite_primitives import move_batch_axes_first
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Aval, Avals, HandlerCall
 
-__all__ = [
-    "AttentionOperands",
-    "ScoreOptions",
-    "are_long",
-    "attend",
-    "attend_in_blocks",
-    "broadcast_masks",
-    "compute_with_residuals",
-    "differentiate",
-    "is_worthwhile",
-    "register",
-]
-
 # Scores of a head from which tiles are faster than XLA's products of matrices, and queries and keys
 # from which packing them is worthwhile.
 MIN_SCORES, MIN_LENGTH = 1 << 15, 64

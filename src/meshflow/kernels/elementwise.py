@@ -18,8 +18,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, Atom, ClosedJaxpr, JaxprEqn
 from meshflow.kernels.composite_primitives import composites
 
-__all__ = ["ElementwiseProgram", "read_program"]
-
 # Operations by the names of JAX's primitives, in the order of elementwise.h.
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": jnp.add,

@@ -19,8 +19,6 @@ from jax import Array
 
 from meshflow.kernels.library import Aval
 
-__all__ = ["VARIABLE", "compute_attention", "compute_xla_attention", "is_usable"]
-
 VARIABLE = "MESHFLOW_ATTENTION"
 
 # cuDNN's maximum head sizes before and from compute capability 9.0, and the divisor of all.

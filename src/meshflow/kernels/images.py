@@ -12,8 +12,6 @@ import numpy as np
 from meshflow.environment.limits import get_image_limit
 from meshflow.kernels import jpeg, library, row_gather
 
-__all__ = ["LEFT_RIGHT", "UP_DOWN", "ImageLoadingOptions", "load_images"]
-
 # Bits of `mirrored`.
 LEFT_RIGHT, UP_DOWN = 1, 2
 

@@ -14,8 +14,6 @@ import numpy as np
 from meshflow.environment.limits import get_image_limit
 from meshflow.kernels import library
 
-__all__ = ["decode", "find_pillow_libraries", "is_available"]
-
 
 class _JpegDecoder(NamedTuple):
     read_size: Callable[..., int]

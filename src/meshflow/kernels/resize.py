@@ -11,8 +11,6 @@ import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = ["resize_bilinear"]
-
 
 class _Positions(NamedTuple):
     """Indices of the old pixels before and after each new one, and the fraction between them."""

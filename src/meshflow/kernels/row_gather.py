@@ -17,19 +17,6 @@ import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = [
-    "OPERATIONS",
-    "TYPES",
-    "CompiledLoops",
-    "PackedSteps",
-    "RowSource",
-    "RowStep",
-    "apply_steps",
-    "exchange_ring",
-    "shuffle",
-    "take_rows",
-]
-
 # Element types that rows may have if steps are applied, in row_gather.cc's order after plain bytes.
 TYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float32", "float64")
 _CODES = {np.dtype(name): code for code, name in enumerate(TYPES, 1)}

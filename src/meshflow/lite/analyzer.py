@@ -9,8 +9,6 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment import optional_packages
 from meshflow.environment.types import StrPath
 
-__all__ = ["Analyzer"]
-
 
 class Analyzer:
     """Printer of the structure of a converted model."""

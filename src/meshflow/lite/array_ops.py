@@ -13,8 +13,6 @@ from meshflow.deployment.gather_patterns import RowGather, classify_gather, orde
 from meshflow.lite.graph import Tensor
 from meshflow.lite.lowering import Lowering, LoweringError, is_static, register_rule
 
-__all__: list[str] = []
-
 
 @register_rule("concatenate")
 def _lower_concatenate(l: Lowering, e: Equation) -> Tensor:

@@ -114,7 +114,6 @@ def compatible(
         `converter_allow_custom_ops`: ignored, because no conversion uses custom operators.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.lite.experimental.authoring.compatible
       ... @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
       ... def factorials(x):

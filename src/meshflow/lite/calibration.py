@@ -19,8 +19,6 @@ from meshflow.lite.integer_quantization import (
 from meshflow.lite.interpreter import load_interpreter_module
 from meshflow.lite.weight_quantization import quantize_weights_to_int8
 
-__all__ = ["CalibratedModel", "measure_ranges"]
-
 
 @dataclasses.dataclass
 class CalibratedModel:

@@ -27,8 +27,6 @@ from meshflow.lite.options import OpsSet, RepresentativeDataset, TargetSpec
 from meshflow.lite.trained_ranges import extract_trained_ranges
 from meshflow.lite.weight_quantization import quantize_weights_to_float16, quantize_weights_to_int8
 
-__all__ = ["TFLiteConverter"]
-
 
 class TFLiteConverter:
     """Converter of models for LiteRT (TensorFlow Lite), created by one of the class methods.
@@ -59,7 +57,6 @@ class TFLiteConverter:
       experimental_enable_resource_variables: whether functions may write variables; default True.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
       >>> content = tf.lite.TFLiteConverter.from_keras_model(model).convert()  # doctest: +SKIP
       >>> run = tf.lite.Interpreter(model_content=content).get_signature_runner()  # doctest: +SKIP
@@ -165,7 +162,6 @@ class TFLiteConverter:
 
         Example:
           >>> import jax.numpy as jnp
-          >>> import meshflow as tf
           >>> converter = tf.lite.TFLiteConverter.experimental_from_jax(
           ...     [lambda x: jnp.tanh(x)], [[("x", jnp.zeros([1, 4]))]]
           ... )

@@ -18,8 +18,6 @@ from meshflow.lite.graph import Operator, serialize
 from meshflow.lite.interpreter import load_interpreter_module
 from meshflow.lite.verification import VERIFY, add_verification, copy_operators
 
-__all__ = ["QuantizationDebugOptions", "QuantizationDebugger"]
-
 LayerMetric = Callable[[np.ndarray], float]
 ModelMetric = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], float]
 DirectMetric = Callable[[np.ndarray, np.ndarray, float, int], float]
@@ -53,7 +51,6 @@ class QuantizationDebugOptions:
       ValueError: if two metrics have the same name.
 
     Example:
-      >>> import meshflow as tf
       >>> options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=["SOFTMAX"])
       >>> options.fully_quantize
       False
@@ -111,7 +108,6 @@ class QuantizationDebugger:
       ImportError: if the extra `lite` is not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> def dump_errors(converter, samples):
       ...     debugger = tf.lite.experimental.QuantizationDebugger(
       ...         converter=converter, debug_dataset=samples

@@ -8,8 +8,6 @@ from meshflow.deployment.equations import Equation
 from meshflow.lite.graph import Tensor
 from meshflow.lite.lowering import Lowering, LoweringError, register_rule, to_supported_dtype
 
-__all__: list[str] = []
-
 _BINARY = {
     "add": "ADD", "add_any": "ADD", "sub": "SUB", "mul": "MUL", "div": "DIV", "pow": "POW",
     "eq": "EQUAL", "ne": "NOT_EQUAL", "lt": "LESS", "le": "LESS_EQUAL", "gt": "GREATER",

@@ -13,8 +13,6 @@ from meshflow.deployment.equations import DimSize
 from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 from meshflow.lite.lowering import SAME, VALID, compute_same_padding
 
-__all__ = ["fuse"]
-
 # Dimension of the output channels in the weights.
 CHANNELS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
 _FUSED_ACTIVATIONS = {"RELU": 1, "RELU6": 3}

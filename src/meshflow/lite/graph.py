@@ -13,11 +13,6 @@ import numpy as np
 from meshflow.deployment.equations import DimSize
 from meshflow.environment import optional_packages
 
-__all__ = [
-    "RESOURCE", "Graph", "Operator", "Quantization", "Subgraph", "Tensor", "copy_graph", "load_schema",
-    "serialize",
-]  # fmt: skip
-
 # Element type of the handle of a variable.
 RESOURCE = np.dtype(object)
 # Operators with side effects, which are kept without consumers of their results.

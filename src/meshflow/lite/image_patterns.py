@@ -12,8 +12,6 @@ from meshflow.deployment.gather_patterns import RowGather, try_classify_gather
 from meshflow.deployment.patterns import DataflowGraph
 from meshflow.ops.image.resampling import compute_taps
 
-__all__ = ["PATTERNS"]
-
 
 def _fuse_bilinear_resize(g: DataflowGraph, equation: Equation) -> Equation | None:
     """Match linear interpolation along width, then along height."""

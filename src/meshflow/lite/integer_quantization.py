@@ -15,15 +15,6 @@ from meshflow.lite.fusion import CHANNELS
 from meshflow.lite.graph import Graph, Operator, Quantization, Subgraph, Tensor
 from meshflow.lite.weight_quantization import quantize_symmetric
 
-__all__ = [
-    "INT8",
-    "INT16",
-    "SAME_SCALE_OPERANDS",
-    "IntegerTypes",
-    "quantize_graph",
-    "quantize_inputs_and_outputs",
-]
-
 _INT8 = np.dtype(np.int8)
 
 

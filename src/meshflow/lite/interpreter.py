@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from meshflow.environment import optional_packages
 from meshflow.environment.types import ArrayLike
 
-__all__ = ["Interpreter", "load_interpreter_module"]
-
 
 def load_interpreter_module() -> Any:
     """Import LiteRT's module of interpreters.

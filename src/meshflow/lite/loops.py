@@ -10,8 +10,6 @@ from meshflow.deployment.equations import Equation, Program, Value
 from meshflow.lite.graph import Subgraph, Tensor
 from meshflow.lite.lowering import Lowering, register_rule
 
-__all__: list[str] = []
-
 
 def _add_subgraph(l: Lowering, name: str, like: Sequence[Tensor]) -> tuple[Lowering, list[Tensor]]:
     """Add a subgraph with inputs of the same shapes and dtypes as some tensors."""

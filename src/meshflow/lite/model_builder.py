@@ -23,8 +23,6 @@ from meshflow.lite.graph import Graph, Subgraph, Tensor
 from meshflow.lite.lowering import Lowering
 from meshflow.lite.variables import ModelVariables
 
-__all__ = ["build_model"]
-
 
 def build_model(signatures: Sequence[DeployableFunction]) -> Graph:
     """Build and fuse a float model.

@@ -13,8 +13,6 @@ import numpy as np
 from meshflow.deployment.equations import Equation, Value
 from meshflow.deployment.patterns import DataflowGraph, get_uniform_value, split_constant_operand
 
-__all__ = ["PATTERNS", "fuse_random_numbers"]
-
 
 def _is_equal(x: Value, y: Value) -> bool:
     """Check whether two values are identical or equal constants."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from meshflow.core.values.dtypes import DTypeLike
 
-__all__ = ["OpsSet", "Optimize", "RepresentativeDataset", "TargetSpec"]
-
 
 class OpsSet(enum.Enum):
     """Set of operators that a model may use."""
@@ -46,7 +44,6 @@ class RepresentativeDataset:
         inputs, dictionaries of arrays by name, or (signature, dictionary).
 
     Example:
-      >>> import meshflow as tf
       >>> data = tf.lite.RepresentativeDataset(lambda: iter([[[1.0]]]))
       >>> list(data.input_gen())
       [[[1.0]]]

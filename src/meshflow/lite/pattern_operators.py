@@ -8,8 +8,6 @@ from meshflow.deployment.equations import Equation
 from meshflow.lite.graph import Tensor
 from meshflow.lite.lowering import Lowering, register_rule
 
-__all__: list[str] = []
-
 
 @register_rule("one_hot")
 def _lower_one_hot(l: Lowering, e: Equation) -> Tensor:

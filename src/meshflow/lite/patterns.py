@@ -23,8 +23,6 @@ from meshflow.deployment.patterns import (  # fmt: skip
 from meshflow.lite import image_patterns as images
 from meshflow.lite import numeric_patterns as numbers
 
-__all__ = ["fuse_lite_patterns"]
-
 # Equations that only move the elements of indices.
 _INDEX_MOVES = ("reshape", "squeeze", "expand_dims", "transpose", "convert_element_type", "broadcast", "concatenate")  # fmt: skip
 

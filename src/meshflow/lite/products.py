@@ -22,8 +22,6 @@ from meshflow.lite.lowering import (
     register_rule,
 )
 
-__all__: list[str] = []
-
 
 def _pad_windows(
     l: Lowering, x: Tensor, pads: Pads, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], filler: ArrayLike = 0.0

@@ -10,8 +10,6 @@ from meshflow.deployment.equations import Equation
 from meshflow.lite.graph import Tensor
 from meshflow.lite.lowering import Lowering, LoweringError, is_static, register_rule
 
-__all__: list[str] = []
-
 # Limit on the elements of the table of all pairs of a row and an update.
 _MAX_TABLE_ELEMENTS = 1 << 22
 

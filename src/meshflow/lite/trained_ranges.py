@@ -5,8 +5,6 @@ from __future__ import annotations
 from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 from meshflow.lite.integer_quantization import SAME_SCALE_OPERANDS, IntegerTypes
 
-__all__ = ["extract_trained_ranges"]
-
 
 def extract_trained_ranges(graph: Graph, kind: IntegerTypes) -> dict[Tensor, tuple[float, float]]:
     """Remove the FAKE_QUANT operators of the bit width of `kind`, and return their ranges.

@@ -18,8 +18,6 @@ from meshflow.lite.patterns import fuse_lite_patterns
 if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
-__all__ = ["ModelVariables"]
-
 
 class ModelVariables:
     """Variables that the signatures of a model write.

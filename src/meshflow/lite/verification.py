@@ -9,8 +9,6 @@ import numpy as np
 
 from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 
-__all__ = ["VERIFY", "add_verification", "copy_operators"]
-
 # LiteRT's custom operator that returns the difference between quantized and float values.
 VERIFY = "NumericVerify"
 # Differences above this number of scales would be logged, but logging is off.

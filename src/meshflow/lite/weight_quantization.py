@@ -9,8 +9,6 @@ import numpy as np
 from meshflow.lite.fusion import CHANNELS
 from meshflow.lite.graph import Graph, Operator, Quantization, Subgraph, Tensor
 
-__all__ = ["quantize_symmetric", "quantize_weights_to_float16", "quantize_weights_to_int8"]
-
 # Quantization of smaller tensors saves too little memory.
 _MIN_ELEMENTS = 1024
 _HYBRID_VERSIONS = {"CONV_2D": 5, "DEPTHWISE_CONV_2D": 6, "FULLY_CONNECTED": 12}

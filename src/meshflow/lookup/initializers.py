@@ -28,7 +28,6 @@ class KeyValueTensorInitializer:
       InvalidArgumentError: If the shapes of keys and values differ.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]).value_dtype
       tf.int32
     """
@@ -103,7 +102,6 @@ class TextFileInitializer:
 
     Example:
       >>> import tempfile, os
-      >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "words.txt")
       >>> tf.io.write_file(path, "cat\ndog\n")
       >>> words = tf.lookup.TextFileInitializer(

@@ -40,7 +40,6 @@ class MutableHashTable(Table):
       experimental_is_anonymous: Ignored; tables are never shared by name.
 
     Example:
-      >>> import meshflow as tf
       >>> table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, default_value=-1)
       >>> table.insert(tf.constant(["a", "b"]), tf.constant([1, 2], tf.int64))
       >>> table.lookup(tf.constant(["b", "z"])).numpy()
@@ -270,7 +269,6 @@ class DenseHashTable(MutableHashTable):
       InvalidArgumentError: If both reserved keys are the same.
 
     Example:
-      >>> import meshflow as tf
       >>> table = tf.lookup.experimental.DenseHashTable(
       ...     tf.int64, tf.float32, default_value=0.0, empty_key=0, deleted_key=-1)
       >>> table.insert(tf.constant([5], tf.int64), tf.constant([1.5]))

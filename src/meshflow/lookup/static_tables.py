@@ -59,7 +59,6 @@ class StaticHashTable(Table):
       FailedPreconditionError: If a key has two values.
 
     Example:
-      >>> import meshflow as tf
       >>> table = tf.lookup.StaticHashTable(
       ...     tf.lookup.KeyValueTensorInitializer(["a", "b"], [0, 1]), default_value=-1)
       >>> table.lookup(tf.constant(["b", "z"])).numpy()
@@ -174,7 +173,6 @@ class StaticVocabularyTable(Table):
       TypeError: If the values are not int64, or the keys are neither integers nor strings.
 
     Example:
-      >>> import meshflow as tf
       >>> words = tf.lookup.KeyValueTensorInitializer(["lake", "palmer"], tf.constant([0, 1], tf.int64))
       >>> table = tf.lookup.StaticVocabularyTable(words, num_oov_buckets=1)
       >>> table.lookup(tf.constant(["palmer", "king"])).numpy()

@@ -18,8 +18,6 @@ from meshflow.numpy.conversion import DefaultDtypes, copy, promote
 from meshflow.numpy.value_dependent_shapes import nonzero
 from meshflow.ops.math import cast
 
-__all__ = ["experimental_enable_numpy_behavior"]
-
 
 def _reshape(self: Tensor, *shape: Any, order: str = "C") -> Tensor:
     return manipulation.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
@@ -131,7 +129,6 @@ def experimental_enable_numpy_behavior(
       ValueError: If the mode is unknown.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> callable(tnp.experimental_enable_numpy_behavior)
       True
     """

@@ -17,8 +17,6 @@ from meshflow.numpy.promotion import common_dtype
 from meshflow.ops import array as array_ops
 from meshflow.ops.math import cast
 
-__all__ = ["array", "asanyarray", "asarray", "ascontiguousarray", "copy"]
-
 
 class DefaultDtypes:
     """Dtype of Python floats: float64 as in NumPy, or float32 if `prefer_float32` is set."""
@@ -72,7 +70,6 @@ def asarray(a: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
       ValueError: If a nested list is ragged, or the value is not an array.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.asarray([1.0, 2.0]).dtype, tnp.asarray([1, 2]).dtype
       (tf.float64, tf.int64)
     """
@@ -166,7 +163,6 @@ def array(
       ndmin: Minimum number of dimensions; new dimensions are the first ones.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.array([1, 2], ndmin=3).shape
       TensorShape([1, 1, 2])
     """
@@ -179,7 +175,6 @@ def copy(a: TensorLike) -> Tensor:
     """Copy a value to a tensor on the device of the current `tf.device`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.copy([1, 2]).numpy()
       array([1, 2])
     """

@@ -66,7 +66,6 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike | None = Non
       dtype: Dtype; default that of `asarray(fill_value)`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.full([2], 1.5).numpy()
       array([1.5, 1.5])
     """
@@ -93,7 +92,6 @@ def full_like(
       shape: Shape; default that of `a`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.full_like([1, 2], 7).numpy()
       array([7, 7])
     """
@@ -116,7 +114,6 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None 
       ValueError: If the step is zero.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.arange(0, 1, 0.25).numpy()
       array([0.  , 0.25, 0.5 , 0.75])
     """
@@ -162,7 +159,6 @@ def linspace(
       A tensor, or a pair of the tensor and the distance if `retstep` is true.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.linspace(0, 1, 3).numpy()
       array([0. , 0.5, 1. ])
     """
@@ -183,7 +179,6 @@ def logspace(
     """Create powers of `base` with evenly spaced exponents; see `linspace`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.logspace(0, 2, 3).numpy()
       array([  1.,  10., 100.])
     """
@@ -201,7 +196,6 @@ def geomspace(
     """Create numbers with equal ratios between two bounds; see `linspace`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.geomspace(1, 4, 3).numpy()
       array([1., 2., 4.])
     """
@@ -218,7 +212,6 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = float) -> T
       dtype: Dtype.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.tri(2).numpy()
       array([[1., 0.],
              [1., 1.]])
@@ -230,7 +223,6 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Tensor, ...]:
     """Return the indices of the main diagonal of an array with `ndim` axes of size `n`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> [p.numpy().tolist() for p in tnp.diag_indices(2)]
       [[0, 1], [0, 1]]
     """
@@ -244,7 +236,6 @@ def ix_(*args: TensorLike) -> list[Tensor]:
       *args: Vectors of indices, or Boolean vectors.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> [p.shape.as_list() for p in tnp.ix_([0, 2], [1, 3, 4])]
       [[2, 1], [1, 3]]
     """

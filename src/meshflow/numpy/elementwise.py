@@ -157,7 +157,6 @@ def divide(x1: TensorLike, x2: TensorLike) -> Tensor:
       x2: Array-like value of a shape that broadcasts.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.divide([1, 2], 4).numpy()
       array([0.25, 0.5 ])
     """
@@ -172,7 +171,6 @@ def round(a: TensorLike, decimals: int = 0) -> Tensor:
       decimals: Number of decimals; negative numbers round to tens, hundreds and so on.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.round([1.25, 2.5]).numpy(), tnp.round(1234, -2).numpy()
       (array([1., 2.]), np.int64(1200))
     """
@@ -198,7 +196,6 @@ def clip(a: TensorLike, a_min: TensorLike | None = None, a_max: TensorLike | Non
       A tensor of the common dtype of the three.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.clip([1, 5, 9], 2, 6).numpy()
       array([2, 5, 6])
     """

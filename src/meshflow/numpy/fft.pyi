@@ -26,24 +26,3 @@ def rfft(a: TensorLike, n: int | None = ..., axis: int = ..., norm: str | None =
 def rfft2(a: TensorLike, s: Any = ..., axes: Any = ..., norm: str | None = ...) -> Tensor: ...
 def rfftfreq(n: int, d: TensorLike = ..., *, dtype: Any = ...) -> Tensor: ...
 def rfftn(a: TensorLike, s: Any = ..., axes: Any = ..., norm: str | None = ...) -> Tensor: ...
-
-__all__ = [
-    "fft",
-    "fft2",
-    "fftfreq",
-    "fftn",
-    "fftshift",
-    "hfft",
-    "ifft",
-    "ifft2",
-    "ifftn",
-    "ifftshift",
-    "ihfft",
-    "irfft",
-    "irfft2",
-    "irfftn",
-    "rfft",
-    "rfft2",
-    "rfftfreq",
-    "rfftn",
-]

@@ -42,7 +42,6 @@ def finfo(dtype: Any) -> jnp.finfo:
     """Return the limits of a floating-point dtype, including bfloat16: `eps`, `max`, `tiny`, ...
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> float(tnp.finfo(tnp.float32).eps)
       1.1920928955078125e-07
     """
@@ -53,7 +52,6 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     """Check whether a dtype is a subtype of another, or of an abstract one such as `tnp.inexact`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.issubdtype(tnp.float32, tnp.inexact)
       True
     """
@@ -75,7 +73,6 @@ def size(x: TensorLike, axis: int | None = None) -> int:
     """Return the number of elements of a value, or its size along an axis.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.size([[1, 2, 3]]), tnp.size([[1, 2, 3]], 0)
       (3, 1)
     """
@@ -98,7 +95,6 @@ def result_type(*arrays_and_dtypes: Any) -> dtypes.DType:
       TypeError: If no common dtype exists.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.result_type(tnp.int8, tnp.float32), tnp.result_type(tnp.ones([2], tnp.float32), 1.5)
       (tf.float32, tf.float32)
     """
@@ -123,7 +119,6 @@ def promote_types(type1: DTypeLike, type2: DTypeLike) -> np.dtype[Any] | None:
       TypeError: If no such dtype exists.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.promote_types("int8", "float16")
       dtype('float16')
     """
@@ -139,7 +134,6 @@ def can_cast(from_: Any, to: DTypeLike, casting: Any = "safe") -> bool:
       casting: 'no', 'equiv', 'safe', 'same_kind' or 'unsafe'.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.can_cast(tnp.int32, tnp.float32)
       False
     """

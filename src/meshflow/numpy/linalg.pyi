@@ -39,27 +39,3 @@ def svd(
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]: ...
 def tensorinv(a: TensorLike, ind: int = ...) -> Tensor: ...
 def tensorsolve(a: TensorLike, b: TensorLike, axes: Any = ...) -> Tensor: ...
-
-__all__ = [
-    "cholesky",
-    "cond",
-    "cross",
-    "det",
-    "eig",
-    "eigh",
-    "eigvals",
-    "eigvalsh",
-    "inv",
-    "lstsq",
-    "matrix_power",
-    "matrix_rank",
-    "multi_dot",
-    "norm",
-    "pinv",
-    "qr",
-    "slogdet",
-    "solve",
-    "svd",
-    "tensorinv",
-    "tensorsolve",
-]

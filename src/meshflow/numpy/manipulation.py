@@ -123,7 +123,6 @@ def reshape(a: TensorLike, newshape: ShapeLike, order: str = "C") -> Tensor:
       ValueError: If the number of elements differs.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.reshape([1, 2, 3, 4], (2, 2), order="F").numpy()
       array([[1, 3],
              [2, 4]])
@@ -142,7 +141,6 @@ def pad(array: TensorLike, pad_width: Any, mode: str = "constant", **kwargs: Any
       **kwargs: `constant_values`, `end_values`, `stat_length`, `reflect_type` as in NumPy.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.pad([1, 2], 1, "constant", constant_values=7).numpy()
       array([7, 1, 2, 7])
     """
@@ -158,7 +156,6 @@ def repeat(a: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
       axis: Axis; by default `a` is flattened.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.repeat([7, 8], [1, 2]).numpy()
       array([7, 8, 8])
     """
@@ -179,7 +176,6 @@ def delete(arr: TensorLike, obj: Any, axis: int | None = None) -> Tensor:
       axis: Axis; by default `arr` is flattened.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.delete([4, 5, 6], [0, 2]).numpy()
       array([5])
     """
@@ -205,7 +201,6 @@ def choose(a: TensorLike, choices: Any, out: None = None, mode: str = "raise") -
       InvalidArgumentError: If an index is out of range and `mode` is 'raise'.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.choose([1, 0], [[1, 2], [3, 4]]).numpy()
       array([3, 2])
     """
@@ -227,7 +222,6 @@ def searchsorted(a: TensorLike, v: TensorLike, side: str = "left") -> Tensor:
       An int64 tensor of the shape of `v`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.searchsorted([1, 2, 4], [0, 3]).numpy()
       array([0, 2])
     """
@@ -241,7 +235,6 @@ def digitize(x: TensorLike, bins: TensorLike, right: bool = False) -> Tensor:
       An int64 tensor of the shape of `x`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.digitize([0.5, 2.5], [1, 2]).numpy()
       array([0, 2])
     """
@@ -272,7 +265,6 @@ def take(
       InvalidArgumentError: If an index is out of range and `mode` is 'raise'.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.take([10, 20, 30], [0, 5]).numpy()
       array([10, 30])
     """
@@ -298,7 +290,6 @@ def sort(
       ValueError: If `order` is passed.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.sort([3, 1, 2]).numpy()
       array([1, 2, 3])
     """
@@ -312,7 +303,6 @@ def argsort(
     """Return int64 indices that sort the elements along an axis; see `sort`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.argsort([3, 1, 2]).numpy()
       array([1, 2, 0])
     """

@@ -63,7 +63,6 @@ def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
       ValueError: If the subscripts do not match the operands, or another keyword is passed.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.einsum("ij,j->i", [[1, 2], [3, 4]], [1, 10]).numpy()
       array([21, 43])
     """

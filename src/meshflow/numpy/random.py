@@ -42,7 +42,6 @@ def seed(s: int) -> None:
     """Set the global seed, as `tf.random.set_seed` does.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.random.seed(1)
     """
     ops.set_seed(s)
@@ -55,7 +54,6 @@ def randn(*args: int) -> Tensor:
       *args: Sizes; without any, the result is a scalar.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.random.randn(2, 3).shape
       TensorShape([2, 3])
     """
@@ -76,7 +74,6 @@ def normal(loc: TensorLike = 0.0, scale: TensorLike = 1.0, size: SizeLike = None
       size: Shape; default the broadcast shape of `loc` and `scale`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.random.normal(3.0, 0.0, size=2).numpy()
       array([3., 3.])
     """
@@ -95,7 +92,6 @@ def uniform(low: TensorLike = 0.0, high: TensorLike = 1.0, size: SizeLike = None
       size: Shape; default the broadcast shape of `low` and `high`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.random.uniform(size=2).shape
       TensorShape([2])
     """
@@ -130,7 +126,6 @@ def randint(
       ValueError: If the interval is empty.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.random.randint(5, 6, size=3).numpy()
       array([5, 5, 5])
     """
@@ -150,7 +145,6 @@ def poisson(lam: TensorLike = 1.0, size: SizeLike = None) -> Tensor:
       size: Shape; default that of `lam`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.random.poisson(0.0, 2).numpy()
       array([0, 0])
     """
@@ -169,7 +163,6 @@ def permutation(x: TensorLike) -> Tensor:
     """Shuffle the rows of an array, or the integers below an integer.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> sorted(tnp.random.permutation(3).numpy().tolist())
       [0, 1, 2]
     """
@@ -188,7 +181,6 @@ def choice(a: TensorLike, size: SizeLike = None, replace: bool = True) -> Tensor
       ValueError: If there are fewer elements than requested, without replacement.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.random.choice([7, 7], size=2).numpy()
       array([7, 7])
     """

@@ -41,7 +41,6 @@ def nonzero(a: TensorLike) -> list[Tensor]:
       a: Array-like value with known elements.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.nonzero([5, 0, 7])[0].numpy()
       array([0, 2])
     """
@@ -52,7 +51,6 @@ def flatnonzero(a: TensorLike) -> Tensor:
     """Return the indices of nonzero elements in the flattened array.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.flatnonzero([[5, 0], [0, 7]]).numpy()
       array([0, 3])
     """
@@ -63,7 +61,6 @@ def argwhere(a: TensorLike) -> Tensor:
     """Return the indices of nonzero elements, one row for each element.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.argwhere([[5, 0], [0, 7]]).numpy()
       array([[0, 0],
              [1, 1]])
@@ -88,7 +85,6 @@ def where(
       ValueError: If only one of `x` and `y` is passed.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.where([True, False], 1, 2.5).numpy()
       array([1. , 2.5])
     """
@@ -106,7 +102,6 @@ def compress(condition: TensorLike, a: TensorLike, axis: int | None = None) -> T
       axis: Axis; by default `a` is flattened.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.compress([True, False, True], [4, 5, 6]).numpy()
       array([4, 6])
     """
@@ -117,7 +112,6 @@ def extract(condition: TensorLike, arr: TensorLike) -> Tensor:
     """Select the elements where a condition holds.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.extract([[True, False]], [[4, 5]]).numpy()
       array([4])
     """
@@ -136,7 +130,6 @@ def unique(
     """Return the distinct elements, sorted; see `numpy.unique`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.unique([3, 1, 3]).numpy()
       array([1, 3])
     """
@@ -155,7 +148,6 @@ def bincount(x: TensorLike, weights: TensorLike | None = None, minlength: int = 
     """Count the occurrences of each integer; see `numpy.bincount`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.bincount([0, 2, 2]).numpy()
       array([1, 0, 2])
     """
@@ -189,7 +181,6 @@ def trim_zeros(filt: TensorLike, trim: str = "fb") -> Tensor:
     """Remove zeros from the front ('f') and back ('b') of a vector.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.trim_zeros([0, 1, 0, 2, 0]).numpy()
       array([1, 0, 2])
     """
@@ -210,7 +201,6 @@ def histogram(
     """Count the elements in each bin, and return the counts and edges; see `numpy.histogram`.
 
     Example:
-      >>> import meshflow.experimental.numpy as tnp
       >>> tnp.histogram([0, 1, 1, 4], 2)[0].numpy()
       array([3, 1])
     """

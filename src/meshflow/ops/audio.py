@@ -56,7 +56,6 @@ def decode_wav(
       InvalidArgumentError: If the bytes are not a WAV file with 16-bit samples.
 
     Example:
-      >>> import meshflow as tf
       >>> sound = tf.audio.encode_wav([[0.0], [0.5]], sample_rate=8000)
       >>> audio, rate = tf.audio.decode_wav(sound)
       >>> audio.numpy().ravel().tolist(), int(rate)
@@ -111,7 +110,6 @@ def encode_wav(audio: TensorLike, sample_rate: TensorLike, name: str | None = No
       InvalidArgumentError: If the rank of `audio` is not 2.
 
     Example:
-      >>> import meshflow as tf
       >>> wav = tf.audio.encode_wav([[0.0], [0.5], [-0.5]], sample_rate=8000)
       >>> sound, rate = tf.audio.decode_wav(wav)
       >>> sound[:, 0].numpy().round(3).tolist(), rate.numpy().item()

@@ -54,7 +54,6 @@ def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
       UnimplementedError: For strings; see `tf.strings.to_number` and `tf.strings.as_string`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.cast([1.8, -1.8], tf.int32).numpy()
       array([ 1, -1], dtype=int32)
     """
@@ -109,7 +108,6 @@ def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) 
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.saturate_cast([-5, 100, 300], tf.uint8).numpy())
       [  0 100 255]
     """
@@ -126,7 +124,6 @@ def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tens
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.complex([1.0, 2.0], [0.0, 3.0]).numpy())
       [1.+0.j 2.+3.j]
     """

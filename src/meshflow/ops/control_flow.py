@@ -76,7 +76,6 @@ def cond(
         shapes.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant(2.0)
       >>> tf.cond(x > 1, lambda: x * 10, lambda: x).numpy()
       np.float32(20.0)
@@ -125,7 +124,6 @@ def case(
         is violated.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant(5)
       >>> tf.case([(x < 3, lambda: "small"), (x < 6, lambda: "medium")], default=lambda: "large")
       'medium'
@@ -193,7 +191,6 @@ def switch_case(
       ValueError: If keys are duplicates or there are no branches.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.switch_case(tf.constant(1), [lambda: 10, lambda: 20, lambda: 30])
       20
     """
@@ -297,7 +294,6 @@ def while_loop(
       ValueError: If `body` changes structure, dtype or shape, or there are no loop variables.
 
     Example:
-      >>> import meshflow as tf
       >>> i, total = tf.while_loop(lambda i, s: i < 5, lambda i, s: (i + 1, s + i), (0, 0))
       >>> int(total)
       10

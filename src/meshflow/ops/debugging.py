@@ -100,7 +100,6 @@ def Assert(
       InvalidArgumentError: If the condition is false.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.Assert(tf.reduce_all(tf.constant([1, 2]) > 0), ["all are positive"])
       >>> tf.debugging.Assert(False, ["no"])  # doctest: +IGNORE_EXCEPTION_DETAIL
       Traceback (most recent call last):
@@ -195,7 +194,6 @@ def _make_comparison_check(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.{name}({good})
       >>> tf.debugging.{name}({bad})  # doctest: +IGNORE_EXCEPTION_DETAIL
       Traceback (most recent call last):
@@ -221,7 +219,6 @@ def assert_none_equal(
     """Raise an InvalidArgumentError unless `x != y` for all elements.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.assert_none_equal([1, 2], [3, 4])
     """
     _assert_not_equal(x, y, message, summarize)
@@ -269,7 +266,6 @@ def _make_sign_check(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.{name}({good})
       >>> tf.debugging.{name}({bad})  # doctest: +IGNORE_EXCEPTION_DETAIL
       Traceback (most recent call last):
@@ -311,7 +307,6 @@ def assert_near(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.assert_near([1.0], [1.0 + 1e-7])
       >>> tf.debugging.assert_near([1.0], [1.2], atol=0.5)
     """
@@ -342,7 +337,6 @@ def check_numerics(tensor: TensorLike, message: str, name: str | None = None) ->
       InvalidArgumentError: If an element is NaN or infinite.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.debugging.check_numerics([1.0, 2.0], "the loss").numpy())
       [1. 2.]
       >>> tf.debugging.check_numerics(float("nan"), "the loss")  # doctest: +IGNORE_EXCEPTION_DETAIL
@@ -381,7 +375,6 @@ def enable_check_numerics(stack_height_limit: int = 30, path_length_limit: int =
     Both arguments are ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.enable_check_numerics()
       >>> tf.math.log(-1.0)  # doctest: +IGNORE_EXCEPTION_DETAIL
       Traceback (most recent call last):
@@ -418,7 +411,6 @@ def enable_bounds_check() -> None:
     that update large variables then need more memory and time, because they do not reuse the buffers of the old values.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.enable_bounds_check()
       >>> pick = tf.function(lambda x, i: tf.gather(x, i))
       >>> pick(tf.constant([1, 2]), tf.constant([0, 5]))  # doctest: +IGNORE_EXCEPTION_DETAIL
@@ -437,7 +429,6 @@ def disable_bounds_check() -> None:
     `reset_bounds_check` restores the default.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.disable_bounds_check()
       >>> print(tf.function(lambda x, i: tf.gather(x, i))(tf.constant([1.0, 2.0]), 5).numpy())
       nan
@@ -450,7 +441,6 @@ def reset_bounds_check() -> None:
     """Undo `enable_bounds_check` or `disable_bounds_check`: check where it is free.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.enable_bounds_check()
       >>> tf.debugging.reset_bounds_check()
     """
@@ -481,7 +471,6 @@ def assert_rank(
     """Raise a ValueError unless a tensor has a number of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.assert_rank(tf.zeros([2, 3]), 2)
       >>> tf.debugging.assert_rank(tf.zeros([2, 3]), 1)  # doctest: +IGNORE_EXCEPTION_DETAIL
       Traceback (most recent call last):
@@ -501,7 +490,6 @@ def assert_rank_at_least(
     """Raise a ValueError unless a tensor has at least a rank.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.assert_rank_at_least(tf.zeros([2, 3]), 1)
     """
     required, shape = int(convert_to_tensor(rank)), _get_shape(x)
@@ -517,7 +505,6 @@ def assert_rank_in(
     """Raise a ValueError unless a tensor has one of several ranks.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.assert_rank_in(tf.zeros([2, 3]), (1, 2))
     """
     allowed = [int(convert_to_tensor(r)) for r in ranks]
@@ -531,7 +518,6 @@ def assert_scalar(tensor: TensorLike, message: str | None = None, name: str | No
     """Raise a ValueError unless a tensor is a scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.assert_scalar(3.0)
     """
     if _get_shape(tensor).rank != 0:
@@ -544,7 +530,6 @@ def assert_proper_iterable(values: object) -> None:
     """Raise a TypeError unless a value is an iterable other than a tensor, array or string.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.assert_proper_iterable([1, 2])
     """
     if (
@@ -563,7 +548,6 @@ def assert_type(
     """Raise a TypeError unless a tensor has a dtype.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.assert_type(tf.constant(1.0), tf.float32)
     """
     if convert_to_tensor(tensor).dtype is not as_dtype(tf_type):
@@ -576,7 +560,6 @@ def assert_integer(x: TensorLike, message: str | None = None, name: str | None =
     """Raise a TypeError unless a tensor has an integer dtype.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.assert_integer(tf.constant([1, 2]))
     """
     if not convert_to_tensor(x).dtype.is_integer:
@@ -595,7 +578,6 @@ def assert_same_float_dtype(
       dtype: The dtype that they must have; by default any floating-point dtype.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.assert_same_float_dtype([tf.constant(1.0), tf.constant(2.0)])
       tf.float32
     """
@@ -628,7 +610,6 @@ def assert_shapes(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x, y = tf.zeros([8, 3]), tf.zeros([8])
       >>> tf.debugging.assert_shapes([(x, ("batch", 3)), (y, ("batch",))])
       >>> tf.debugging.assert_shapes([(x, ("n", "n"))])  # doctest: +IGNORE_EXCEPTION_DETAIL
@@ -664,7 +645,6 @@ def is_numeric_tensor(tensor: object) -> bool:
     """Check whether a value is a tensor of numbers.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.debugging.is_numeric_tensor(tf.constant(1)), tf.debugging.is_numeric_tensor("a")
       (True, False)
     """

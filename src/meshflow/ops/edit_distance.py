@@ -39,7 +39,6 @@ def edit_distance(
       InvalidArgumentError: If the ranks differ.
 
     Example:
-      >>> import meshflow as tf
       >>> guess = tf.sparse.from_dense([[1, 2, 3]])
       >>> tf.edit_distance(guess, tf.sparse.from_dense([[1, 3, 3, 4]]), normalize=False).numpy()
       array([2.], dtype=float32)

@@ -103,7 +103,6 @@ def read_file(filename: StrPath | TensorLike, name: str | None = None) -> Tensor
       NotFoundError: If the file does not exist.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> path = tempfile.mkdtemp() + "/note.txt"
       >>> tf.io.write_file(path, "tea")
@@ -120,7 +119,6 @@ def write_file(
     """Write a string to a file atomically; missing parent folders are created.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> path = tempfile.mkdtemp() + "/new folder/note.txt"
       >>> tf.io.write_file(path, "tea")
@@ -139,7 +137,6 @@ def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
     """Return the sorted paths of the files that match a pattern, a vector of strings.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> folder = tempfile.mkdtemp()
       >>> for name in ("b.txt", "a.txt", "c.png"):
@@ -178,7 +175,6 @@ def decode_raw(
         the size of a number.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.io.decode_raw(b"\x01\x00\x02\x00", tf.int16).numpy()
       array([1, 2], dtype=int16)
     """
@@ -215,7 +211,6 @@ def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None)
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.io.encode_base64("tea?").numpy(), tf.io.encode_base64("tea?", pad=True).numpy()
       (b'dGVhPw', b'dGVhPw==')
     """
@@ -235,7 +230,6 @@ def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
       InvalidArgumentError: If a string contains other characters or has an impossible length.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.io.decode_base64("dGVhPw").numpy()
       b'tea?'
     """
@@ -276,7 +270,6 @@ def decode_compressed(
 
     Example:
       >>> import zlib
-      >>> import meshflow as tf
       >>> tf.io.decode_compressed(zlib.compress(b"text"), "ZLIB").numpy()
       b'text'
     """

@@ -244,7 +244,6 @@ def map_fn(
       ValueError: If `elems` contains scalars or unequal sizes.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.map_fn(lambda x: x * x, tf.constant([1, 2, 3])).numpy()
       array([1, 4, 9], dtype=int32)
     """
@@ -329,7 +328,6 @@ def scan(
         `initializer` missing.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.scan(lambda a, x: a + x, tf.constant([1, 2, 3, 4])).numpy()
       array([ 1,  3,  6, 10], dtype=int32)
     """
@@ -360,7 +358,6 @@ def foldl(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.foldl(lambda a, x: a - x, tf.constant([10, 3, 2])).numpy()
       np.int32(5)
     """
@@ -383,7 +380,6 @@ def foldr(
     The arguments are those of `foldl`; by default the first accumulated value is the last slice.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.foldr(lambda a, x: a - x, tf.constant([10, 3, 2])).numpy()
       np.int32(-11)
     """
@@ -504,7 +500,6 @@ def vectorized_map(
         `fallback_to_while_loop` is false.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.vectorized_map(lambda x: tf.reduce_sum(x * x), tf.constant([[1.0, 2.0], [3.0, 4.0]])).numpy()
       array([ 5., 25.], dtype=float32)
     """

@@ -207,7 +207,6 @@ def to_hash_bucket(input: TensorLike, num_buckets: int, name: str | None = None)
       int64 tensor with the shape of `input`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.strings.to_hash_bucket(["tea", "coffee", "tea"], 10).numpy())
       [7 2 7]
     """
@@ -223,7 +222,6 @@ def to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = 
       int64 tensor with the shape of `input`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.to_hash_bucket_fast(["Hello", "TensorFlow", "2.x"], 3).numpy()
       array([0, 2, 2])
     """
@@ -251,7 +249,6 @@ def to_hash_bucket_strong(
       ValueError: If the key does not consist of two integers.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.strings.to_hash_bucket_strong(["tea", "coffee", "tea"], 10, key=[1, 2]).numpy())
       [1 3 1]
     """
@@ -277,7 +274,6 @@ def fingerprint(data: TensorLike, method: str = "farmhash64", name: str | None =
       InvalidArgumentError: For another method, or a scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.fingerprint(["tea", "coffee"]).shape
       TensorShape([2, 8])
     """

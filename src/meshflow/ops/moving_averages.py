@@ -31,7 +31,6 @@ class ExponentialMovingAverage:
       name: Suffix of the names of the averages.
 
     Example:
-      >>> import meshflow as tf
       >>> v = tf.Variable(10.0)
       >>> ema = tf.train.ExponentialMovingAverage(0.75)
       >>> ema.apply([v])

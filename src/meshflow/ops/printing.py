@@ -121,7 +121,6 @@ def print(
 
     Example:
       >>> import sys
-      >>> import meshflow as tf
       >>> tf.print("values:", tf.range(10), output_stream=sys.stdout)
       values: [0 1 2 ... 7 8 9]
     """

@@ -268,7 +268,6 @@ def py_function(
         an UnknownError. Both are also instances of the class that the function raised.
 
     Example:
-      >>> import meshflow as tf
       >>> f = tf.function(lambda x: tf.py_function(lambda v: v * 2, [x], tf.TensorSpec([2])))
       >>> f(tf.constant([1.0, 2.0])).numpy()
       array([2., 4.], dtype=float32)
@@ -357,7 +356,6 @@ def numpy_function(
       InvalidArgumentError: If a result does not have the declared dtype.
 
     Example:
-      >>> import meshflow as tf
       >>> import numpy as np
       >>> @tf.function
       ... def median(x):

@@ -109,7 +109,6 @@ def fake_quant_with_min_max_args(
       InvalidArgumentError: If `min >= max`, or `num_bits` is not in 2 to 16.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.quantization.fake_quant_with_min_max_args([-9.0, 0.4, 1.6], -2, 1, num_bits=2).numpy()
       array([-2.,  0.,  1.], dtype=float32)
     """
@@ -140,7 +139,6 @@ def fake_quant_with_min_max_vars(
       InvalidArgumentError: If `num_bits` is not in 2 to 16.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.quantization.fake_quant_with_min_max_vars([-9.0, 0.4, 1.6], -2.0, 1.0, num_bits=2).numpy()
       array([-2.,  0.,  1.], dtype=float32)
     """
@@ -166,7 +164,6 @@ def fake_quant_with_min_max_vars_per_channel(
       InvalidArgumentError: If `num_bits` is not in 2 to 16.
 
     Example:
-      >>> import meshflow as tf
       >>> low, high = [-1.0, -2.0], [2.0, 1.0]
       >>> tf.quantization.fake_quant_with_min_max_vars_per_channel([[1.6, 1.6]], low, high, 2).numpy()
       array([[2., 1.]], dtype=float32)
@@ -246,7 +243,6 @@ def quantize_and_dequantize_v2(
       InvalidArgumentError: If `num_bits`, `round_mode` or `axis` is invalid.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.quantization.quantize_and_dequantize_v2([-2.0, 0.3, 0.8], -2.0, 1.0, num_bits=3).numpy()
       array([-2. ,  0.5,  1. ], dtype=float32)
     """
@@ -335,7 +331,6 @@ def fake_quant_with_min_max_args_gradient(
     """Compute the gradient of `fake_quant_with_min_max_args`: 0 outside of the range.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.quantization.fake_quant_with_min_max_args_gradient([1.0, 2.0], [0.5, 9.0]).numpy()
       array([1., 0.], dtype=float32)
     """

@@ -140,7 +140,6 @@ def add(
       TypeError: If both arguments are dense.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.SparseTensor([[0]], [1], [3])
       >>> b = tf.SparseTensor([[0], [2]], [5, 7], [3])
       >>> print(tf.sparse.to_dense(tf.sparse.add(a, b)).numpy(), tf.sparse.add(a, [1, 1, 1]).numpy())
@@ -171,7 +170,6 @@ def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
     """Compute elementwise maxima of two sparse tensors of the same shape; a missing element is 0.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = tf.SparseTensor([[0]], [4], [3]), tf.SparseTensor([[0], [1]], [6, -1], [3])
       >>> print(tf.sparse.to_dense(tf.sparse.maximum(a, b)).numpy())
       [6 0 0]
@@ -183,7 +181,6 @@ def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
     """Compute elementwise minima of two sparse tensors of the same shape; a missing element is 0.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = tf.SparseTensor([[0]], [4], [3]), tf.SparseTensor([[0], [1]], [6, -1], [3])
       >>> print(tf.sparse.to_dense(tf.sparse.minimum(a, b)).numpy())
       [ 4 -1  0]
@@ -207,7 +204,6 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
       ValueError: If no argument is sparse.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.sparse.from_dense([[0, 2], [3, 0]])
       >>> print(tf.sparse.to_dense(tf.sparse.map_values(tf.add, a, 10)).numpy())
       [[ 0 12]
@@ -246,7 +242,6 @@ def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
       ValueError: If the number of booleans is not n.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.sparse.from_dense([5, 0, 6, 7])
       >>> print(tf.sparse.retain(a, [True, False, True]).indices.numpy().tolist())
       [[0], [3]]
@@ -283,7 +278,6 @@ def concat(
       InvalidArgumentError: If other sizes differ and `expand_nonconcat_dims` is false.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.sparse.from_dense([[1, 0]])
       >>> print(tf.sparse.to_dense(tf.sparse.concat(0, [a, a])).numpy())
       [[1 0]
@@ -336,7 +330,6 @@ def slice(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.sparse.from_dense([[1, 2, 0], [0, 3, 4]])
       >>> print(tf.sparse.to_dense(tf.sparse.slice(a, start=[0, 1], size=[2, 2])).numpy())
       [[2 0]
@@ -379,7 +372,6 @@ def split(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.sparse.from_dense([[1, 0, 3]])
       >>> [tf.sparse.to_dense(part).numpy().tolist() for part in tf.sparse.split(a, 2, axis=1)]
       [[[1, 0]], [[3]]]
@@ -412,7 +404,6 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
     """Reshape a sparse tensor; one size of the new shape may be -1.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.sparse.from_dense([[1, 0], [0, 2]])
       >>> print(tf.sparse.to_dense(tf.sparse.reshape(a, [-1])).numpy())
       [1 0 0 2]
@@ -464,7 +455,6 @@ def reset_shape(sp_input: SparseTensor, new_shape: ShapeLike = None) -> SparseTe
       InvalidArgumentError: If `new_shape` is too small or has another rank.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.SparseTensor([[0, 1]], [5], [4, 4])
       >>> tf.sparse.reset_shape(a).shape, tf.sparse.reset_shape(a, [8, 9]).shape
       (TensorShape([1, 2]), TensorShape([8, 9]))
@@ -499,7 +489,6 @@ def expand_dims(sp_input: SparseTensor, axis: Any = None, name: str | None = Non
     """Insert an axis of size 1; by default, at the end.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.sparse.expand_dims(tf.sparse.from_dense([1, 0]), axis=0).shape
       TensorShape([1, 2])
     """
@@ -527,7 +516,6 @@ def fill_empty_rows(
       The filled matrix, and a mask of the empty rows [rows].
 
     Example:
-      >>> import meshflow as tf
       >>> filled, empty = tf.sparse.fill_empty_rows(tf.sparse.from_dense([[1, 2], [0, 0]]), -1)
       >>> print(tf.sparse.to_dense(filled).numpy().tolist(), empty.numpy())
       [[1, 2], [-1, 0]] [False  True]
@@ -568,7 +556,6 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     """Compute the softmax of each row, keeping the shape; missing elements are minus infinity.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.sparse.from_dense([[1.0, 1.0, 0.0]])
       >>> print(tf.sparse.to_dense(tf.sparse.softmax(a)).numpy())
       [[0.5 0.5 0. ]]
@@ -618,7 +605,6 @@ def to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = Non
       Booleans [..., vocab_size].
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.SparseTensor([[0, 0], [0, 1], [1, 0]], [0, 2, 1], [2, 2])
       >>> print(tf.sparse.to_indicator(a, vocab_size=3).numpy())
       [[ True False  True]
@@ -657,7 +643,6 @@ def bincount(
       A sparse tensor with the dtype of `values` or `weights`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.sparse.to_dense(tf.sparse.bincount([1, 3, 1])).numpy())
       [0 2 0 1]
     """
@@ -760,7 +745,6 @@ def _make_row_segments(reduction: str, example_result: str) -> RowSegments:
       Tensor [num_segments, ...].
 
     Example:
-      >>> import meshflow as tf
       >>> data = tf.constant([1.0, 2.0, 4.0])
       >>> print(tf.sparse.segment_{reduction}(data, [0, 0, 2], segment_ids=[0, 0, 1]).numpy().round(3))
       {example_result}

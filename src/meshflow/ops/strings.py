@@ -101,7 +101,6 @@ def lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Ten
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.lower("ABC").numpy()
       b'abc'
     """
@@ -114,7 +113,6 @@ def upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Ten
     """Convert strings to upper case, keeping the shape; see `lower` for the arguments.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.upper("abc").numpy()
       b'ABC'
     """
@@ -127,7 +125,6 @@ def strip(input: TensorLike, name: str | None = None) -> Tensor:
     """Remove white space at both ends of strings, keeping the shape.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.strings.strip([" a b ", "c  "]).numpy())
       [b'a b' b'c']
     """
@@ -145,7 +142,6 @@ def length(input: TensorLike, unit: str = "BYTE", name: str | None = None) -> Te
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.strings.length(["tea", "thé"]).numpy())
       [3 4]
       >>> print(tf.strings.length(["tea", "thé"], unit="UTF8_CHAR").numpy())
@@ -183,7 +179,6 @@ def substr(
       InvalidArgumentError: If a position is outside of its string.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.substr("hello", 1, 3).numpy()
       b'ell'
     """
@@ -229,7 +224,6 @@ def regex_replace(
       InvalidArgumentError: If the pattern or the replacement is invalid.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.regex_replace("a1b22", "[0-9]+", "#").numpy()
       b'a#b#'
     """
@@ -250,7 +244,6 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
     """Check whether entire strings match a regular expression, as booleans of the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.strings.regex_full_match(["a12", "a12b"], "a[0-9]+").numpy())
       [ True False]
     """
@@ -272,7 +265,6 @@ def to_number(input: TensorLike, out_type: DTypeLike = float32, name: str | None
       InvalidArgumentError: If a string is not a number.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.to_number(["1.5", "2"]).numpy()
       array([1.5, 2. ], dtype=float32)
     """
@@ -320,7 +312,6 @@ def as_string(
         C's printf.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.as_string(3.14159, precision=2).numpy()
       b'3.14'
     """
@@ -365,7 +356,6 @@ def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = N
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.join(["a", "b"], separator="-").numpy()
       b'a-b'
     """
@@ -399,7 +389,6 @@ def reduce_join(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.strings.reduce_join([["a", "b"], ["c", "d"]], axis=1, separator="-").numpy())
       [b'a-b' b'c-d']
     """
@@ -487,7 +476,6 @@ def split(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.split("a b  c").numpy().tolist()
       [b'a', b'b', b'c']
       >>> tf.strings.split(["a b", "c"]).to_list()
@@ -502,7 +490,6 @@ def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
     """Split strings into their bytes: a scalar to a vector, and several to a ragged tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.bytes_split("tea").numpy().tolist()
       [b't', b'e', b'a']
     """
@@ -535,7 +522,6 @@ def ngrams(
       ValueError: If `data` is a scalar, a width is not positive, or `padding_width` has no `pad_values`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.ngrams(["to", "be", "or"], 2).numpy().tolist()
       [b'to be', b'be or']
     """
@@ -619,7 +605,6 @@ def format(
       ValueError: If the number of placeholders is not that of the tensors.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.format("x = {}", tf.constant([1.0, 2.5])).numpy()
       b'x = [1 2.5]'
     """
@@ -664,7 +649,6 @@ def unsorted_segment_join(
       Strings [num_segments, ...].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.unsorted_segment_join(["a", "b", "c"], [0, 1, 0], 2, separator="-").numpy()
       array([b'a-c', b'b'], dtype=object)
     """

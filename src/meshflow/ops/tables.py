@@ -201,7 +201,6 @@ def decode_csv(
       ValueError: If `select_cols` is not ascending, or its length is not that of `record_defaults`.
 
     Example:
-      >>> import meshflow as tf
       >>> [c.numpy().tolist() for c in tf.io.decode_csv(["1,2.5", "3,"], [0, 9.0])]
       [[1, 3], [2.5, 9.0]]
     """

@@ -84,7 +84,6 @@ def unicode_decode(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.strings.unicode_decode("thé", "UTF-8").numpy())
       [116 104 233]
     """
@@ -118,7 +117,6 @@ def unicode_encode(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.unicode_encode([116, 104, 233], "UTF-8").numpy().decode()
       'thé'
     """
@@ -172,7 +170,6 @@ def unicode_split(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> [c.decode() for c in tf.strings.unicode_split("thé", "UTF-8").numpy()]
       ['t', 'h', 'é']
     """
@@ -209,7 +206,6 @@ def unicode_transcode(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.unicode_transcode("é", "UTF-8", "UTF-16-BE").numpy().hex()
       '00e9'
     """
@@ -248,7 +244,6 @@ def unicode_script(input: TensorLike, name: str | None = None) -> Tensor:
       for other numbers than code points.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.strings.unicode_script([ord("a"), ord("я"), ord("1"), -1]).numpy()
       array([25,  8,  0, -1], dtype=int32)
     """
@@ -286,7 +281,6 @@ def unicode_decode_with_offsets(
       A pair: code points int32 [n] and byte offsets int64 [n]; ragged for several strings.
 
     Example:
-      >>> import meshflow as tf
       >>> points, offsets = tf.strings.unicode_decode_with_offsets("été", "UTF-8")
       >>> print(points.numpy(), offsets.numpy())
       [233 116 233] [0 2 3]
@@ -314,7 +308,6 @@ def unicode_split_with_offsets(
       A pair: characters [n] and byte offsets int64 [n]; ragged for several strings.
 
     Example:
-      >>> import meshflow as tf
       >>> characters, offsets = tf.strings.unicode_split_with_offsets("été", "UTF-8")
       >>> [c.decode() for c in characters.numpy()], offsets.numpy().tolist()
       (['é', 't', 'é'], [0, 2, 3])

@@ -33,8 +33,6 @@ from meshflow.passes.attention_terms import (
 )
 from meshflow.passes.jaxprs import get_aval, map_consumers, map_producers
 
-__all__ = ["RANDOM_CALL", "AttentionMatch", "is_long"]
-
 # Name of the call that draws the random numbers of dropout.
 RANDOM_CALL = "philox_uniform"
 

@@ -13,25 +13,6 @@ from jax import Array
 
 from meshflow.environment.types import Var
 
-__all__ = [
-    "CONSTANT",
-    "EXPONENTIAL",
-    "ONE",
-    "RETAINED",
-    "VISIBLE",
-    "Matrix",
-    "MismatchError",
-    "Polynomial",
-    "Product",
-    "Term",
-    "Value",
-    "add_polynomials",
-    "multiply_polynomials",
-    "raise_to_power",
-    "require",
-    "sum_over_keys",
-]
-
 # Axis of a value along which it is constant.
 CONSTANT = -1
 

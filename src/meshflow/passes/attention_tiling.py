@@ -27,8 +27,6 @@ from meshflow.passes.attention_terms import CONSTANT, MismatchError, Product, re
 from meshflow.passes.jaxprs import get_aval, rewrite_equations, splice_program, trace_atoms
 from meshflow.passes.sub_jaxprs import CALLS, find_call_body
 
-__all__ = ["tile_attention"]
-
 
 def tile_attention(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Replace attention to long sequences; return the same object if there is none."""

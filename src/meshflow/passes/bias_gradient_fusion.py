@@ -12,8 +12,6 @@ from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Liter
 from meshflow.kernels.kernel_and_bias_gradient import find_summed_axes, kernel_and_bias_p
 from meshflow.passes.jaxprs import get_aval, rewrite_equations
 
-__all__ = ["fuse_bias_gradients"]
-
 
 def fuse_bias_gradients(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Fuse gradients of kernels and biases; return the same object if there are none."""

@@ -11,8 +11,6 @@ from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, Literal
 from meshflow.passes.precision_propagation import Path, Precisions, is_float32
 from meshflow.passes.sub_jaxprs import INLINED_CALLS, Region, find_regions
 
-__all__ = ["BoundaryCasts"]
-
 
 class BoundaryCasts:
     """Precisions of operands and results at the boundaries of a mixed-precision program.

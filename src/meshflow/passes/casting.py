@@ -24,8 +24,6 @@ from meshflow.passes.boundary_casts import BoundaryCasts
 from meshflow.passes.precision_propagation import Path, Precisions, is_float32
 from meshflow.passes.sub_jaxprs import INLINED_CALLS, Region, find_regions
 
-__all__ = ["run_in_mixed_precision"]
-
 # Parameters that state the dtype of an equation's result.
 _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype")
 

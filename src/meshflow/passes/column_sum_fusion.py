@@ -15,8 +15,6 @@ from meshflow.kernels.column_sums import choose_handler, column_sums_p
 from meshflow.passes.convert_folding import find_narrow_source
 from meshflow.passes.jaxprs import get_aval, map_consumers, map_producers, rewrite_equations
 
-__all__ = ["fuse_column_sums"]
-
 
 def fuse_column_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Fuse terms of sums; return the same object if there are none."""

@@ -18,8 +18,6 @@ from meshflow.kernels.epilogues import convolution_p
 from meshflow.kernels.packing import packed_p, plan_packing
 from meshflow.passes.jaxprs import extract_program, get_aval, select_variables
 
-__all__ = ["HoistedProgram", "hoist_constants"]
-
 # Minimum bytes of a hoisted array, and maximum bytes of all hoisted arrays of a program.
 _MIN_ARRAY_BYTES, _MAX_TOTAL_BYTES = 1 << 16, 1 << 30
 # XLA does not materialize the results of these.

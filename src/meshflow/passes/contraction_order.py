@@ -10,8 +10,6 @@ from __future__ import annotations
 from meshflow.environment.types import ClosedJaxpr, JaxprEqn
 from meshflow.passes.jaxprs import rewrite_equations
 
-__all__ = ["order_contractions"]
-
 _DOT = "dot_general"
 
 

@@ -14,8 +14,6 @@ from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Liter
 from meshflow.kernels.cross_entropy import gradient_p, loss_p
 from meshflow.passes.jaxprs import get_aval, map_consumers, map_producers, rewrite_equations
 
-__all__ = ["find_narrow_source", "fold_converts"]
-
 _CONVERT = "convert_element_type"
 
 

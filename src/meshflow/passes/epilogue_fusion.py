@@ -26,8 +26,6 @@ from meshflow.kernels.pooling import GATED_GRADIENTS
 from meshflow.passes.jaxprs import get_aval, map_consumers, map_producers, rewrite_equations
 from meshflow.passes.patterns import match_gelu
 
-__all__ = ["fuse_epilogues"]
-
 # Calls that may wrap a ReLU, with the parameter that holds their program.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}
 

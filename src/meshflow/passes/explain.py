@@ -18,8 +18,6 @@ from meshflow.passes.mixed_precision import to_low_precision_dtype, trace_functi
 from meshflow.passes.precision_lists import PrecisionLists, check_lists
 from meshflow.passes.precision_propagation import Node, propagate_precision
 
-__all__ = ["Explanation", "Row", "explain", "explain_jaxpr"]
-
 _LIBRARY_PREFIXES = (
     str(Path(jax.__file__).parent) + "/",
     str(Path(__file__).parent.parent) + "/",

@@ -8,8 +8,6 @@ import numpy as np
 from meshflow.environment.types import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.passes.jaxprs import get_aval, rewrite_equations
 
-__all__ = ["compute_in_full_float32"]
-
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 _HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
 

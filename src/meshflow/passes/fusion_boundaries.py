@@ -42,8 +42,6 @@ from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Liter
 from meshflow.passes.jaxprs import are_same_objects, get_aval, rewrite_inner_jaxprs
 from meshflow.passes.sub_jaxprs import CALLS, find_call_body
 
-__all__ = ["fusion_boundary_p", "insert_fusion_boundaries"]
-
 # The identity. XLA's CPU compiler does not fuse across it.
 fusion_boundary_p = jex_core.Primitive("fusion_boundary")
 

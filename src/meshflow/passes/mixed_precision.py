@@ -24,8 +24,6 @@ from meshflow.passes.jaxprs import get_aval
 from meshflow.passes.precision_lists import PrecisionLists, check_lists
 from meshflow.passes.precision_propagation import propagate_precision
 
-__all__ = ["mixed_precision", "rewrite"]
-
 _DTYPES = ("bfloat16", "float16")
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -21,8 +21,6 @@ from meshflow.environment.types import Array, Atom, ClosedJaxpr, JaxprEqn, Liter
 from meshflow.passes.jaxprs import bind_equation
 from meshflow.passes.sub_jaxprs import find_regions
 
-__all__ = ["NaNOrigin", "find_origin", "has_non_finite"]
-
 # A while loop is searched up to this number of iterations.
 _MAX_ITERATIONS = 10_000
 

@@ -11,8 +11,6 @@ import numpy as np
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshflow.passes.jaxprs import get_aval
 
-__all__ = ["match_gelu"]
-
 
 def match_gelu(
     value: Var, eqns: list[Any], uses: dict[Atom, list[int]]

@@ -18,8 +18,6 @@ import jax
 
 from meshflow.environment.jax_internals import jex_primitives
 
-__all__ = ["PrecisionLists", "check_lists", "default_lists", "lists"]
-
 _ALLOW = "conv_general_dilated dot_general ragged_dot ragged_dot_general"
 _INFER = """
     add add_any cos div erf erf_inv erfc logistic max_windows max_windows_gradient mul one_minus_square

@@ -31,8 +31,6 @@ from meshflow.passes.jaxprs import get_aval
 from meshflow.passes.precision_lists import PrecisionLists
 from meshflow.passes.sub_jaxprs import INLINED_CALLS, find_regions
 
-__all__ = ["Node", "Precisions", "is_float32", "propagate_precision"]
-
 # Location of an equation: its index, preceded by the path of the enclosing equation.
 Path = tuple[Any, ...]
 

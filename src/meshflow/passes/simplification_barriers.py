@@ -20,8 +20,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshflow.passes.jaxprs import get_aval, rewrite_inner_jaxprs, summarize_jaxpr
 
-__all__ = ["insert_simplification_barriers"]
-
 _CALLS = frozenset({"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"})
 # Operations that XLA exchanges with arithmetic, or looks through.
 _TRANSPARENT = frozenset(

@@ -33,8 +33,6 @@ from meshflow.interpreter.symbolic_sizes import InputSizes
 from meshflow.interpreter.table import RULES, Equation, Spec, Writer
 from meshflow.passes.jaxprs import get_aval
 
-__all__ = ["SizeSpecializer", "can_differentiate"]
-
 _CALLS = frozenset(["jit", "pjit"])
 # Arithmetic on sizes, which has exact results.
 _SIZE_ARITHMETIC = frozenset(

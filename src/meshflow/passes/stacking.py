@@ -19,8 +19,6 @@ from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.passes.jaxprs import bind_equation, map_consumers
 from meshflow.passes.sub_jaxprs import find_call_body
 
-__all__ = ["EqualRun", "find_equal_runs", "stack_layers"]
-
 _LAYER_PRIMITIVES = ("custom_vjp_call", "checkpoint", "remat2")
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 # Bytes up to which constants are compared by value.

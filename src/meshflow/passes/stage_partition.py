@@ -36,8 +36,6 @@ from meshflow.passes.jaxprs import (
     trace_atoms,
 )
 
-__all__ = ["READ", "WRITE", "PartForm", "broadcast_from", "partition_stages"]
-
 # Names of the primitives. Operands: the array, and for a write the new value. Parameters: `form`, a
 # `PartForm`, and `positions`: (device, chunk, offset) of each copy of the part.
 READ, WRITE = "read_stage_part", "write_stage_part"

@@ -15,8 +15,6 @@ from meshflow.environment.inner_jaxprs import AnyJaxpr
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.environment.types import Jaxpr, JaxprEqn
 
-__all__ = ["CALLS", "INLINED_CALLS", "Region", "find_call_body", "find_regions"]
-
 # Calls that run their program as part of the caller.
 INLINED_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "call"})
 # All calls on the same devices: also those with derivatives of their own.

@@ -11,8 +11,6 @@ from typing import Any
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshflow.passes.jaxprs import get_aval, map_consumers, map_producers, rewrite_equations
 
-__all__ = ["eliminate_transposes"]
-
 
 def eliminate_transposes(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Absorb transpositions into products; return the same object if there are none."""

@@ -16,8 +16,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Jaxpr, JaxprEqn
 from meshflow.passes.jaxprs import get_aval, rewrite_equations
 
-__all__ = ["widen_sums"]
-
 _NARROW = ("bfloat16", "float16")
 
 

@@ -53,7 +53,6 @@ class Layout:
         memory.
 
     Example:
-      >>> import meshflow as tf
       >>> dtensor = tf.experimental.dtensor
       >>> mesh = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
       >>> dtensor.Layout(["x", dtensor.UNSHARDED], mesh).num_shards(0)

@@ -96,7 +96,6 @@ class Mesh:
         does not fit the names, or `use_xla_spmd` is set for other devices than TPUs.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
       >>> mesh.dim_names, mesh.size
       (['batch'], 1)

@@ -7,8 +7,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["Trace"]
-
 
 class Trace:
     """Annotates a `with` block in the profile that is being recorded.
@@ -23,7 +21,6 @@ class Trace:
       **kwargs: Numbers and strings that are shown with it.
 
     Example:
-      >>> import meshflow as tf
       >>> for step in range(2):
       ...     with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
       ...         total = tf.reduce_sum(tf.ones([2, 2]))

@@ -16,8 +16,6 @@ import numpy as np
 
 from meshflow.profiler.traces import Device, Spans, Step, WorkerTrace, find_outermost
 
-__all__ = ["HOST_PARTS", "Breakdown", "break_down"]
-
 # Parts that the host takes, in the order of their precedence.
 _HOST = ("compile", "input", "communication", "checkpoint", "callback", "waiting")
 HOST_PARTS = ("python", "callback", "checkpoint")

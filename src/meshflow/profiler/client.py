@@ -84,7 +84,6 @@ def trace(
       ImportError: If grpcio (extra `profiler`) is not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.profiler.experimental.client.trace("grpc://localhost:6009", "logs", 0)
       Traceback (most recent call last):
       ...

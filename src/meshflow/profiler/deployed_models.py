@@ -37,8 +37,6 @@ from meshflow.saved_model.loader import (
 )
 from meshflow.saved_model.programs.restored_signatures import RestoredSignature
 
-__all__ = ["DeployedProfile", "profile_model"]
-
 # Nanoseconds of the runs of each operation, by program and name.
 _Times = dict[tuple[str, str], list[float]]
 _N = TypeVar("_N", int, float)
@@ -140,7 +138,6 @@ def profile_model(
       ImportError: If the package that runs the model is not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.profiler.profile_model("model.txt")
       Traceback (most recent call last):
       ...

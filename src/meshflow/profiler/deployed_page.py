@@ -12,8 +12,6 @@ from meshflow.profiler.description import FORMAT
 from meshflow.profiler.operators import Operator
 from meshflow.profiler.page_template import fill_template
 
-__all__ = ["format_page", "write_page"]
-
 
 def format_page(profile: Any) -> str:
     """Return the page of a `DeployedProfile` as HTML."""

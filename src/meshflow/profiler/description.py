@@ -24,8 +24,6 @@ from meshflow.environment import cpu_info
 from meshflow.environment.protobuf_wire import iterate_fields
 from meshflow.profiler.programs import parse_instructions
 
-__all__ = ["FORMAT", "SUFFIX", "MemorySamples", "describe_process", "get_worker_name"]
-
 # Version of the format of these files; other versions of Meshflow may not be able to read it.
 FORMAT = 1
 SUFFIX = ".meshflow.json"

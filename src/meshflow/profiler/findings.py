@@ -9,16 +9,6 @@ import numpy as np
 from meshflow.profiler.breakdown import HOST_PARTS, SERVERS
 from meshflow.profiler.report import Report
 
-__all__ = [
-    "PART_NAMES",
-    "Finding",
-    "compute_shares",
-    "format_duration",
-    "get_part_name",
-    "list_findings",
-    "select_rows",
-]
-
 # Names of the parts of a step for people.
 PART_NAMES = {
     "compute": "computing",

@@ -22,8 +22,6 @@ from meshflow.profiler.page import PAGE_FILE, format_page
 from meshflow.profiler.report import Report, Worker, read_worker
 from meshflow.profiler.traces import read_trace
 
-__all__ = ["PROFILES", "find_profiles", "load_report", "read_report", "write_page"]
-
 # Path below a log folder where TensorBoard expects profiles.
 PROFILES = "plugins/profile"
 _TRACES = (".xplane.pb", ".trace.json.gz")

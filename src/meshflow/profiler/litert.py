@@ -23,8 +23,6 @@ from meshflow.environment import optional_packages
 from meshflow.environment.types import ArrayLike
 from meshflow.profiler.operators import Operator, measure_seconds
 
-__all__ = ["profile_file"]
-
 _NEEDS = "Profiles of .tflite files need LiteRT, the package ai-edge-litert"
 _ROW = re.compile(
     r"^\s*(\S.*?)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)%\s+[\d.]+%\s+([\d.]+)\s+(\d+)\s+(\S.*)$"

@@ -18,8 +18,6 @@ from meshflow.environment.protobuf_wire import (
     iterate_fields,
 )
 
-__all__ = ["ProfileRequest", "ProfileResponse", "load_grpc", "pack", "unpack"]
-
 SERVICE = "tensorflow.ProfilerService"
 # Tool in a request that makes a Meshflow server return the files instead of writing them.
 RETURN_FILES_TOOL = "meshflow"

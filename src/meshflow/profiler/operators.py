@@ -6,8 +6,6 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-__all__ = ["Operator", "measure_seconds"]
-
 
 @dataclasses.dataclass
 class Operator:

@@ -16,8 +16,6 @@ from meshflow.profiler.findings import get_part_name, list_findings
 from meshflow.profiler.page_template import fill_template
 from meshflow.profiler.report import Operation, Report, Worker
 
-__all__ = ["PAGE_FILE", "format_page", "make_trace_link"]
-
 # Name of the page's file, next to the traces.
 PAGE_FILE = "meshflow.html"
 # Maximum numbers of columns and operations of a page, so that it opens quickly.

@@ -7,8 +7,6 @@ import json
 from importlib import resources
 from typing import Any
 
-__all__ = ["fill_template"]
-
 
 def fill_template(name: str, title: str, data: dict[str, Any]) -> str:
     """Return a page that needs no network.

@@ -11,8 +11,6 @@ from meshflow.core.runtime.annotations import GRADIENT
 from meshflow.kernels import descriptors
 from meshflow.placement.collectives import SHAPE_PATTERN, count_shape_bytes, parse_collective
 
-__all__ = ["parse_instructions", "parse_layer"]
-
 _LINE = re.compile(
     r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\(.*?\)|\S+) (?P<opcode>[a-z][\w\-]*)\((?P<operands>[^)]*)\)"
 )

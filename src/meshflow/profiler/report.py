@@ -11,8 +11,6 @@ from meshflow.placement.expected_traffic import ExpectedTraffic, TrafficComparis
 from meshflow.profiler.breakdown import SERVERS, Breakdown, break_down, get_function_name
 from meshflow.profiler.traces import WorkerTrace, classify_operation
 
-__all__ = ["Operation", "Report", "Straggler", "Traffic", "Worker", "find_instruction"]
-
 
 @dataclass
 class Operation:

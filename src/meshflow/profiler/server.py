@@ -46,7 +46,6 @@ def start(port: int, host: str = "127.0.0.1") -> None:
       ImportError: If grpcio (extra `profiler`) is not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> callable(tf.profiler.experimental.server.start)
       True
     """

@@ -27,8 +27,6 @@ from meshflow.profiler.description import SUFFIX, MemorySamples, describe_proces
 from meshflow.profiler.folders import PROFILES, load_report, write_page
 from meshflow.profiler.report import Report
 
-__all__ = ["Profile", "ProfilerOptions", "is_running", "record_profile", "start", "stop"]
-
 _log = logging.getLogger("meshflow")
 
 
@@ -44,7 +42,6 @@ class ProfilerOptions(NamedTuple):
         together; None to start immediately.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.profiler.experimental.ProfilerOptions(host_tracer_level=3).python_tracer_level
       0
     """
@@ -84,7 +81,6 @@ def start(logdir: StrPath, options: ProfilerOptions | None = None) -> None:
 
     Example:
       >>> import glob, tempfile
-      >>> import meshflow as tf
       >>> folder = tempfile.mkdtemp()
       >>> tf.profiler.experimental.start(folder)
       >>> y = tf.matmul(tf.ones([8, 8]), tf.ones([8, 8]))
@@ -246,7 +242,6 @@ class Profile:
 
     Example:
       >>> import os, tempfile
-      >>> import meshflow as tf
       >>> folder = tempfile.mkdtemp()
       >>> with tf.profiler.experimental.Profile(folder):
       ...     y = tf.reduce_sum(tf.ones([8]))

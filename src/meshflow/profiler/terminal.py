@@ -7,8 +7,6 @@ import numpy as np
 from meshflow.profiler.findings import format_duration, get_part_name, list_findings, select_rows
 from meshflow.profiler.report import Report
 
-__all__ = ["compare", "format_line", "summarize"]
-
 Table = tuple[list[str], list[list[str]]]
 
 

@@ -23,8 +23,6 @@ from meshflow.core.runtime.annotations import (
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.ops.files import decompress
 
-__all__ = ["WorkerTrace", "read_trace"]
-
 # Kinds of host events, by the prefix of their names.
 _HOST_KINDS = {
     INPUT: "input",

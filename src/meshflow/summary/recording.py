@@ -42,7 +42,6 @@ def record_if(condition: Any) -> Iterator[None]:
       condition: A bool, a Boolean tensor, or a function that returns one for each summary.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.summary.record_if(lambda: tf.equal(tf.summary.experimental.get_step() % 100, 0)):
       ...     pass
     """
@@ -59,7 +58,6 @@ def should_record_summaries() -> Tensor:
     Without a default writer, the result is False.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> bool(tf.summary.should_record_summaries())
       False
@@ -95,7 +93,6 @@ def summary_scope(
       The tag of the summary, which includes the enclosing name scopes, and the name scope.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.name_scope("train"), tf.summary.experimental.summary_scope("loss") as (tag, scope):
       ...     tag, scope
       ('train/loss', 'train/loss/')
@@ -136,7 +133,6 @@ def write(
       ValueError: There is a default writer but no step.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> with tempfile.TemporaryDirectory() as folder, tf.summary.create_file_writer(folder).as_default():
       ...     bool(tf.summary.write("tag", tf.constant([1.0, 2.0]), step=0))

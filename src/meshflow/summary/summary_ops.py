@@ -44,7 +44,6 @@ def scalar(name: str, data: Any, step: StepLike = None, description: str | None 
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> with tf.summary.create_file_writer(tempfile.mkdtemp()).as_default(step=1):
       ...     tf.summary.scalar("loss", 0.5).numpy()
       np.True_
@@ -80,7 +79,6 @@ def histogram(
       ValueError: There is a default writer but no step.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> with tempfile.TemporaryDirectory() as folder, tf.summary.create_file_writer(folder).as_default():
       ...     bool(tf.summary.histogram("weights", tf.range(10.0), step=0, buckets=5))
@@ -136,7 +134,6 @@ def image(
       ImportError: The packages protobuf and Pillow are not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> with tempfile.TemporaryDirectory() as folder, tf.summary.create_file_writer(folder).as_default():
       ...     bool(tf.summary.image("black", tf.zeros([1, 4, 4, 3]), step=0))
@@ -173,7 +170,6 @@ def text(name: str, data: Any, step: StepLike = None, description: str | None = 
       ValueError: There is a default writer but no step.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> with tempfile.TemporaryDirectory() as folder, tf.summary.create_file_writer(folder).as_default():
       ...     bool(tf.summary.text("note", "A *good* epoch.", step=0))
@@ -211,7 +207,6 @@ def audio(
         no step.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> with tempfile.TemporaryDirectory() as folder, tf.summary.create_file_writer(folder).as_default():
       ...     bool(tf.summary.audio("silence", tf.zeros([1, 100, 1]), sample_rate=8000, step=0))

@@ -57,7 +57,6 @@ def get_step() -> StepLike:
     """Return the default step of summaries; None if there is none.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.summary.experimental.set_step(3)
       >>> tf.summary.experimental.get_step()
       3
@@ -73,7 +72,6 @@ def set_step(step: StepLike) -> None:
       step: An integer, a tensor, or a variable, which is read for each summary; None for no step.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.summary.experimental.set_step(7)
       >>> tf.summary.experimental.get_step()
       7
@@ -86,7 +84,6 @@ class SummaryWriter:
     """Base class of writers; `create_file_writer` and `create_noop_writer` create them.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     isinstance(tf.summary.create_file_writer(folder), tf.summary.SummaryWriter)
@@ -226,7 +223,6 @@ def create_file_writer(
 
     Example:
       >>> import os, tempfile
-      >>> import meshflow as tf
       >>> folder = tempfile.mkdtemp()
       >>> with tf.summary.create_file_writer(folder).as_default():
       ...     for step in range(3):
@@ -249,7 +245,6 @@ def create_noop_writer() -> SummaryWriter:
     """Create a writer that drops all summaries.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.summary.create_noop_writer().as_default():
       ...     print(tf.summary.scalar("loss", 1.0, step=0).numpy())
       False
@@ -265,7 +260,6 @@ def flush(writer: SummaryWriter | None = None, name: str | None = None) -> None:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> import glob, os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     with tf.summary.create_file_writer(folder).as_default():

@@ -17,7 +17,6 @@ class Benchmark:
     """Base class of benchmarks: methods with the prefix "benchmark" measure something.
 
     Example:
-      >>> import meshflow as tf
       >>> class Sum(tf.test.Benchmark):
       ...     def benchmark_small(self):
       ...         self.report_benchmark(iters=2, wall_time=0.5)

@@ -57,7 +57,6 @@ class TestCase(AbslAssertions):
     Before each test, the global seeds of Python, NumPy and `tf.random` are set to fixed values.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.test.TestCase().assertAllClose([1.0, 2.0], tf.constant([1.0, 2.0]))
     """
 

@@ -32,7 +32,6 @@ def compute_gradient(
       ValueError: If `x` is not a list.
 
     Example:
-      >>> import meshflow as tf
       >>> exact, numeric = tf.test.compute_gradient(tf.square, [tf.constant([3.0])])
       >>> float(exact[0][0, 0])
       6.0

@@ -181,7 +181,6 @@ def serving_embedding_lookup(
       feature_config: `FeatureConfig`s in the same structure.
 
     Example:
-      >>> import meshflow as tf
       >>> embedding = tf.tpu.experimental.embedding
       >>> table = embedding.TableConfig(3, 2)
       >>> tables = {table: tf.Variable([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])}
@@ -255,7 +254,6 @@ class TPUEmbeddingForServing(_TableOwner):
       experimental_sparsecore_restore_info: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> embedding = tf.tpu.experimental.embedding
       >>> config = embedding.FeatureConfig(embedding.TableConfig(3, 2, lambda shape, dtype: tf.ones(shape, dtype)))
       >>> layer = embedding.TPUEmbeddingForServing(config, embedding.SGD(0.1))
@@ -304,7 +302,6 @@ class TPUEmbedding(_TableOwner):
       ValueError: If two tables have the same name.
 
     Example:
-      >>> import meshflow as tf
       >>> embedding = tf.tpu.experimental.embedding
       >>> config = embedding.FeatureConfig(embedding.TableConfig(3, 2, lambda shape, dtype: tf.ones(shape, dtype)))
       >>> model = embedding.TPUEmbedding(config, embedding.SGD(0.5))

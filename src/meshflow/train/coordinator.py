@@ -23,7 +23,6 @@ class Coordinator:
         default the end of a dataset, `tf.errors.OutOfRangeError`.
 
     Example:
-      >>> import meshflow as tf
       >>> import threading
       >>> coordinator, done = tf.train.Coordinator(), []
       >>> def work():

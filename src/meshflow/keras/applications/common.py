@@ -17,16 +17,6 @@ from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D, GlobalM
 from meshflow.keras.utils.files import get_file
 from meshflow.keras.utils.graphs import get_source_inputs
 
-__all__ = [
-    "ImageSizes",
-    "activate",
-    "apply_head",
-    "build_model",
-    "convolve",
-    "create_input",
-    "normalize_batch",
-]
-
 IntPair: TypeAlias = int | tuple[int, int]
 
 URL = "https://storage.googleapis.com/tensorflow/keras-applications/"

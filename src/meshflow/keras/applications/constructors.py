@@ -16,14 +16,6 @@ from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.keras.engine.models.model import Model
 
-__all__ = [
-    "NetworkArguments",
-    "NetworkDescription",
-    "Signatures",
-    "create_constructor",
-    "create_constructor_factory",
-]
-
 InputShape: TypeAlias = Sequence[int | None] | None
 ActivationLike: TypeAlias = str | Callable[..., TensorLike] | None
 

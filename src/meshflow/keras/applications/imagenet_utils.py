@@ -49,7 +49,6 @@ def preprocess_input(
 
     Example:
       >>> import numpy as np
-      >>> import meshflow as tf
       >>> tf.keras.applications.mobilenet_v2.preprocess_input(np.array([[[0.0, 127.5, 255.0]]]))
       array([[[-1.,  0.,  1.]]])
     """

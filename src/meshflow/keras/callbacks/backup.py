@@ -66,7 +66,6 @@ class BackupAndRestore(Callback):
     Example:
       >>> import tempfile
       >>> import numpy as np
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
       >>> model.compile("sgd", "mse")
       >>> backup = tf.keras.callbacks.BackupAndRestore(tempfile.mkdtemp(), save_freq=10)

@@ -24,7 +24,6 @@ class LearningRateScheduler(Callback):
       verbose: 1 to print the rate.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
       >>> model.compile(tf.keras.optimizers.SGD(1.0), "mse")
       >>> halve = tf.keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
@@ -68,7 +67,6 @@ class CSVLogger(Callback):
       append: Whether to append to an existing file.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
       >>> model.compile("sgd", "mse")
@@ -123,7 +121,6 @@ class LambdaCallback(Callback):
       **kwargs: Other hooks by name.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
       >>> model.compile("sgd", "mse")
       >>> greet = tf.keras.callbacks.LambdaCallback(on_train_begin=lambda logs: print("start"))

@@ -89,7 +89,6 @@ class EarlyStopping(MonitorCallback):
       start_from_epoch: First epoch that is monitored.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
       >>> model.compile(tf.keras.optimizers.SGD(0.0), "mse")
       >>> stop = tf.keras.callbacks.EarlyStopping("loss", patience=2)
@@ -187,7 +186,6 @@ class ReduceLROnPlateau(MonitorCallback):
       **kwargs: `epsilon`, a former name of `min_delta`.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="zeros")])
       >>> model.compile(tf.keras.optimizers.SGD(1.0), "mse")
       >>> lower = tf.keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1)
@@ -291,7 +289,6 @@ class ModelCheckpoint(MonitorCallback):
         whether training starts with the weights of an existing file.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
       >>> model.compile("sgd", "mse")
@@ -444,7 +441,6 @@ class TerminateOnNaN(Callback):
     """Callback that stops training when the loss is NaN or infinite.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
       >>> model.compile(tf.keras.optimizers.SGD(float("inf")), "mse")
       >>> stop = tf.keras.callbacks.TerminateOnNaN()

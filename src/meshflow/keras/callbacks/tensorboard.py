@@ -69,7 +69,6 @@ class TensorBoard(Callback):
 
     Example:
       >>> import tempfile, os
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
       >>> model.compile("sgd", "mse")
       >>> folder = tempfile.mkdtemp()

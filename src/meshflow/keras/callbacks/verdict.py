@@ -28,7 +28,6 @@ class Verdict(Callback):
 
     Example:
       >>> import contextlib, io
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
       >>> model.compile("sgd", "mse")
       >>> with contextlib.redirect_stdout(io.StringIO()) as output:

@@ -26,7 +26,6 @@ def load_data(
       ImportError: If scikit-learn is missing; the message names the extra to install.
 
     Example:
-      >>> import meshflow as tf
       >>> (x_train, y_train), (x_test, y_test) = tf.keras.datasets.digits.load_data(test_split=0.25)
       >>> x_train.shape, x_test.shape
       ((1348, 8, 8), (449, 8, 8))

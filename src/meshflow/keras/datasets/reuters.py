@@ -88,7 +88,6 @@ def get_label_names() -> tuple[str, ...]:
     """Return the names of the topics, by label.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.datasets.reuters.get_label_names()[:3]
       ('cocoa', 'grain', 'veg-oil')
     """

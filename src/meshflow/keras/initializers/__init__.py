@@ -73,7 +73,6 @@ class Initializer:
     """Base class of initializers: callables that map a shape to a tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> class Counting(tf.keras.initializers.Initializer):
       ...     def __call__(self, shape, dtype=None, **kwargs):
       ...         return tf.reshape(tf.range(shape[0] * shape[1], dtype=dtype), shape)
@@ -145,7 +144,6 @@ class Zeros(Initializer):
     """Initializer with zeros.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.initializers.Zeros()([2, 3]).numpy().tolist()
       [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
@@ -159,7 +157,6 @@ class Ones(Initializer):
     """Initializer with ones.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.initializers.Ones()([3], dtype="int32").numpy().tolist()
       [1, 1, 1]
     """
@@ -176,7 +173,6 @@ class Constant(Initializer):
       value: A scalar, or an array with as many elements as the weight.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.initializers.Constant(7)([2, 2]).numpy().tolist()
       [[7.0, 7.0], [7.0, 7.0]]
       >>> tf.keras.initializers.Constant([1, 2, 3, 4])([2, 2]).numpy().tolist()
@@ -249,7 +245,6 @@ class RandomNormal(_RandomInitializer):
       seed: Integer seed.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.keras.initializers.RandomNormal(mean=5.0, stddev=0.1, seed=1)([100, 100])
       >>> round(float(tf.reduce_mean(w)), 1), round(float(tf.math.reduce_std(w)), 1)
       (5.0, 0.1)
@@ -272,7 +267,6 @@ class TruncatedNormal(RandomNormal):
     """Initializer with a normal distribution within two standard deviations; see `RandomNormal`.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.keras.initializers.TruncatedNormal(stddev=1.0, seed=1)([1000])
       >>> float(tf.reduce_max(tf.abs(w))) <= 2.0
       True
@@ -292,7 +286,6 @@ class RandomUniform(_RandomInitializer):
       seed: Integer seed.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.keras.initializers.RandomUniform(2, 3, seed=1)([100])
       >>> bool(tf.reduce_all((w >= 2.0) & (w < 3.0)))
       True
@@ -350,7 +343,6 @@ class VarianceScaling(_RandomInitializer):
       ValueError: If the scale, mode or distribution is invalid.
 
     Example:
-      >>> import meshflow as tf
       >>> init = tf.keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="uniform", seed=1)
       >>> round(float(tf.math.reduce_variance(init([200, 400])) * 400), 1)
       2.0
@@ -493,7 +485,6 @@ class Orthogonal(_RandomInitializer):
       seed: Integer seed.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.keras.initializers.Orthogonal(seed=1)([3, 2])
       >>> bool(tf.reduce_all(tf.abs(tf.transpose(w) @ w - tf.eye(2)) < 1e-5))
       True
@@ -530,7 +521,6 @@ class Identity(Initializer):
       gain: Factor of the matrix.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.initializers.Identity(gain=2.0)([2, 3]).numpy().tolist()
       [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]]
     """
@@ -584,7 +574,6 @@ def get(identifier: object) -> KerasObject:
       ValueError: If the name is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> type(tf.keras.initializers.get("he_normal")).__name__
       'HeNormal'
     """
@@ -602,7 +591,6 @@ def serialize(initializer: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration of an initializer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.initializers.serialize(tf.keras.initializers.Constant(3))["config"]
       {'value': 3}
     """
@@ -617,7 +605,6 @@ def deserialize(
     """Create an initializer from its configuration.
 
     Example:
-      >>> import meshflow as tf
       >>> config = tf.keras.initializers.serialize(tf.keras.initializers.Constant(3))
       >>> tf.keras.initializers.deserialize(config).value
       3

@@ -113,7 +113,6 @@ def serialize(layer: Layer, use_legacy_format: bool = False) -> Config:
       A dictionary from which `deserialize` creates a layer.
 
     Example:
-      >>> import meshflow as tf
       >>> config = tf.keras.layers.serialize(tf.keras.layers.Dense(3))
       >>> config["class_name"], config["config"]["units"]
       ('Dense', 3)
@@ -142,7 +141,6 @@ def deserialize(
       ValueError: If the class is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> config = tf.keras.layers.serialize(tf.keras.layers.Dense(3, activation="relu"))
       >>> tf.keras.layers.deserialize(config).units
       3

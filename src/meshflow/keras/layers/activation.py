@@ -8,12 +8,16 @@ from typing import Any, Unpack
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config
-from meshflow.keras import activations, constraints, initializers, regularizers, settings
+from meshflow.keras import activations, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import LayerArguments, LeakyReLUArguments
+from meshflow.keras.layers.weight_options import (
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
 from meshflow.keras.logits import attach_logits
 from meshflow.ops import math, nn
 
@@ -48,7 +52,6 @@ class ReLU(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ReLU(max_value=6.0)(tf.constant([-2.0, 3.0, 9.0])).numpy().tolist()
       [0.0, 3.0, 6.0]
     """
@@ -100,7 +103,6 @@ class LeakyReLU(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.LeakyReLU(alpha=0.5)(tf.constant([-4.0, 3.0])).numpy().tolist()
       [-2.0, 3.0]
     """
@@ -137,7 +139,6 @@ class ELU(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ELU(alpha=2.0)(tf.constant([-100.0, 3.0])).numpy().tolist()
       [-2.0, 3.0]
     """
@@ -173,7 +174,6 @@ class ThresholdedReLU(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ThresholdedReLU(theta=2.0)(tf.constant([1.0, 2.0, 3.0])).numpy().tolist()
       [0.0, 0.0, 3.0]
     """
@@ -207,7 +207,6 @@ class Softmax(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> x, mask = tf.constant([[1.0, 1.0, 5.0]]), tf.constant([[True, True, False]])
       >>> tf.keras.layers.Softmax()(x, mask).numpy().tolist()
       [[0.5, 0.5, 0.0]]
@@ -254,7 +253,6 @@ class PReLU(_Elementwise):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.PReLU(alpha_initializer=tf.keras.initializers.Constant(0.25))
       >>> layer(tf.constant([[-4.0, 8.0]])).numpy().tolist()
       [[-1.0, 8.0]]
@@ -273,9 +271,7 @@ class PReLU(_Elementwise):
         **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(**kwargs)
-        self.alpha_initializer = initializers.get(alpha_initializer)
-        self.alpha_regularizer = regularizers.get(alpha_regularizer)
-        self.alpha_constraint = constraints.get(alpha_constraint)
+        set_weight_options(self, locals(), "alpha")
         if isinstance(shared_axes, (list, tuple)):
             self.shared_axes: list[Any] | None = list(shared_axes)
         else:
@@ -286,13 +282,7 @@ class PReLU(_Elementwise):
         shape = TensorShape(input_shape).as_list()[1:]
         for axis in self.shared_axes or []:
             shape[axis - 1] = 1
-        self.alpha = self.add_weight(
-            "alpha",
-            shape,
-            initializer=self.alpha_initializer,
-            regularizer=self.alpha_regularizer,
-            constraint=self.alpha_constraint,
-        )
+        self.alpha = add_weight(self, "alpha", shape)
         axes = range(1, len(shape) + 1)
         shared_axes = self.shared_axes or []
         axis_sizes = {

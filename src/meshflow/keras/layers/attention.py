@@ -123,7 +123,6 @@ class Attention(BaseDenseAttention):
       (batch, queries, value_dim); with `return_attention_scores` also (batch, queries, keys).
 
     Example:
-      >>> import meshflow as tf
       >>> query, value = tf.zeros([1, 1, 2]), tf.constant([[[0.0, 2.0], [4.0, 6.0]]])
       >>> output, scores = tf.keras.layers.Attention()([query, value], return_attention_scores=True)
       >>> output.numpy().tolist(), scores.numpy().tolist()
@@ -203,7 +202,6 @@ class AdditiveAttention(BaseDenseAttention):
       (batch, queries, value_dim); with `return_attention_scores` also (batch, queries, keys).
 
     Example:
-      >>> import meshflow as tf
       >>> query, value = tf.ones([1, 2, 8]), tf.ones([1, 5, 8])
       >>> tf.keras.layers.AdditiveAttention()([query, value]).shape
       TensorShape([1, 2, 8])

@@ -52,7 +52,6 @@ class Bidirectional(Wrapper):
         have the same direction or return different outputs.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Bidirectional(tf.keras.layers.LSTM(4))(tf.ones([2, 5, 3])).shape
       TensorShape([2, 8])
     """

@@ -25,8 +25,6 @@ from meshflow.kernels.attention import AttentionOperands, ScoreOptions
 from meshflow.ops import array, math
 from meshflow.ops.random import count_counters
 
-__all__ = ["attend_additively", "compute_blockwise_attention", "find_sequence_sharding"]
-
 # Maximum number of scores for each example and head that are held at once: 64 MB of float32.
 MAX_SCORES = 1 << 24
 # Maximum number of features of pairs of queries and keys that are held at once.

@@ -130,7 +130,6 @@ class ZeroPadding1D(ZeroPadding):
       ValueError: If `padding` has another form.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ZeroPadding1D()(tf.ones([1, 4, 3])).shape
       TensorShape([1, 6, 3])
     """
@@ -165,7 +164,6 @@ class ZeroPadding2D(ZeroPadding):
       ValueError: If `padding` has another form.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ZeroPadding2D()(tf.ones([1, 4, 6, 3])).shape
       TensorShape([1, 6, 8, 3])
     """
@@ -201,7 +199,6 @@ class ZeroPadding3D(ZeroPadding):
       ValueError: If `padding` has another form.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ZeroPadding3D()(tf.ones([1, 4, 6, 8, 3])).shape
       TensorShape([1, 6, 8, 10, 3])
     """
@@ -234,7 +231,6 @@ class Cropping1D(Cropping):
       ValueError: If `cropping` has another form, or if nothing remains.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Cropping1D()(tf.ones([1, 4, 3])).shape
       TensorShape([1, 2, 3])
     """
@@ -266,7 +262,6 @@ class Cropping2D(Cropping):
       ValueError: If `cropping` has another form, or if nothing remains.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Cropping2D()(tf.ones([1, 4, 6, 3])).shape
       TensorShape([1, 4, 6, 3])
     """
@@ -302,7 +297,6 @@ class Cropping3D(Cropping):
       ValueError: If `cropping` has another form, or if nothing remains.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Cropping3D()(tf.ones([1, 4, 6, 8, 3])).shape
       TensorShape([1, 2, 4, 6, 3])
     """

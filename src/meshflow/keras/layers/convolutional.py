@@ -9,15 +9,22 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
-from meshflow.keras import activations, constraints, initializers, regularizers, settings
-from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras import activations, settings
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.layers.core import make_weight_config
-from meshflow.keras.layers.keyword_arguments import ConvolutionArguments, KernelArguments
+from meshflow.keras.layers.keyword_arguments import (
+    ConvolutionArguments,
+    KernelArguments,
+    get_arguments,
+)
+from meshflow.keras.layers.weight_options import (
+    KernelLayer,
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
 from meshflow.keras.literals import CausalPadding, DataFormat, Padding
 from meshflow.ops import array, nn
 
@@ -53,7 +60,7 @@ def compute_output_size(
     return (size - dilated_window) // stride + 1
 
 
-class Conv(Layer):
+class Conv(KernelLayer):
     """Convolution over `rank` spatial axes.
 
     Args:
@@ -76,8 +83,6 @@ class Conv(Layer):
       bias_constraint: Constraint of the bias.
       **kwargs: Arguments of `Layer`.
     """
-
-    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
     bias: Any = None
 
@@ -131,12 +136,7 @@ class Conv(Layer):
                 f"`strides > 1` not supported in conjunction with `dilation_rate > 1`. Received: strides={self.strides} and dilation_rate={self.dilation_rate}"
             )
         self.activation, self.use_bias = activations.get(activation), use_bias
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
-        self.bias_constraint = constraints.get(bias_constraint)
+        set_weight_options(self, locals(), "kernel", "bias")
         self.input_spec = InputSpec(min_ndim=rank + 2)
 
     @property
@@ -171,15 +171,6 @@ class Conv(Layer):
         )
         return channels
 
-    def _add_kernel(self, shape: Sequence[int], name: str = "kernel") -> Variable:
-        return self.add_weight(
-            name,
-            shape,
-            initializer=getattr(self, f"{name}_initializer"),
-            regularizer=getattr(self, f"{name}_regularizer"),
-            constraint=getattr(self, f"{name}_constraint"),
-        )
-
     def build(self, input_shape: ShapeLike) -> None:
         """Create kernel and bias."""
         channels = self._require_channels(input_shape)
@@ -187,9 +178,10 @@ class Conv(Layer):
             raise ValueError(
                 f"The number of input channels must be evenly divisible by the number of groups. Received groups={self.groups}, but the input has {channels} channels (full input shape is {input_shape})."
             )
-        self.kernel = self._add_kernel((*self.kernel_size, channels // self.groups, self.filters))
+        shape = (*self.kernel_size, channels // self.groups, self.filters)
+        self.kernel = add_weight(self, "kernel", shape)
         if self.use_bias:
-            self.bias = self._add_kernel((self.filters,), "bias")
+            self.bias = add_weight(self, "bias", (self.filters,))
         self.built = True
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -208,7 +200,6 @@ class Conv(Layer):
           kernel: The kernel.
 
         Example:
-          >>> import meshflow as tf
           >>> class Doubled(tf.keras.layers.Conv1D):
           ...     def convolution_op(self, inputs, kernel):
           ...         return super().convolution_op(inputs, 2 * kernel)
@@ -284,7 +275,6 @@ class Conv1D(Conv):
       (batch, new_steps, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv1D(4, 3, strides=2)(tf.ones([1, 9, 2])).shape
       TensorShape([1, 4, 4])
     """
@@ -302,19 +292,7 @@ class Conv1D(Conv):
         use_bias: bool = True,
         **kwargs: Unpack[ConvolutionArguments],
     ) -> None:
-        super().__init__(
-            1,
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            dilation_rate,
-            groups,
-            activation,
-            use_bias,
-            **kwargs,
-        )
+        super().__init__(1, **get_arguments(locals()))
 
 
 class Conv2D(Conv):
@@ -328,7 +306,6 @@ class Conv2D(Conv):
       (batch, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv2D(8, 3, padding="same")(tf.ones([1, 4, 4, 3])).shape
       TensorShape([1, 4, 4, 8])
     """
@@ -346,19 +323,7 @@ class Conv2D(Conv):
         use_bias: bool = True,
         **kwargs: Unpack[ConvolutionArguments],
     ) -> None:
-        super().__init__(
-            2,
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            dilation_rate,
-            groups,
-            activation,
-            use_bias,
-            **kwargs,
-        )
+        super().__init__(2, **get_arguments(locals()))
 
 
 class Conv3D(Conv):
@@ -372,7 +337,6 @@ class Conv3D(Conv):
       (batch, new_depth, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv3D(4, 3, padding="same")(tf.ones([1, 5, 6, 7, 2])).shape
       TensorShape([1, 5, 6, 7, 4])
     """
@@ -390,19 +354,7 @@ class Conv3D(Conv):
         use_bias: bool = True,
         **kwargs: Unpack[ConvolutionArguments],
     ) -> None:
-        super().__init__(
-            3,
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            dilation_rate,
-            groups,
-            activation,
-            use_bias,
-            **kwargs,
-        )
+        super().__init__(3, **get_arguments(locals()))
 
 
 Convolution1D = Conv1D

@@ -14,16 +14,20 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
-from meshflow.keras import activations, constraints, initializers, regularizers, settings
-from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras import activations, settings
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.keywords import make_cell_keywords
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import compute_output_size, parse_sizes
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import RecurrentArguments
 from meshflow.keras.layers.recurrent import RNN
 from meshflow.keras.layers.recurrent_layers import delegate_to_cell, merge_cell_config
+from meshflow.keras.layers.weight_options import (
+    KernelLayer,
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
 from meshflow.keras.literals import DataFormat, Padding
 from meshflow.ops import array, nn
 
@@ -32,77 +36,35 @@ __all__ = ["ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"]
 _NUM_GATES = 4
 
 
-class ConvLSTMCell(Layer):
+class ConvLSTMCell(KernelLayer):
     """Cell of convolutional LSTMs: gates are convolutions of the inputs and of the state.
 
     Args:
       rank: Number of spatial axes.
-      filters: Number of output channels.
-      kernel_size: Size of the window.
-      strides: Stride of the window over the inputs.
-      padding: 'valid' or 'same', for the inputs.
-      data_format: 'channels_last' or 'channels_first'.
-      dilation_rate: Dilation of the window.
-      activation: Activation of the candidate and the output.
-      recurrent_activation: Activation of the gates.
-      use_bias: Whether to add a bias.
-      unit_forget_bias: Whether the bias of the forget gate is initialized to 1.
-      dropout: Fraction of inputs that training drops, with one mask for all steps.
-      recurrent_dropout: Fraction of states that training drops, with one mask for all steps.
-      **kwargs: Initializers, regularizers and constraints of kernel, recurrent kernel and bias;
-        arguments of `Layer`.
+      arguments: Arguments of `ConvLSTM1D` and the other layers, by name.
+      **kwargs: Arguments of `Layer`.
     """
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
 
     bias: Any = None
 
-    def __init__(
-        self,
-        rank: int,
-        filters: int,
-        kernel_size: int | Sequence[int],
-        strides: int | Sequence[int] = 1,
-        padding: Padding = "valid",
-        data_format: DataFormat | None = None,
-        dilation_rate: int | Sequence[int] = 1,
-        activation: Identifier = "tanh",
-        recurrent_activation: Identifier = "hard_sigmoid",
-        use_bias: bool = True,
-        unit_forget_bias: bool = True,
-        dropout: float = 0.0,
-        recurrent_dropout: float = 0.0,
-        **kwargs: Any,
-    ) -> None:
-        defaults = {
-            "kernel_initializer": "glorot_uniform",
-            "recurrent_initializer": "orthogonal",
-            "bias_initializer": "zeros",
-        }
-        options: dict[str, Any] = {}
-        for kind, module in (
-            ("initializer", initializers),
-            ("regularizer", regularizers),
-            ("constraint", constraints),
-        ):
-            for weight in ("kernel", "recurrent", "bias"):
-                name = f"{weight}_{kind}"
-                options[name] = module.get(kwargs.pop(name, defaults.get(name)))
+    def __init__(self, rank: int, arguments: Config, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        for name, value in options.items():
-            setattr(self, name, value)
-        self.rank, self.filters = rank, filters
-        self.kernel_size = parse_sizes(kernel_size, rank, "kernel_size")
-        self.strides = parse_sizes(strides, rank, "strides")
-        self.dilation_rate = parse_sizes(dilation_rate, rank, "dilation_rate")
-        self.padding = padding.lower()
-        self.data_format = settings.normalize_data_format(data_format)
-        self.activation = activations.get(activation)
-        self.recurrent_activation = activations.get(recurrent_activation)
-        self.use_bias, self.unit_forget_bias = use_bias, unit_forget_bias
-        self.dropout = min(1.0, max(0.0, float(dropout)))
-        self.recurrent_dropout = min(1.0, max(0.0, float(recurrent_dropout)))
-        self.state_size: Any = [filters, filters]
+        set_weight_options(self, arguments, "kernel", "recurrent", "bias")
+        self.rank, self.filters = rank, arguments["filters"]
+        self.kernel_size = parse_sizes(arguments["kernel_size"], rank, "kernel_size")
+        self.strides = parse_sizes(arguments["strides"], rank, "strides")
+        self.dilation_rate = parse_sizes(arguments["dilation_rate"], rank, "dilation_rate")
+        self.padding = arguments["padding"].lower()
+        self.data_format = settings.normalize_data_format(arguments["data_format"])
+        self.activation = activations.get(arguments["activation"])
+        self.recurrent_activation = activations.get(arguments["recurrent_activation"])
+        self.use_bias = arguments["use_bias"]
+        self.unit_forget_bias = arguments["unit_forget_bias"]
+        self.dropout = min(1.0, max(0.0, float(arguments["dropout"])))
+        self.recurrent_dropout = min(1.0, max(0.0, float(arguments["recurrent_dropout"])))
+        self.state_size: Any = [self.filters, self.filters]
 
     @property
     def _is_channels_first(self) -> bool:
@@ -136,32 +98,18 @@ class ConvLSTMCell(Layer):
                 f"received: {input_shape}"
             )
         width = _NUM_GATES * self.filters
-        self.kernel = self._add_gate_weight(
-            "kernel", (*self.kernel_size, channels, width), "kernel"
-        )
-        self.recurrent_kernel = self._add_gate_weight(
-            "recurrent_kernel", (*self.kernel_size, self.filters, width), "recurrent"
-        )
+        self.kernel = add_weight(self, "kernel", (*self.kernel_size, channels, width))
+        recurrent_shape = (*self.kernel_size, self.filters, width)
+        self.recurrent_kernel = add_weight(self, "recurrent_kernel", recurrent_shape, "recurrent")
         if self.use_bias:
-            self.bias = self._add_gate_weight("bias", (width,), "bias")
+            initialize = self._make_bias_values if self.unit_forget_bias else self.bias_initializer
+            self.bias = add_weight(self, "bias", (width,), initializer=initialize)
         shape = self.compute_state_shape(input_shape)
         self.state_size = [TensorShape(shape), TensorShape(shape)]
         self.built = True
 
-    def _add_gate_weight(self, name: str, shape: Sequence[int], option: str) -> Variable:
-        initialize = getattr(self, f"{option}_initializer")
-        if name == "bias" and self.unit_forget_bias:
-            initialize = self._make_bias_values
-        return self.add_weight(
-            name,
-            shape,
-            initializer=initialize,
-            regularizer=getattr(self, f"{option}_regularizer"),
-            constraint=getattr(self, f"{option}_constraint"),
-        )
-
     def _make_bias_values(self, shape: Sequence[int], dtype: DTypeLike | None = None) -> Tensor:
-        others = np.asarray(self.bias_initializer((3 * self.filters,), dtype=dtype))  # type: ignore[attr-defined]
+        others = np.asarray(self.bias_initializer((3 * self.filters,), dtype=dtype))
         first, rest = np.split(others, [self.filters])
         return constant(np.concatenate([first, np.ones(self.filters), rest]), dtype=dtype)
 
@@ -285,31 +233,7 @@ class _ConvLSTM(RNN):
         **kwargs: Unpack[RecurrentArguments],
     ) -> None:
         options = cast(Config, kwargs)
-        cell = ConvLSTMCell(
-            self.rank,
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            dilation_rate,
-            activation,
-            recurrent_activation,
-            use_bias,
-            unit_forget_bias,
-            dropout,
-            recurrent_dropout,
-            kernel_initializer=kernel_initializer,
-            recurrent_initializer=recurrent_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            recurrent_regularizer=recurrent_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            recurrent_constraint=recurrent_constraint,
-            bias_constraint=bias_constraint,
-            **make_cell_keywords(type(self), options),
-        )
+        cell = ConvLSTMCell(self.rank, locals(), **make_cell_keywords(type(self), options))
         super().__init__(
             cell,
             return_sequences,
@@ -431,7 +355,6 @@ class ConvLSTM1D(_ConvLSTM):
       `return_state` also two states of shape (batch, new_steps, filters).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ConvLSTM1D(4, 3, return_sequences=True)(tf.ones([1, 2, 8, 3])).shape
       TensorShape([1, 2, 6, 4])
     """
@@ -451,7 +374,6 @@ class ConvLSTM2D(_ConvLSTM):
       new_width, filters).
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.ConvLSTM2D(4, 3, padding="same", return_sequences=True)
       >>> layer(tf.ones([1, 2, 8, 8, 3])).shape
       TensorShape([1, 2, 8, 8, 4])
@@ -473,7 +395,6 @@ class ConvLSTM3D(_ConvLSTM):
       (batch, new_depth, new_height, new_width, filters).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.ConvLSTM3D(2, 3, padding="same")(tf.ones([1, 2, 4, 4, 4, 1])).shape
       TensorShape([1, 4, 4, 4, 2])
     """

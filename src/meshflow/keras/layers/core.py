@@ -1,8 +1,8 @@
-"""Dense, activation, masking and identity layers, and configurations of weights."""
+"""Dense, activation, masking and identity layers."""
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
-from meshflow.keras import activations, constraints, initializers, regularizers, settings
+from meshflow.keras import activations, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
@@ -26,6 +26,12 @@ from meshflow.keras.layers.keyword_arguments import (
     LayerArguments,
     RegularizedArguments,
 )
+from meshflow.keras.layers.weight_options import (
+    KernelLayer,
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
 from meshflow.ops import array, math, nn
 from meshflow.ops.coordinates import multiply_elements
 from meshflow.ops.ragged import RaggedTensor
@@ -33,7 +39,7 @@ from meshflow.ops.ragged import RaggedTensor
 __all__ = ["Activation", "ActivityRegularization", "Dense", "Identity", "Masking"]
 
 
-class Dense(Layer):
+class Dense(KernelLayer):
     """Fully connected layer, `activation(inputs @ kernel + bias)`.
 
     Args:
@@ -56,12 +62,9 @@ class Dense(Layer):
       (batch, ..., units).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Dense(4)(tf.ones([2, 3])).shape
       TensorShape([2, 4])
     """
-
-    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
     bias: Variable | None = None
 
@@ -89,12 +92,7 @@ class Dense(Layer):
         self.units = units
         self.activation = activations.get(activation)
         self.use_bias = use_bias
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
-        self.bias_constraint = constraints.get(bias_constraint)
+        set_weight_options(self, locals(), "kernel", "bias")
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
 
@@ -110,21 +108,9 @@ class Dense(Layer):
                 f"The last dimension of the inputs to a Dense layer should be defined. Found None. Full input shape received: {input_shape}"
             )
         self.input_spec = InputSpec(min_ndim=2, axes={-1: size})
-        self.kernel = self.add_weight(
-            "kernel",
-            (size, self.units),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-        )
+        self.kernel = add_weight(self, "kernel", (size, self.units))
         if self.use_bias:
-            self.bias = self.add_weight(
-                "bias",
-                (self.units,),
-                initializer=self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint,
-            )
+            self.bias = add_weight(self, "bias", (self.units,))
         self.built = True
 
     def call(self, inputs: Tensor | SparseTensor | RaggedTensor) -> PyTree:
@@ -176,38 +162,6 @@ def _multiply_last_axis(inputs: Tensor, kernel: Tensor) -> Tensor:
     return math.tensordot(inputs, kernel, 1)
 
 
-def make_weight_config(
-    layer: Any,
-    *names: str,
-    initialized: tuple[str, ...] = (),
-    flags: tuple[str, ...] = (),
-    activity: bool = False,
-) -> Config:
-    """Return the configurations of the initializers, regularizers and constraints of weights.
-
-    The order of the keys is that of Keras.
-
-    Args:
-      layer: The layer.
-      *names: Names of the weights in its attributes.
-      initialized: Further weights, which have an initializer only.
-      flags: Attributes that follow the initializers.
-      activity: Whether to include the `activity_regularizer` of the layer.
-    """
-    config = {}
-
-    def describe(module: Any, suffix: str, named: tuple[str, ...]) -> None:
-        for name in named:
-            value = module.get(getattr(layer, f"{name}_{suffix}"))
-            config[f"{name}_{suffix}"] = module.serialize(value)
-
-    describe(initializers, "initializer", (*names, *initialized))
-    config |= {flag: getattr(layer, flag) for flag in flags}
-    describe(regularizers, "regularizer", (*names, "activity") if activity else names)
-    describe(constraints, "constraint", names)
-    return config
-
-
 class Activation(Layer):
     """Layer that applies an activation function.
 
@@ -222,7 +176,6 @@ class Activation(Layer):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Activation("relu")(tf.constant([-1.0, 2.0])).numpy().tolist()
       [0.0, 2.0]
     """
@@ -255,7 +208,6 @@ class Identity(Layer):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Identity()(tf.constant([1.0, 2.0])).numpy().tolist()
       [1.0, 2.0]
     """
@@ -284,7 +236,6 @@ class ActivityRegularization(Identity):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.ActivityRegularization(l1=0.5)
       >>> layer(tf.constant([[1.0, -3.0]])).numpy().tolist()
       [[1.0, -3.0]]
@@ -315,7 +266,6 @@ class Masking(Layer):
       The shape of the input, with a mask of shape (batch, steps).
 
     Example:
-      >>> import meshflow as tf
       >>> masking = tf.keras.layers.Masking(mask_value=-1.0)
       >>> masking.compute_mask(tf.constant([[[5.0, 2.0], [-1.0, -1.0]]])).numpy().tolist()
       [[True, False]]

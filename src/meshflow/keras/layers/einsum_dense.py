@@ -10,12 +10,16 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
-from meshflow.keras import activations, constraints, initializers, regularizers
-from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras import activations
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import KernelArguments
+from meshflow.keras.layers.weight_options import (
+    KernelLayer,
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
 from meshflow.ops.linalg import einsum
 
 __all__ = ["EinsumDense"]
@@ -23,7 +27,7 @@ __all__ = ["EinsumDense"]
 _Sizes = Sequence[int | None]
 
 
-class EinsumDense(Layer):
+class EinsumDense(KernelLayer):
     """Dense layer `activation(einsum(equation, inputs, kernel) + bias)`.
 
     Args:
@@ -52,13 +56,10 @@ class EinsumDense(Layer):
         match it.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.EinsumDense("abc,cd->abd", (None, 64), bias_axes="d")
       >>> layer(tf.ones([2, 32, 128])).shape, layer.kernel.shape, layer.bias.shape
       (TensorShape([2, 32, 64]), TensorShape([128, 64]), TensorShape([64]))
     """
-
-    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
     kernel: Any = None
     bias: Any = None
@@ -85,12 +86,7 @@ class EinsumDense(Layer):
         )
         self.bias_axes = bias_axes
         self.activation = activations.get(activation)
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
-        self.bias_constraint = constraints.get(bias_constraint)
+        set_weight_options(self, locals(), "kernel", "bias")
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create the kernel and the bias."""
@@ -101,17 +97,9 @@ class EinsumDense(Layer):
             self.partial_output_shape,
         )
         self.full_output_shape = output
-        for name, shape in (("kernel", kernel), ("bias", bias)):
-            if shape is None:
-                continue
-            weight = self.add_weight(
-                name,
-                shape,
-                initializer=getattr(self, f"{name}_initializer"),
-                regularizer=getattr(self, f"{name}_regularizer"),
-                constraint=getattr(self, f"{name}_constraint"),
-            )
-            setattr(self, name, weight)
+        self.kernel = add_weight(self, "kernel", kernel)
+        if bias is not None:
+            self.bias = add_weight(self, "bias", bias)
         self.built = True
 
     def call(self, inputs: TensorLike) -> Tensor:

@@ -8,11 +8,14 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
-from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import EmbeddingArguments
+from meshflow.keras.layers.weight_options import (
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
 from meshflow.ops import array, math, nn
 from meshflow.ops.coordinates import add_elements
 from meshflow.ops.ragged import RaggedTensor
@@ -42,7 +45,6 @@ class Embedding(Layer):
       (batch, ..., output_dim).
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.Embedding(10, 4, mask_zero=True)
       >>> layer(tf.constant([[7, 2, 0]])).shape
       TensorShape([1, 3, 4])
@@ -73,26 +75,14 @@ class Embedding(Layer):
             )
         kwargs["autocast"] = False
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
-        self.input_dim, self.output_dim, self.mask_zero, self.input_length = (
-            input_dim,
-            output_dim,
-            mask_zero,
-            input_length,
-        )
-        self.embeddings_initializer = initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = constraints.get(embeddings_constraint)
+        self.input_dim, self.output_dim = input_dim, output_dim
+        self.mask_zero, self.input_length = mask_zero, input_length
+        set_weight_options(self, locals(), "embeddings")
         self.supports_masking = mask_zero
 
     def build(self, input_shape: ShapeLike = None) -> None:
         """Create the table."""
-        self.embeddings = self.add_weight(
-            "embeddings",
-            (self.input_dim, self.output_dim),
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
-        )
+        self.embeddings = add_weight(self, "embeddings", (self.input_dim, self.output_dim))
         self.built = True
 
     def compute_mask(self, inputs: TensorLike, mask: Tensor | None = None) -> PyTree:

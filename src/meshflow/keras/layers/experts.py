@@ -21,12 +21,16 @@ from meshflow.distribute.parallel.expert_dispatch import ExpertSharding
 from meshflow.distribute.parallel.expert_routing import Router, RoutingStatistics
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.environment.types import Config
-from meshflow.keras import activations, constraints, initializers, regularizers
-from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras import activations, initializers
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import MixtureOfExpertsArguments
+from meshflow.keras.layers.weight_options import (
+    KernelLayer,
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
 from meshflow.ops import array, math
 from meshflow.ops.linalg import einsum
 from meshflow.ops.random import count_counters
@@ -45,7 +49,7 @@ _WEIGHT_AXES = {
 }
 
 
-class MixtureOfExperts(Layer):
+class MixtureOfExperts(KernelLayer):
     """Mixture of experts: networks of two dense layers, of which each token uses a few.
 
     A gate computes the scores `softmax(x @ gate)` of all experts for each token. The token is sent
@@ -104,7 +108,6 @@ class MixtureOfExperts(Layer):
         choices than experts.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.MixtureOfExperts(experts=4, hidden=16, capacity=2.0)
       >>> layer(tf.ones([2, 6, 8])).shape, layer.kernel_in.shape, len(layer.losses)
       (TensorShape([2, 6, 8]), TensorShape([4, 8, 16]), 1)
@@ -164,13 +167,8 @@ class MixtureOfExperts(Layer):
         self.aux, self.z_loss, self.groups, self.seed = aux, z_loss, groups, seed
         self._router = Router.parse(router, self.experts, capacity, second)
         self.activation, self.use_bias = activations.get(activation), use_bias
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
+        set_weight_options(self, locals(), "kernel", "bias")
         self.gate_initializer = initializers.get(gate_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
-        self.bias_constraint = constraints.get(bias_constraint)
         self._stream = SeedStream(seed) if self._router.random_second else None
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
@@ -210,14 +208,13 @@ class MixtureOfExperts(Layer):
             role = name.partition("_")[0]
             weight: Variable | None = None
             if role == "kernel" or self.use_bias:
-                weight = self.add_weight(
+                initializer = kernel if role == "kernel" else self.bias_initializer
+                weight = add_weight(
+                    self,
                     prefix + name,
                     (*leading_axes, *shape),
-                    initializer=initializers.copy_unseeded(
-                        kernel if role == "kernel" else self.bias_initializer
-                    ),
-                    regularizer=getattr(self, f"{role}_regularizer"),
-                    constraint=getattr(self, f"{role}_constraint"),
+                    role,
+                    initializer=initializers.copy_unseeded(initializer),
                     dims=[*(["experts"] if leading_axes else []), *_WEIGHT_AXES[name]],
                 )
             setattr(self, prefix + name, weight)

@@ -17,12 +17,17 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
-from meshflow.keras import activations, constraints, initializers, regularizers
+from meshflow.keras import activations
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers import products
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import CellArguments
 from meshflow.keras.layers.recurrent_cells import AbstractRNNCell
+from meshflow.keras.layers.weight_options import (
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
+from meshflow.keras.registry import KerasObject
 from meshflow.ops import array, math, nn
 
 __all__ = ["GRUCell", "LSTMCell", "SimpleRNNCell"]
@@ -32,44 +37,40 @@ _States = list[Tensor]
 
 
 class GatedCell(AbstractRNNCell):
-    """Cell with a kernel, a recurrent kernel and a bias, each of which has one part per gate."""
+    """Cell with a kernel, a recurrent kernel and a bias, each of which has one part per gate.
+
+    Args:
+      arguments: The arguments of the constructor of a subclass, by name.
+      **kwargs: Arguments of `Layer`, and layouts.
+    """
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
 
     num_gates = 1
 
     bias: Any = None
+    bias_initializer: KerasObject
 
     def __init__(
         self,
-        units: int,
-        activation: Identifier,
-        use_bias: bool,
-        dropout: float,
-        recurrent_dropout: float,
-        weight_options: Mapping[str, Identifier],
+        arguments: Mapping[str, Any],
         **kwargs: Unpack[CellArguments],
     ) -> None:
+        units = arguments["units"]
         if not isinstance(units, (int, np.integer)) or units <= 0:
             raise ValueError(
                 f"Received an invalid value for argument `units`, expected a positive integer, got {units}."
             )
         # Keras computes one product per gate if the gates have different dropout masks.
         implementation = kwargs.pop("implementation", 2)
-        self.implementation = 1 if recurrent_dropout else implementation
+        self.implementation = 1 if arguments["recurrent_dropout"] else implementation
         super().__init__(**kwargs)
         self.units = int(units)
-        self.activation = activations.get(activation)
-        self.use_bias = use_bias
-        self.dropout = min(1.0, max(0.0, float(dropout)))
-        self.recurrent_dropout = min(1.0, max(0.0, float(recurrent_dropout)))
-        modules = {
-            "initializer": initializers,
-            "regularizer": regularizers,
-            "constraint": constraints,
-        }
-        for name, value in weight_options.items():
-            setattr(self, name, modules[name.rsplit("_", 1)[1]].get(value))
+        self.activation = activations.get(arguments["activation"])
+        self.use_bias = arguments["use_bias"]
+        self.dropout = min(1.0, max(0.0, float(arguments["dropout"])))
+        self.recurrent_dropout = min(1.0, max(0.0, float(arguments["recurrent_dropout"])))
+        set_weight_options(self, arguments, "kernel", "recurrent", "bias")
         self._held_masks: Any = None
 
     @property
@@ -86,31 +87,19 @@ class GatedCell(AbstractRNNCell):
         """Create the kernel, the recurrent kernel and the bias."""
         size = TensorShape(input_shape)[-1]
         width = self.num_gates * self.units
-        shapes: dict[str, tuple[Any, ...]] = {
-            "kernel": (size, width),
-            "recurrent_kernel": (self.units, width),
-        }
+        self.kernel = add_weight(self, "kernel", (size, width))
+        shape = (self.units, width)
+        self.recurrent_kernel = add_weight(self, "recurrent_kernel", shape, "recurrent")
         if self.use_bias:
-            shapes["bias"] = self._get_bias_shape()
-        for name, shape in shapes.items():
-            option = name.split("_")[0]
-            weight = self.add_weight(
-                name,
-                shape,
-                initializer=self._make_bias_initializer()
-                if name == "bias"
-                else getattr(self, f"{option}_initializer"),
-                regularizer=getattr(self, f"{option}_regularizer"),
-                constraint=getattr(self, f"{option}_constraint"),
-            )
-            setattr(self, name, weight)
+            initializer = self._make_bias_initializer()
+            self.bias = add_weight(self, "bias", self._get_bias_shape(), initializer=initializer)
         self.built = True
 
     def _get_bias_shape(self) -> tuple[int, ...]:
         return (self.num_gates * self.units,)
 
     def _make_bias_initializer(self) -> Callable[..., Any]:
-        return self.bias_initializer  # type: ignore[attr-defined]
+        return self.bias_initializer
 
     def call(
         self,
@@ -196,7 +185,7 @@ class GatedCell(AbstractRNNCell):
     def _project_inputs(self, inputs: TensorLike, keep: _Mask, bias: Tensor | None) -> Tensor:
         if keep is not None:
             inputs = inputs * (keep if inputs.ndim == 2 else array.expand_dims(keep, 1))
-        product = products.dot(inputs, self.kernel)  # type: ignore[attr-defined]
+        product = products.dot(inputs, self.kernel)
         return product if bias is None else product + bias
 
     def get_config(self) -> Config:
@@ -244,7 +233,6 @@ class SimpleRNNCell(GatedCell):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> ones = {"kernel_initializer": "ones", "recurrent_initializer": "ones"}
       >>> cell = tf.keras.layers.SimpleRNNCell(1, activation=None, **ones)
       >>> output, states = cell(tf.constant([[2.0, 3.0]]), [tf.constant([[10.0]])])
@@ -270,20 +258,7 @@ class SimpleRNNCell(GatedCell):
         recurrent_dropout: float = 0.0,
         **kwargs: Unpack[CellArguments],
     ) -> None:
-        weight_options = {
-            "kernel_initializer": kernel_initializer,
-            "recurrent_initializer": recurrent_initializer,
-            "bias_initializer": bias_initializer,
-            "kernel_regularizer": kernel_regularizer,
-            "recurrent_regularizer": recurrent_regularizer,
-            "bias_regularizer": bias_regularizer,
-            "kernel_constraint": kernel_constraint,
-            "recurrent_constraint": recurrent_constraint,
-            "bias_constraint": bias_constraint,
-        }
-        super().__init__(
-            units, activation, use_bias, dropout, recurrent_dropout, weight_options, **kwargs
-        )
+        super().__init__(locals(), **kwargs)
 
     def project(self, inputs: TensorLike, keep: _Mask) -> Tensor:
         """Compute `inputs @ kernel + bias`."""
@@ -292,7 +267,7 @@ class SimpleRNNCell(GatedCell):
     def advance(self, projected: Tensor, states: _States, keep: _Mask) -> tuple[Tensor, _States]:
         """Compute the output, which is also the next state."""
         state = states[0] if keep is None else states[0] * keep
-        output = self.activation(projected + math.matmul(state, self.recurrent_kernel))  # type: ignore[attr-defined]
+        output = self.activation(projected + math.matmul(state, self.recurrent_kernel))
         return output, [output]
 
 
@@ -329,7 +304,6 @@ class GRUCell(GatedCell):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> cell = tf.keras.layers.GRUCell(4)
       >>> output, state = cell(tf.ones([2, 3]), tf.zeros([2, 4]))
       >>> output.shape, cell.state_size
@@ -358,20 +332,7 @@ class GRUCell(GatedCell):
         reset_after: bool = True,
         **kwargs: Unpack[CellArguments],
     ) -> None:
-        weight_options = {
-            "kernel_initializer": kernel_initializer,
-            "recurrent_initializer": recurrent_initializer,
-            "bias_initializer": bias_initializer,
-            "kernel_regularizer": kernel_regularizer,
-            "recurrent_regularizer": recurrent_regularizer,
-            "bias_regularizer": bias_regularizer,
-            "kernel_constraint": kernel_constraint,
-            "recurrent_constraint": recurrent_constraint,
-            "bias_constraint": bias_constraint,
-        }
-        super().__init__(
-            units, activation, use_bias, dropout, recurrent_dropout, weight_options, **kwargs
-        )
+        super().__init__(locals(), **kwargs)
         self.recurrent_activation = activations.get(recurrent_activation)
         self.reset_after = reset_after
 
@@ -390,7 +351,7 @@ class GRUCell(GatedCell):
         before = states[0]
         state = before if keep is None else before * keep
         projected_update, projected_reset, projected_candidate = array.split(projected, 3, axis=-1)
-        kernel: Any = self.recurrent_kernel  # type: ignore[attr-defined]
+        kernel: Any = self.recurrent_kernel
         if self.reset_after:
             inner = math.matmul(state, kernel)
             if self.bias is not None:
@@ -448,7 +409,6 @@ class LSTMCell(GatedCell):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> cell = tf.keras.layers.LSTMCell(4)
       >>> output, (hidden, memory) = cell(tf.ones([2, 3]), [tf.zeros([2, 4]), tf.zeros([2, 4])])
       >>> output.shape, memory.shape
@@ -477,20 +437,7 @@ class LSTMCell(GatedCell):
         recurrent_dropout: float = 0.0,
         **kwargs: Unpack[CellArguments],
     ) -> None:
-        weight_options = {
-            "kernel_initializer": kernel_initializer,
-            "recurrent_initializer": recurrent_initializer,
-            "bias_initializer": bias_initializer,
-            "kernel_regularizer": kernel_regularizer,
-            "recurrent_regularizer": recurrent_regularizer,
-            "bias_regularizer": bias_regularizer,
-            "kernel_constraint": kernel_constraint,
-            "recurrent_constraint": recurrent_constraint,
-            "bias_constraint": bias_constraint,
-        }
-        super().__init__(
-            units, activation, use_bias, dropout, recurrent_dropout, weight_options, **kwargs
-        )
+        super().__init__(locals(), **kwargs)
         self.recurrent_activation = activations.get(recurrent_activation)
         self.unit_forget_bias = unit_forget_bias
 
@@ -523,7 +470,7 @@ class LSTMCell(GatedCell):
         """Compute the output, and the output and the memory as the next states."""
         before, memory = states
         state = before if keep is None else before * keep
-        gates = projected + math.matmul(state, self.recurrent_kernel)  # type: ignore[attr-defined]
+        gates = projected + math.matmul(state, self.recurrent_kernel)
         memory, opening = self._compute_carry_and_output_fused(
             array.split(gates, 4, axis=-1), memory
         )
@@ -544,6 +491,6 @@ class LSTMCell(GatedCell):
         self, x: Sequence[Tensor], h_tm1: Sequence[Tensor], c_tm1: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the next memory and the output gate from the inputs and the states of the four gates."""
-        kernels = array.split(self.recurrent_kernel, 4, axis=1)  # type: ignore[attr-defined]
+        kernels = array.split(self.recurrent_kernel, 4, axis=1)
         gates = [p + math.matmul(h, k) for p, h, k in zip(x, h_tm1, kernels, strict=True)]
         return self._compute_carry_and_output_fused(gates, c_tm1)

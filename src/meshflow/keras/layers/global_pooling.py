@@ -78,7 +78,6 @@ class GlobalMaxPooling1D(GlobalPooling):
       (batch, channels); with `keepdims` (batch, 1, channels) in the same order.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.GlobalMaxPooling1D()(tf.ones([1, 4, 3])).shape
       TensorShape([1, 3])
     """
@@ -102,7 +101,6 @@ class GlobalMaxPooling2D(GlobalPooling):
       (batch, channels); with `keepdims` (batch, 1, 1, channels) in the same order.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.GlobalMaxPooling2D()(tf.ones([1, 4, 6, 3])).shape
       TensorShape([1, 3])
     """
@@ -127,7 +125,6 @@ class GlobalMaxPooling3D(GlobalPooling):
       (batch, channels); with `keepdims` (batch, 1, 1, 1, channels) in the same order.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.GlobalMaxPooling3D()(tf.ones([1, 4, 6, 8, 3])).shape
       TensorShape([1, 3])
     """
@@ -151,7 +148,6 @@ class GlobalAveragePooling1D(GlobalPooling):
       (batch, channels); with `keepdims` (batch, 1, channels) in the same order.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.GlobalAveragePooling1D()(tf.ones([1, 4, 3])).shape
       TensorShape([1, 3])
     """
@@ -197,7 +193,6 @@ class GlobalAveragePooling2D(GlobalPooling):
       (batch, channels); with `keepdims` (batch, 1, 1, channels) in the same order.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.GlobalAveragePooling2D()(tf.ones([1, 4, 6, 3])).shape
       TensorShape([1, 3])
     """
@@ -222,7 +217,6 @@ class GlobalAveragePooling3D(GlobalPooling):
       (batch, channels); with `keepdims` (batch, 1, 1, 1, channels) in the same order.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.GlobalAveragePooling3D()(tf.ones([1, 4, 6, 8, 3])).shape
       TensorShape([1, 3])
     """

@@ -1,4 +1,4 @@
-"""Types of the keyword arguments that the constructors of layers accept through `**kwargs`.
+"""The arguments of constructors of layers by name, and types of those that `**kwargs` contains.
 
 The `<weight>_layout` arguments of a class are those of the weights in its `_weights_with_layouts`.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from meshflow.environment.types import Config
 from meshflow.keras.engine.layer.layer_arguments import (
     CommonArguments,
     LayerArguments,
@@ -18,6 +19,17 @@ from meshflow.keras.literals import DataFormat
 if TYPE_CHECKING:
     from meshflow.keras.engine.layer.helpers import Identifier
     from meshflow.placement.layout import Layout
+
+
+def get_arguments(variables: Mapping[str, Any], *excluded: str) -> Config:
+    """Return the arguments of a constructor, which it passes to its base class.
+
+    Args:
+      variables: `locals()` of the constructor, with the further arguments in `kwargs`.
+      *excluded: Names of variables that are not arguments of the base class.
+    """
+    others = ("self", "__class__", "kwargs", *excluded)
+    return {k: v for k, v in variables.items() if k not in others} | variables["kwargs"]
 
 
 class EmbeddingArguments(CommonArguments, total=False):
@@ -39,14 +51,13 @@ class LeakyReLUArguments(LayerArguments, total=False):
     negative_slope: float
 
 
-class ConvolutionArguments(KernelArguments, total=False):
+class ConvolutionArguments(KernelArguments, RegularizedArguments, total=False):
     """Further arguments of convolutions."""
 
     kernel_initializer: Identifier
     bias_initializer: Identifier
     kernel_regularizer: Identifier
     bias_regularizer: Identifier
-    activity_regularizer: Identifier
     kernel_constraint: Identifier
     bias_constraint: Identifier
 
@@ -61,14 +72,13 @@ class ConvTransposeArguments(ConvolutionArguments, total=False):
     use_bias: bool
 
 
-class DepthwiseArguments(LayerArguments, total=False):
+class DepthwiseArguments(RegularizedArguments, total=False):
     """Further arguments of `DepthwiseConv2D`."""
 
     groups: int
     kernel_initializer: Identifier
     kernel_regularizer: Identifier
     bias_regularizer: Identifier
-    activity_regularizer: Identifier
     kernel_constraint: Identifier
     bias_constraint: Identifier
     depthwise_layout: Layout | None
@@ -86,26 +96,19 @@ class Depthwise1DArguments(DepthwiseArguments, total=False):
     depthwise_constraint: Identifier
 
 
-class SeparableArguments(DepthwiseArguments, total=False):
+class SeparableArguments(Depthwise1DArguments, total=False):
     """Further arguments of `SeparableConv1D` and `SeparableConv2D`."""
 
-    activation: Identifier
-    use_bias: bool
-    depthwise_initializer: Identifier
     pointwise_initializer: Identifier
-    bias_initializer: Identifier
-    depthwise_regularizer: Identifier
     pointwise_regularizer: Identifier
-    depthwise_constraint: Identifier
     pointwise_constraint: Identifier
     pointwise_layout: Layout | None
 
 
-class CellArguments(LayerArguments, total=False):
+class CellArguments(RegularizedArguments, total=False):
     """Further arguments of recurrent cells."""
 
     implementation: int
-    activity_regularizer: Identifier
     kernel_layout: Layout | None
     recurrent_layout: Layout | None
     bias_layout: Layout | None
@@ -172,8 +175,7 @@ class LookupArguments(RegularizedArguments, total=False):
     oov_value: int
 
 
-class _GammaBetaLayouts(LayerArguments, total=False):
-    activity_regularizer: Identifier
+class _GammaBetaLayouts(RegularizedArguments, total=False):
     gamma_layout: Layout | None
     beta_layout: Layout | None
 
@@ -202,10 +204,9 @@ class NormalizationArguments(_GammaBetaLayouts, total=False):
     gamma_constraint: Identifier
 
 
-class MixtureOfExpertsArguments(LayerArguments, total=False):
+class MixtureOfExpertsArguments(RegularizedArguments, total=False):
     """Further arguments of `MixtureOfExperts`."""
 
-    activity_regularizer: Identifier
     gate_layout: Layout | None
     kernel_in_layout: Layout | None
     bias_in_layout: Layout | None

@@ -39,7 +39,6 @@ class Lambda(Layer):
       The shape of the result of the function.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.Lambda(lambda x, power: x**power, arguments={"power": 2})
       >>> layer(tf.constant([3.0, 4.0])).numpy().tolist()
       [9.0, 16.0]

@@ -1,10 +1,16 @@
-"""Locally connected layers: convolutions with separate weights at each output position."""
+"""Locally connected layers: convolutions with separate weights at each output position.
+
+Implementation 1 gathers the windows as rows and computes one matrix product per output position.
+Implementations 2 and 3 multiply by one matrix from all inputs to all outputs, which is zero where
+an output does not depend on an input: the kernel is that matrix (2), or a list of its nonzero
+elements, output by output (3).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -14,7 +20,8 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.convolutional import Conv
-from meshflow.keras.layers.keyword_arguments import KernelArguments
+from meshflow.keras.layers.keyword_arguments import KernelArguments, get_arguments
+from meshflow.keras.layers.weight_options import add_weight
 from meshflow.keras.literals import DataFormat, Padding
 from meshflow.ops import array
 from meshflow.ops.linalg import einsum, matmul
@@ -22,25 +29,68 @@ from meshflow.ops.linalg import einsum, matmul
 __all__ = ["LocallyConnected1D", "LocallyConnected2D"]
 
 
-class _LocallyConnectedBase(Conv):
-    """Base class of both layers.
+class LocallyConnected1D(Conv):
+    """Convolution over one dimension with separate weights at each output position.
 
-    Implementation 1 gathers the windows as rows and computes one matrix product per output
-    position. Implementations 2 and 3 multiply by one matrix from all inputs to all outputs, which
-    is zero where an output does not depend on an input: the kernel is that matrix (2), or a list of
-    its nonzero elements, output by output (3).
+    Args:
+      filters: Number of output channels.
+      kernel_size: Size of the window.
+      strides: Stride of the window.
+      padding: 'valid', or 'same' with implementations 2 and 3.
+      data_format: 'channels_last' or 'channels_first'.
+      activation: Activation function, or its name.
+      use_bias: Whether to add a bias.
+      kernel_initializer: Initializer of the kernel, with implementation 1 of shape (positions,
+        window * in, filters).
+      bias_initializer: Initializer of the bias, shape (*output sizes, filters).
+      kernel_regularizer: Regularizer of the kernel.
+      bias_regularizer: Regularizer of the bias.
+      activity_regularizer: Regularizer of the output.
+      kernel_constraint: Constraint on the kernel.
+      bias_constraint: Constraint on the bias.
+      implementation: 1 computes one matrix product per position. 2 multiplies by one matrix, the
+        kernel, of shape (steps, channels, new_steps, filters), for few inputs and large windows. 3
+        stores only the nonzero elements of that matrix. All compute the same function.
+      **kwargs: Arguments of `Layer`, and the layouts `kernel_layout` and `bias_layout`.
+
+    Input shape:
+      (batch, steps, channels), with known sizes. With 'channels_first', (batch, channels, steps).
+
+    Output shape:
+      (batch, new_steps, filters), with the same order of dimensions.
+
+    Raises:
+      ValueError: If the padding or implementation is not supported, or a size of the inputs is
+        unknown.
+
+    Example:
+      >>> layer = tf.keras.layers.LocallyConnected1D(4, 3)
+      >>> layer(tf.ones([1, 10, 2])).shape
+      TensorShape([1, 8, 4])
+      >>> layer.kernel.shape
+      TensorShape([8, 6, 4])
     """
+
+    _rank = 1
 
     def __init__(
         self,
-        rank: int,
         filters: int,
         kernel_size: int | Sequence[int],
-        strides: int | Sequence[int],
-        padding: Padding,
-        data_format: DataFormat | None,
-        implementation: int,
-        **kwargs: Any,
+        strides: int | Sequence[int] = 1,
+        padding: Padding = "valid",
+        data_format: DataFormat | None = None,
+        activation: Identifier = None,
+        use_bias: bool = True,
+        kernel_initializer: Identifier = "glorot_uniform",
+        bias_initializer: Identifier = "zeros",
+        kernel_regularizer: Identifier = None,
+        bias_regularizer: Identifier = None,
+        activity_regularizer: Identifier = None,
+        kernel_constraint: Identifier = None,
+        bias_constraint: Identifier = None,
+        implementation: int = 1,
+        **kwargs: Unpack[KernelArguments],
     ) -> None:
         if padding.lower() != "valid" and implementation == 1:
             raise ValueError(
@@ -49,7 +99,7 @@ class _LocallyConnectedBase(Conv):
             )
         if implementation not in (1, 2, 3):
             raise ValueError(f"Unrecognized implementation mode: {implementation}.")
-        super().__init__(rank, filters, kernel_size, strides, padding, data_format, **kwargs)
+        super().__init__(self._rank, **get_arguments(locals(), "implementation"))
         self.implementation = implementation
 
     def build(self, input_shape: ShapeLike) -> None:
@@ -74,9 +124,9 @@ class _LocallyConnectedBase(Conv):
                 if self.implementation == 3
                 else self._connection_mask.shape
             )
-        self.kernel = self._add_kernel(shape)
+        self.kernel = add_weight(self, "kernel", shape)
         if self.use_bias:
-            self.bias = self._add_kernel((*output_sizes, self.filters), "bias")
+            self.bias = add_weight(self, "bias", (*output_sizes, self.filters))
         self._output_sizes = output_sizes
         self.built = True
 
@@ -174,91 +224,6 @@ class _LocallyConnectedBase(Conv):
         return {**config, "implementation": self.implementation}
 
 
-class LocallyConnected1D(_LocallyConnectedBase):
-    """Convolution over one dimension with separate weights at each output position.
-
-    Args:
-      filters: Number of output channels.
-      kernel_size: Size of the window.
-      strides: Stride of the window.
-      padding: 'valid', or 'same' with implementations 2 and 3.
-      data_format: 'channels_last' or 'channels_first'.
-      activation: Activation function, or its name.
-      use_bias: Whether to add a bias.
-      kernel_initializer: Initializer of the kernel, with implementation 1 of shape (positions,
-        window * in, filters).
-      bias_initializer: Initializer of the bias, shape (*output sizes, filters).
-      kernel_regularizer: Regularizer of the kernel.
-      bias_regularizer: Regularizer of the bias.
-      activity_regularizer: Regularizer of the output.
-      kernel_constraint: Constraint on the kernel.
-      bias_constraint: Constraint on the bias.
-      implementation: 1 computes one matrix product per position. 2 multiplies by one matrix, the
-        kernel, of shape (steps, channels, new_steps, filters), for few inputs and large windows. 3
-        stores only the nonzero elements of that matrix. All compute the same function.
-      **kwargs: Arguments of `Layer`, and the layouts `kernel_layout` and `bias_layout`.
-
-    Input shape:
-      (batch, steps, channels), with known sizes. With 'channels_first', (batch, channels, steps).
-
-    Output shape:
-      (batch, new_steps, filters), with the same order of dimensions.
-
-    Raises:
-      ValueError: If the padding or implementation is not supported, or a size of the inputs is
-        unknown.
-
-    Example:
-      >>> import meshflow as tf
-      >>> layer = tf.keras.layers.LocallyConnected1D(4, 3)
-      >>> layer(tf.ones([1, 10, 2])).shape
-      TensorShape([1, 8, 4])
-      >>> layer.kernel.shape
-      TensorShape([8, 6, 4])
-    """
-
-    def __init__(
-        self,
-        filters: int,
-        kernel_size: int | Sequence[int],
-        strides: int | Sequence[int] = 1,
-        padding: Padding = "valid",
-        data_format: DataFormat | None = None,
-        activation: Identifier = None,
-        use_bias: bool = True,
-        kernel_initializer: Identifier = "glorot_uniform",
-        bias_initializer: Identifier = "zeros",
-        kernel_regularizer: Identifier = None,
-        bias_regularizer: Identifier = None,
-        activity_regularizer: Identifier = None,
-        kernel_constraint: Identifier = None,
-        bias_constraint: Identifier = None,
-        implementation: int = 1,
-        **kwargs: Unpack[KernelArguments],
-    ) -> None:
-        super().__init__(
-            self._rank,
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            implementation,
-            activation=activation,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            activity_regularizer=activity_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            **kwargs,
-        )
-
-    _rank = 1
-
-
 class LocallyConnected2D(LocallyConnected1D):
     """Convolution over two dimensions with separate weights at each position; see `LocallyConnected1D`.
 
@@ -270,7 +235,6 @@ class LocallyConnected2D(LocallyConnected1D):
       (batch, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.LocallyConnected2D(4, 3)(tf.ones([1, 6, 6, 2])).shape
       TensorShape([1, 4, 4, 4])
     """

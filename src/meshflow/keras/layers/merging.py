@@ -71,6 +71,10 @@ class Merge(Layer):
 
     def _merge_function(self, inputs: list[Tensor]) -> Tensor:
         """Combine tensors of the same rank."""
+        return functools.reduce(self._combine, inputs)
+
+    def _combine(self, x: Tensor, y: Tensor) -> Tensor:
+        """Combine two tensors; subclasses define this method or `_merge_function`."""
         raise NotImplementedError
 
     def compute_mask(self, inputs: _Inputs, mask: _Masks = None) -> Tensor | None:
@@ -102,17 +106,12 @@ class Add(Merge):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Add()([tf.constant([1.0, 2.0]), tf.constant([10.0, 20.0])]).numpy().tolist()
       [11.0, 22.0]
     """
 
-    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
-        """Compute the sum."""
-        total = inputs[0]
-        for x in inputs[1:]:
-            total = total + x
-        return total
+    def _combine(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
 
 
 class Subtract(Merge):
@@ -125,7 +124,6 @@ class Subtract(Merge):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Subtract()([tf.constant([5.0, 7.0]), tf.constant([1.0, 9.0])]).numpy().tolist()
       [4.0, -2.0]
     """
@@ -149,17 +147,12 @@ class Multiply(Merge):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Multiply()([tf.constant([5.0, 7.0]), tf.constant([2.0, 3.0])]).numpy().tolist()
       [10.0, 21.0]
     """
 
-    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
-        """Compute the product."""
-        total = inputs[0]
-        for x in inputs[1:]:
-            total = total * x
-        return total
+    def _combine(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * y
 
 
 class Average(Add):
@@ -172,7 +165,6 @@ class Average(Add):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Average()([tf.constant([1.0, 2.0]), tf.constant([3.0, 8.0])]).numpy().tolist()
       [2.0, 5.0]
     """
@@ -192,17 +184,12 @@ class Maximum(Merge):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Maximum()([tf.constant([5.0, 7.0]), tf.constant([1.0, 9.0])]).numpy().tolist()
       [5.0, 9.0]
     """
 
-    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
-        """Compute the maximum."""
-        total = inputs[0]
-        for x in inputs[1:]:
-            total = math.maximum(total, x)
-        return total
+    def _combine(self, x: Tensor, y: Tensor) -> Tensor:
+        return math.maximum(x, y)
 
 
 class Minimum(Merge):
@@ -215,17 +202,12 @@ class Minimum(Merge):
       The broadcast shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Minimum()([tf.constant([5.0, 7.0]), tf.constant([1.0, 9.0])]).numpy().tolist()
       [1.0, 7.0]
     """
 
-    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
-        """Compute the minimum."""
-        total = inputs[0]
-        for x in inputs[1:]:
-            total = math.minimum(total, x)
-        return total
+    def _combine(self, x: Tensor, y: Tensor) -> Tensor:
+        return math.minimum(x, y)
 
 
 class Concatenate(Merge):
@@ -242,7 +224,6 @@ class Concatenate(Merge):
       The shape of an input, with the sum of the sizes at `axis`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Concatenate(axis=1)([tf.ones([2, 3]), tf.ones([2, 1])]).shape
       TensorShape([2, 4])
     """
@@ -310,7 +291,6 @@ class Dot(Merge):
       if there are none.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = tf.constant([[1.0, 2.0]]), tf.constant([[3.0, 4.0]])
       >>> tf.keras.layers.Dot(axes=1)([a, b]).numpy().tolist()
       [[11.0]]
@@ -376,7 +356,6 @@ def add(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Add tensors by an `Add` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.add([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [6.0, 14.0]
     """
@@ -387,7 +366,6 @@ def subtract(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Subtract the second of two tensors from the first by a `Subtract` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.subtract([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [2.0, -2.0]
     """
@@ -398,7 +376,6 @@ def multiply(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Multiply tensors by a `Multiply` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.multiply([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [8.0, 48.0]
     """
@@ -409,7 +386,6 @@ def average(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Compute the mean of tensors by an `Average` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.average([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [3.0, 7.0]
     """
@@ -420,7 +396,6 @@ def maximum(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Compute the elementwise maximum of tensors by a `Maximum` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.maximum([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [4.0, 8.0]
     """
@@ -431,7 +406,6 @@ def minimum(inputs: _Inputs, **kwargs: Any) -> Tensor:
     """Compute the elementwise minimum of tensors by a `Minimum` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.minimum([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
       [2.0, 6.0]
     """
@@ -442,7 +416,6 @@ def concatenate(inputs: _Inputs, axis: int = -1, **kwargs: Any) -> Tensor:
     """Concatenate tensors by a `Concatenate` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.concatenate([tf.constant([[1.0, 2.0]]), tf.constant([[3.0]])]).numpy().tolist()
       [[1.0, 2.0, 3.0]]
     """
@@ -453,7 +426,6 @@ def dot(inputs: _Inputs, axes: _Axes, normalize: bool = False, **kwargs: Any) ->
     """Compute dot products of two tensors by a `Dot` layer.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = tf.constant([[3.0, 4.0]]), tf.constant([[6.0, 8.0]])
       >>> tf.keras.layers.dot([a, b], axes=1, normalize=True).numpy().round(3).tolist()
       [[1.0]]

@@ -18,7 +18,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
-from meshflow.keras import constraints, initializers, regularizers
+from meshflow.keras import initializers
 from meshflow.keras.engine.layer.base_layer import Layer, build_sublayer
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
@@ -32,9 +32,13 @@ from meshflow.keras.layers.activation import Softmax
 from meshflow.keras.layers.blockwise_attention import (
     compute_blockwise_attention,
 )
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import ProjectionArguments
 from meshflow.keras.layers.regularization import Dropout
+from meshflow.keras.layers.weight_options import (
+    add_weight,
+    make_weight_config,
+    set_weight_options,
+)
 from meshflow.ops import array, math
 from meshflow.ops.linalg import einsum
 
@@ -67,22 +71,10 @@ class _Projection(Layer):
 
     def build(self, input_shape: PyTree) -> None:
         """Create kernel and bias."""
-        s = self._settings
-        self.kernel = self.add_weight(
-            "kernel",
-            self._kernel_shape,
-            initializer=s["kernel_initializer"],
-            regularizer=s["kernel_regularizer"],
-            constraint=s["kernel_constraint"],
-        )
+        set_weight_options(self, self._settings, "kernel", "bias")
+        self.kernel = add_weight(self, "kernel", self._kernel_shape)
         if self._bias_shape is not None:
-            self.bias = self.add_weight(
-                "bias",
-                self._bias_shape,
-                initializer=s["bias_initializer"],
-                regularizer=s["bias_regularizer"],
-                constraint=s["bias_constraint"],
-            )
+            self.bias = add_weight(self, "bias", self._bias_shape)
         self.built = True
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -159,7 +151,6 @@ class MultiHeadAttention(Layer):
       ValueError: In a call, if `attention_axes` are not between batch and features.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.MultiHeadAttention(num_heads=2, key_dim=4)
       >>> layer(tf.ones([1, 3, 8]), tf.ones([1, 5, 8])).shape
       TensorShape([1, 3, 8])
@@ -194,15 +185,11 @@ class MultiHeadAttention(Layer):
             attention_axes, (list, tuple)
         )
         self._attention_axes: Any = (attention_axes,) if is_single_axis else attention_axes
-        self._kernel_initializer = initializers.get(kernel_initializer)
-        self._bias_initializer = initializers.get(bias_initializer)
+        set_weight_options(self, locals() | weight_options, "kernel", "bias", prefix="_")
         self._built_from_signature = False
         self._query_shape: TensorShape | None = None
         self._key_shape: TensorShape | None = None
         self._value_shape: TensorShape | None = None
-        for key, value in weight_options.items():
-            module = regularizers if key.endswith("regularizer") else constraints
-            setattr(self, f"_{key}", module.get(value))
 
     @classmethod
     def from_config(cls, config: Config) -> Any:

@@ -15,16 +15,20 @@ from meshflow.core.variables.variable import Variable, VariableAggregation, Vari
 from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.distribute.replicas.shares import BatchShares, current_shares
 from meshflow.environment.types import Config, PyTree
-from meshflow.keras import constraints, initializers, regularizers, settings
+from meshflow.keras import initializers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.engine.layer.sharded_layer_products import read_for_positions
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import (
     BatchNormalizationArguments,
     NormalizationArguments,
+)
+from meshflow.keras.layers.weight_options import (
+    add_weight,
+    make_weight_config,
+    set_weight_options,
 )
 from meshflow.ops import array, math, nn
 from meshflow.ops.control_flow import cond
@@ -42,23 +46,11 @@ class _ScaleAndShiftLayer(Layer):
         self.center, self.scale = center, scale
         self.supports_masking = True
         for name, default in (("beta", "zeros"), ("gamma", "ones")):
-            initializer = initializers.get(arguments.get(f"{name}_initializer", default))
-            setattr(self, f"{name}_initializer", initializer)
-            regularizer = regularizers.get(arguments.get(f"{name}_regularizer"))
-            setattr(self, f"{name}_regularizer", regularizer)
-            constraint = constraints.get(arguments.get(f"{name}_constraint"))
-            setattr(self, f"{name}_constraint", constraint)
+            set_weight_options(self, {f"{name}_initializer": default, **arguments}, name)
 
     def _add_parameter(self, name: str, shape: Sequence[int]) -> Variable:
-        return self.add_weight(
-            name,
-            shape,
-            dtype=self._get_scale_dtype(),
-            initializer=getattr(self, f"{name}_initializer"),
-            regularizer=getattr(self, f"{name}_regularizer", None),
-            constraint=getattr(self, f"{name}_constraint", None),
-            experimental_autocast=False,
-        )
+        options: Config = {"dtype": self._get_scale_dtype(), "experimental_autocast": False}
+        return add_weight(self, name, shape, **options)
 
     def _get_scale_dtype(self) -> dtypes.DType:
         """Return the dtype of gamma and beta."""
@@ -124,7 +116,6 @@ class BatchNormalization(_ScaleAndShiftLayer):
       NotImplementedError: If `renorm` or `virtual_batch_size` is set.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.BatchNormalization(epsilon=0.0)
       >>> layer(tf.constant([[1.0], [3.0]]), training=True).numpy().tolist()
       [[-1.0], [1.0]]
@@ -161,18 +152,7 @@ class BatchNormalization(_ScaleAndShiftLayer):
         fused = options.pop("fused", None)
         self._fused = False if synchronized else fused
         super().__init__(**options)
-        self._set_arguments(
-            center,
-            scale,
-            {
-                "beta_initializer": beta_initializer,
-                "gamma_initializer": gamma_initializer,
-                "beta_regularizer": beta_regularizer,
-                "gamma_regularizer": gamma_regularizer,
-                "beta_constraint": beta_constraint,
-                "gamma_constraint": gamma_constraint,
-            },
-        )
+        self._set_arguments(center, scale, locals())
         self.axis = _parse_axis(axis)
         self.momentum, self.epsilon, self.synchronized = momentum, epsilon, synchronized
         self.moving_mean_initializer = initializers.get(moving_mean_initializer)
@@ -461,7 +441,6 @@ class LayerNormalization(_ScaleAndShiftLayer):
       The same as the input shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.LayerNormalization()(tf.constant([[1.0, 3.0], [2.0, 6.0]])).numpy().round(2).tolist()
       [[-1.0, 1.0], [-1.0, 1.0]]
     """
@@ -562,7 +541,6 @@ class GroupNormalization(_ScaleAndShiftLayer):
       The same as the input shape.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[1.0, 3.0, 10.0, 30.0]])
       >>> tf.keras.layers.GroupNormalization(groups=2, epsilon=0.0)(x).numpy().round(2).tolist()
       [[-1.0, 1.0, -1.0, 1.0]]
@@ -647,7 +625,6 @@ class UnitNormalization(Layer):
       The same as the input shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.UnitNormalization()(tf.constant([[3.0, 4.0]])).numpy().round(2)
       array([[0.6, 0.8]], dtype=float32)
     """

@@ -98,7 +98,6 @@ class MaxPooling1D(Pooling):
       ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.MaxPooling1D()(tf.ones([1, 4, 3])).shape
       TensorShape([1, 2, 3])
     """
@@ -128,7 +127,6 @@ class MaxPooling2D(Pooling):
       ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.MaxPooling2D()(tf.ones([1, 4, 6, 3])).shape
       TensorShape([1, 2, 3, 3])
     """
@@ -159,7 +157,6 @@ class MaxPooling3D(Pooling):
       ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.MaxPooling3D()(tf.ones([1, 4, 6, 8, 3])).shape
       TensorShape([1, 2, 3, 4, 3])
     """
@@ -189,7 +186,6 @@ class AveragePooling1D(Pooling):
       ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.AveragePooling1D()(tf.ones([1, 4, 3])).shape
       TensorShape([1, 2, 3])
     """
@@ -219,7 +215,6 @@ class AveragePooling2D(Pooling):
       ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.AveragePooling2D()(tf.ones([1, 4, 6, 3])).shape
       TensorShape([1, 2, 3, 3])
     """
@@ -250,7 +245,6 @@ class AveragePooling3D(Pooling):
       ValueError: If a size or `padding` is invalid, or a window is larger than the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.AveragePooling3D()(tf.ones([1, 4, 6, 8, 3])).shape
       TensorShape([1, 2, 3, 4, 3])
     """

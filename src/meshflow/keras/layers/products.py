@@ -6,8 +6,6 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import linalg, math
 
-__all__ = ["dot"]
-
 
 def dot(x: TensorLike, y: TensorLike) -> Tensor:
     """Sum over the last axis of `x` and the second to last axis of `y`, as `numpy.dot` does.
@@ -20,7 +18,6 @@ def dot(x: TensorLike, y: TensorLike) -> Tensor:
       A tensor of shape `x.shape[:-1] + y.shape[:-2] + y.shape[-1:]`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.dot(tf.ones([2, 3]), tf.ones([4, 3, 5])).shape
       TensorShape([2, 4, 5])
     """

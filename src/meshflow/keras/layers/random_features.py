@@ -62,7 +62,6 @@ class RandomFourierFeatures(Layer):
       ValueError: For a size or scale that is not positive, and for an unknown kernel.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.experimental.RandomFourierFeatures(4000, scale=2.0)
       >>> x, y = layer(tf.constant([[1.0, 0.0], [3.0, 0.0]]))
       >>> abs(2 * float(tf.reduce_mean(x * y)) - 0.6065) < 0.1  # exp(-2^2 / (2 * 2^2))

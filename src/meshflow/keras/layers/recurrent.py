@@ -55,7 +55,6 @@ class RNN(Layer):
       ValueError: If the cell has no `call` or `state_size`.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.RNN(tf.keras.layers.SimpleRNNCell(3), return_sequences=True)
       >>> layer(tf.ones([2, 5, 4])).shape
       TensorShape([2, 5, 3])

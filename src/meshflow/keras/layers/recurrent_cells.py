@@ -43,7 +43,6 @@ class AbstractRNNCell(Layer):
       (batch, output_size), and the new states.
 
     Example:
-      >>> import meshflow as tf
       >>> class Sum(tf.keras.layers.AbstractRNNCell):
       ...     state_size = output_size = 2
       ...     def call(self, inputs, states):
@@ -107,7 +106,6 @@ class StackedRNNCells(Layer):
       ValueError: If an object has no `call` or `state_size`.
 
     Example:
-      >>> import meshflow as tf
       >>> cell = tf.keras.layers.StackedRNNCells([tf.keras.layers.GRUCell(4), tf.keras.layers.GRUCell(2)])
       >>> tf.keras.layers.RNN(cell)(tf.ones([3, 5, 6])).shape
       TensorShape([3, 2])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack, cast
+import functools
+import inspect
+from typing import Unpack, cast
 
 from meshflow.environment.types import Config
 from meshflow.keras import regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.helpers import Identifier
+from meshflow.keras.engine.layer.helpers import Identifier, to_snake_case
 from meshflow.keras.engine.layer.keywords import make_cell_keywords
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.gated_cells import GRUCell, LSTMCell, SimpleRNNCell
@@ -18,26 +20,49 @@ __all__ = ["GRU", "LSTM", "SimpleRNN"]
 
 
 class _CellLayer(RNN):
-    """Base class of layers with the arguments of their cell and of `RNN`."""
+    """Base class of layers with the arguments of their cell and of `RNN`.
+
+    Args:
+      cell_class: Class of the cell.
+      arguments: The arguments of the constructor of a subclass, by name.
+      kwargs: Further arguments of the cell and of `RNN`.
+    """
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
 
-    def __init__(
-        self, cell_class: type[Layer], cell: Config, run: Config, kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, cell_class: type[Layer], arguments: Config, kwargs: Config) -> None:
         length = kwargs.pop("input_length", None)
         if length is not None and kwargs.get("input_dim") is not None:
             kwargs["input_shape"] = (length, kwargs.pop("input_dim"))
         elif kwargs.get("input_dim") is not None:
             kwargs["input_shape"] = (None, kwargs.pop("input_dim"))
-        implementation = kwargs.pop("implementation", 2)
-        cell = {**cell, **make_cell_keywords(type(self), kwargs), "implementation": implementation}
-        super().__init__(cell_class(**cell), **run, **kwargs)
+        cell = cell_class(
+            name=to_snake_case(cell_class.__name__),
+            implementation=kwargs.pop("implementation", 2),
+            **_select_arguments(cell_class, arguments),
+            **make_cell_keywords(type(self), kwargs),
+        )
+        options = _select_arguments(RNN, arguments)
+        super().__init__(
+            cell, activity_regularizer=arguments["activity_regularizer"], **options, **kwargs
+        )
         self.input_spec = [InputSpec(ndim=3)]
 
     def get_config(self) -> Config:
         """Return the configuration."""
         return merge_cell_config(self)
+
+
+def _select_arguments(cls: type, arguments: Config) -> Config:
+    """Return the arguments that a class also has."""
+    names = _list_parameters(cls)
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+@functools.cache
+def _list_parameters(cls: type) -> set[str]:
+    """Return the names of the parameters of a class, without those of `**kwargs`."""
+    return inspect.signature(cls).parameters.keys() - {"kwargs"}
 
 
 def merge_cell_config(layer: RNN) -> Config:
@@ -104,7 +129,6 @@ class SimpleRNN(_CellLayer):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.SimpleRNN(4)(tf.ones([2, 5, 3])).shape
       TensorShape([2, 4])
     """
@@ -133,32 +157,7 @@ class SimpleRNN(_CellLayer):
         unroll: bool = False,
         **kwargs: Unpack[RecurrentArguments],
     ) -> None:
-        cell = {
-            "name": "simple_rnn_cell",
-            "units": units,
-            "activation": activation,
-            "use_bias": use_bias,
-            "kernel_initializer": kernel_initializer,
-            "recurrent_initializer": recurrent_initializer,
-            "bias_initializer": bias_initializer,
-            "kernel_regularizer": kernel_regularizer,
-            "recurrent_regularizer": recurrent_regularizer,
-            "bias_regularizer": bias_regularizer,
-            "kernel_constraint": kernel_constraint,
-            "recurrent_constraint": recurrent_constraint,
-            "bias_constraint": bias_constraint,
-            "dropout": dropout,
-            "recurrent_dropout": recurrent_dropout,
-        }
-        run = {
-            "return_sequences": return_sequences,
-            "return_state": return_state,
-            "go_backwards": go_backwards,
-            "stateful": stateful,
-            "unroll": unroll,
-            "activity_regularizer": activity_regularizer,
-        }
-        super().__init__(SimpleRNNCell, cell, run, cast(Config, kwargs))
+        super().__init__(SimpleRNNCell, locals(), cast(Config, kwargs))
 
 
 class GRU(_CellLayer):
@@ -201,7 +200,6 @@ class GRU(_CellLayer):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.GRU(4)(tf.ones([2, 5, 3])).shape
       TensorShape([2, 4])
     """
@@ -233,35 +231,7 @@ class GRU(_CellLayer):
         reset_after: bool = True,
         **kwargs: Unpack[RecurrentArguments],
     ) -> None:
-        cell = {
-            "name": "gru_cell",
-            "units": units,
-            "activation": activation,
-            "recurrent_activation": recurrent_activation,
-            "use_bias": use_bias,
-            "kernel_initializer": kernel_initializer,
-            "recurrent_initializer": recurrent_initializer,
-            "bias_initializer": bias_initializer,
-            "kernel_regularizer": kernel_regularizer,
-            "recurrent_regularizer": recurrent_regularizer,
-            "bias_regularizer": bias_regularizer,
-            "kernel_constraint": kernel_constraint,
-            "recurrent_constraint": recurrent_constraint,
-            "bias_constraint": bias_constraint,
-            "dropout": dropout,
-            "recurrent_dropout": recurrent_dropout,
-            "reset_after": reset_after,
-        }
-        run = {
-            "return_sequences": return_sequences,
-            "return_state": return_state,
-            "go_backwards": go_backwards,
-            "stateful": stateful,
-            "unroll": unroll,
-            "time_major": time_major,
-            "activity_regularizer": activity_regularizer,
-        }
-        super().__init__(GRUCell, cell, run, cast(Config, kwargs))
+        super().__init__(GRUCell, locals(), cast(Config, kwargs))
 
     recurrent_activation = delegate_to_cell("recurrent_activation")
 
@@ -308,7 +278,6 @@ class LSTM(_CellLayer):
       ValueError: If `units` is not a positive integer.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.LSTM(4, return_sequences=True, return_state=True)
       >>> outputs, state, memory = layer(tf.ones([2, 5, 3]))
       >>> outputs.shape, memory.shape
@@ -342,35 +311,7 @@ class LSTM(_CellLayer):
         unroll: bool = False,
         **kwargs: Unpack[RecurrentArguments],
     ) -> None:
-        cell = {
-            "name": "lstm_cell",
-            "units": units,
-            "activation": activation,
-            "recurrent_activation": recurrent_activation,
-            "use_bias": use_bias,
-            "kernel_initializer": kernel_initializer,
-            "recurrent_initializer": recurrent_initializer,
-            "bias_initializer": bias_initializer,
-            "unit_forget_bias": unit_forget_bias,
-            "kernel_regularizer": kernel_regularizer,
-            "recurrent_regularizer": recurrent_regularizer,
-            "bias_regularizer": bias_regularizer,
-            "kernel_constraint": kernel_constraint,
-            "recurrent_constraint": recurrent_constraint,
-            "bias_constraint": bias_constraint,
-            "dropout": dropout,
-            "recurrent_dropout": recurrent_dropout,
-        }
-        run = {
-            "return_sequences": return_sequences,
-            "return_state": return_state,
-            "go_backwards": go_backwards,
-            "stateful": stateful,
-            "time_major": time_major,
-            "unroll": unroll,
-            "activity_regularizer": activity_regularizer,
-        }
-        super().__init__(LSTMCell, cell, run, cast(Config, kwargs))
+        super().__init__(LSTMCell, locals(), cast(Config, kwargs))
 
     recurrent_activation = delegate_to_cell("recurrent_activation")
 

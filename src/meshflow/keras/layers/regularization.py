@@ -84,7 +84,6 @@ class Dropout(RandomLayer):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> dropped = tf.keras.layers.Dropout(0.5)(tf.ones([100]), training=True)
       >>> sorted(set(dropped.numpy().tolist()))
       [0.0, 2.0]
@@ -171,7 +170,6 @@ class SpatialDropout1D(_SpatialDropout):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> dropped = tf.keras.layers.SpatialDropout1D(0.5)(tf.ones([1, 3, 20]), training=True)
       >>> all(len(set(channel)) == 1 for channel in dropped.numpy()[0].T.tolist())
       True
@@ -199,7 +197,6 @@ class SpatialDropout2D(_SpatialDropout):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> dropped = tf.keras.layers.SpatialDropout2D(0.5)(tf.ones([1, 2, 2, 20]), training=True)
       >>> sorted(set(tf.reduce_sum(dropped, [1, 2]).numpy()[0].tolist()))
       [0.0, 8.0]
@@ -225,7 +222,6 @@ class SpatialDropout3D(_SpatialDropout):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> dropped = tf.keras.layers.SpatialDropout3D(0.5)(tf.ones([1, 2, 2, 2, 20]), training=True)
       >>> sorted(set(tf.reduce_sum(dropped, [1, 2, 3]).numpy()[0].tolist()))
       [0.0, 16.0]
@@ -249,7 +245,6 @@ class GaussianNoise(RandomLayer):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.GaussianNoise(0.1)
       >>> layer(tf.constant([1.0, 2.0])).numpy().tolist()
       [1.0, 2.0]
@@ -287,7 +282,6 @@ class GaussianDropout(RandomLayer):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([0.0, 3.0])
       >>> noisy = tf.keras.layers.GaussianDropout(0.5)(x, training=True)
       >>> (noisy == x).numpy().tolist()
@@ -327,7 +321,6 @@ class AlphaDropout(Dropout):
       The shape of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([1.0, 2.0])
       >>> tf.keras.layers.AlphaDropout(0.5)(x, training=False).numpy().tolist()
       [1.0, 2.0]

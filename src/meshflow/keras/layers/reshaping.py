@@ -34,7 +34,6 @@ class Flatten(Layer):
       (batch, size), where size is the product of all other sizes.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Flatten()(tf.ones([2, 3, 4])).shape
       TensorShape([2, 12])
     """
@@ -77,7 +76,6 @@ class Reshape(Layer):
       (batch, *target_shape).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Reshape((-1, 2))(tf.ones([5, 3, 4])).shape
       TensorShape([5, 6, 2])
     """
@@ -130,7 +128,6 @@ class Permute(Layer):
       (batch, ...), with the axes in the order of `dims`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Permute((2, 1))(tf.ones([2, 3, 4])).shape
       TensorShape([2, 4, 3])
     """
@@ -172,7 +169,6 @@ class RepeatVector(Layer):
       (batch, n, features).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.RepeatVector(3)(tf.constant([[1.0, 2.0]])).numpy().tolist()
       [[[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]]
     """

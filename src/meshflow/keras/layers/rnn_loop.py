@@ -16,8 +16,6 @@ from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.control_flow import LoopVariableInvariants
 
-__all__ = ["rnn"]
-
 # A step function maps the inputs of one step and the states to the output and the next states.
 Step = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 
@@ -62,7 +60,6 @@ def rnn(
       ValueError: If the inputs have no time axis, or no steps.
 
     Example:
-      >>> import meshflow as tf
       >>> def step(x, states):
       ...     total = states[0] + x
       ...     return total, [total]

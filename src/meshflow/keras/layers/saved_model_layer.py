@@ -37,7 +37,6 @@ class TFSMLayer(Layer):
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> folder = tempfile.mkdtemp()
       >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
       >>> model.export(folder, verbose=False)

@@ -8,17 +8,20 @@ from typing import Any, Unpack, cast
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
-from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.convolutional import Conv
-from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import (
     Depthwise1DArguments,
     DepthwiseArguments,
     SeparableArguments,
+    get_arguments,
+)
+from meshflow.keras.layers.weight_options import (
+    add_weight,
+    make_weight_config,
+    set_weight_options,
 )
 from meshflow.keras.literals import CausalPadding, DataFormat, Padding
 from meshflow.ops import array, nn
@@ -59,7 +62,6 @@ class DepthwiseConv2D(Conv):
       dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.DepthwiseConv2D(3, depth_multiplier=2)
       >>> layer(tf.ones([1, 8, 8, 5])).shape
       TensorShape([1, 6, 6, 10])
@@ -99,9 +101,7 @@ class DepthwiseConv2D(Conv):
             **cast(Config, kwargs),
         )
         self.depth_multiplier = depth_multiplier
-        self.depthwise_initializer = initializers.get(depthwise_initializer)
-        self.depthwise_regularizer = regularizers.get(depthwise_regularizer)
-        self.depthwise_constraint = constraints.get(depthwise_constraint)
+        set_weight_options(self, locals(), "depthwise")
 
     _rank = 2
 
@@ -109,15 +109,10 @@ class DepthwiseConv2D(Conv):
         """Create the kernel and the bias."""
         channels = self._require_channels(input_shape)
         self.filters = channels * self.depth_multiplier
-        self.depthwise_kernel = self.add_weight(
-            "depthwise_kernel",
-            (*self.kernel_size, channels, self.depth_multiplier),
-            initializer=self.depthwise_initializer,
-            regularizer=self.depthwise_regularizer,
-            constraint=self.depthwise_constraint,
-        )
+        shape = (*self.kernel_size, channels, self.depth_multiplier)
+        self.depthwise_kernel = add_weight(self, "depthwise_kernel", shape, "depthwise")
         if self.use_bias:
-            self.bias = self._add_kernel((self.filters,), "bias")
+            self.bias = add_weight(self, "bias", (self.filters,))
         self.built = True
 
     def call(self, inputs: TensorLike) -> Tensor:
@@ -176,7 +171,6 @@ class DepthwiseConv1D(DepthwiseConv2D):
       (batch, new_steps, channels * depth_multiplier), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.DepthwiseConv1D(3, depth_multiplier=2)(tf.ones([1, 8, 5])).shape
       TensorShape([1, 6, 10])
     """
@@ -251,7 +245,7 @@ class SeparableConv(Conv):
         pointwise_initializer: Identifier = "glorot_uniform",
         **kwargs: Any,
     ) -> None:
-        kernel_options = {
+        options = {
             f"{n}_{k}": kwargs.pop(f"{n}_{k}", None)
             for n in ("depthwise", "pointwise")
             for k in ("regularizer", "constraint")
@@ -269,36 +263,18 @@ class SeparableConv(Conv):
             **kwargs,
         )
         self.depth_multiplier = depth_multiplier
-        self.depthwise_initializer, self.pointwise_initializer = (
-            initializers.get(depthwise_initializer),
-            initializers.get(pointwise_initializer),
-        )
-        for key, value in kernel_options.items():
-            setattr(
-                self, key, (regularizers if key.endswith("regularizer") else constraints).get(value)
-            )
+        set_weight_options(self, locals() | options, "depthwise", "pointwise")
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create both kernels and the bias."""
         channels = self._require_channels(input_shape)
-        self.depthwise_kernel = self._add_named_kernel(
-            "depthwise", (*self.kernel_size, channels, self.depth_multiplier)
-        )
-        self.pointwise_kernel = self._add_named_kernel(
-            "pointwise", (*(1,) * self.rank, channels * self.depth_multiplier, self.filters)
-        )
+        depthwise_shape = (*self.kernel_size, channels, self.depth_multiplier)
+        self.depthwise_kernel = add_weight(self, "depthwise_kernel", depthwise_shape, "depthwise")
+        pointwise_shape = (*(1,) * self.rank, channels * self.depth_multiplier, self.filters)
+        self.pointwise_kernel = add_weight(self, "pointwise_kernel", pointwise_shape, "pointwise")
         if self.use_bias:
-            self.bias = self._add_kernel((self.filters,), "bias")
+            self.bias = add_weight(self, "bias", (self.filters,))
         self.built = True
-
-    def _add_named_kernel(self, name: str, shape: Sequence[int]) -> Variable:
-        return self.add_weight(
-            f"{name}_kernel",
-            shape,
-            initializer=getattr(self, f"{name}_initializer"),
-            regularizer=getattr(self, f"{name}_regularizer"),
-            constraint=getattr(self, f"{name}_constraint"),
-        )
 
     def call(self, inputs: TensorLike) -> Tensor:
         """Compute the output."""
@@ -344,7 +320,6 @@ class SeparableConv1D(SeparableConv):
       (batch, new_steps, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.SeparableConv1D(4, 3)(tf.ones([1, 8, 5])).shape
       TensorShape([1, 6, 4])
     """
@@ -360,17 +335,7 @@ class SeparableConv1D(SeparableConv):
         depth_multiplier: int = 1,
         **kwargs: Unpack[SeparableArguments],
     ) -> None:
-        super().__init__(
-            1,
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            dilation_rate,
-            depth_multiplier,
-            **kwargs,
-        )
+        super().__init__(1, **get_arguments(locals()))
 
 
 class SeparableConv2D(SeparableConv):
@@ -383,7 +348,6 @@ class SeparableConv2D(SeparableConv):
       (batch, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.SeparableConv2D(4, 3)
       >>> layer(tf.ones([1, 8, 8, 5])).shape
       TensorShape([1, 6, 6, 4])
@@ -402,17 +366,7 @@ class SeparableConv2D(SeparableConv):
         depth_multiplier: int = 1,
         **kwargs: Unpack[SeparableArguments],
     ) -> None:
-        super().__init__(
-            2,
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            dilation_rate,
-            depth_multiplier,
-            **kwargs,
-        )
+        super().__init__(2, **get_arguments(locals()))
 
 
 SeparableConvolution1D = SeparableConv1D

@@ -37,7 +37,6 @@ class SpectralNormalization(Wrapper):
       ValueError: If `power_iterations` is not positive, or the layer has no kernel.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.SpectralNormalization(tf.keras.layers.Dense(2), power_iterations=50)
       >>> _ = layer(tf.ones([1, 3]), training=True)
       >>> round(float(tf.linalg.svd(layer.layer.kernel, compute_uv=False)[0]), 2)

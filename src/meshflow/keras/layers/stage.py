@@ -23,7 +23,6 @@ class Stage(Identity):
       The same as the input shape.
 
     Example:
-      >>> import meshflow as tf
       >>> layers = tf.keras.layers
       >>> model = tf.keras.Sequential([layers.Dense(4), layers.Stage(), layers.Dense(2)])
       >>> model(tf.ones([1, 3])).shape

@@ -13,6 +13,7 @@ from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.keras.layers.keyword_arguments import ConvTransposeArguments
+from meshflow.keras.layers.weight_options import add_weight
 from meshflow.keras.literals import Padding
 from meshflow.ops import nn
 
@@ -68,11 +69,10 @@ class ConvTranspose(Conv):
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create the kernel and the bias."""
-        self.kernel = self._add_kernel(
-            (*self.kernel_size, self.filters, self._require_channels(input_shape))
-        )
+        shape = (*self.kernel_size, self.filters, self._require_channels(input_shape))
+        self.kernel = add_weight(self, "kernel", shape)
         if self.use_bias:
-            self.bias = self._add_kernel((self.filters,), "bias")
+            self.bias = add_weight(self, "bias", (self.filters,))
         self.input_spec = InputSpec(ndim=self.rank + 2, axes=self.input_spec.axes)
         self.built = True
 
@@ -134,7 +134,6 @@ class Conv1DTranspose(ConvTranspose):
       (batch, new_steps, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv1DTranspose(4, 3, strides=2)(tf.ones([1, 5, 2])).shape
       TensorShape([1, 11, 4])
     """
@@ -161,7 +160,6 @@ class Conv2DTranspose(ConvTranspose):
       (batch, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv2DTranspose(4, 3, strides=2, padding="same")(tf.ones([1, 5, 5, 2])).shape
       TensorShape([1, 10, 10, 4])
     """
@@ -189,7 +187,6 @@ class Conv3DTranspose(ConvTranspose):
       (batch, new_depth, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Conv3DTranspose(4, 2, strides=2)(tf.ones([1, 2, 3, 4, 1])).shape
       TensorShape([1, 4, 6, 8, 4])
     """

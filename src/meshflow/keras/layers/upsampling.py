@@ -62,7 +62,6 @@ class UpSampling1D(UpSampling):
       (batch, new_steps, channels): a size n becomes size * n.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.UpSampling1D()(tf.ones([1, 4, 3])).shape
       TensorShape([1, 8, 3])
     """
@@ -92,7 +91,6 @@ class UpSampling2D(UpSampling):
       (batch, new_height, new_width, channels) in the same order: a size n becomes size * n.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.UpSampling2D()(tf.ones([1, 4, 6, 3])).shape
       TensorShape([1, 8, 12, 3])
     """
@@ -146,7 +144,6 @@ class UpSampling3D(UpSampling):
       n.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.UpSampling3D()(tf.ones([1, 4, 6, 8, 3])).shape
       TensorShape([1, 8, 12, 16, 3])
     """

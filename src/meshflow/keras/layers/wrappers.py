@@ -37,7 +37,6 @@ class Wrapper(Layer):
       The output shape of the wrapped layer.
 
     Example:
-      >>> import meshflow as tf
       >>> wrapper = tf.keras.layers.Wrapper(tf.keras.layers.Dense(2))
       >>> wrapper.get_config()["layer"]["config"]["units"]
       2
@@ -84,7 +83,6 @@ class TimeDistributed(Wrapper):
       (batch, time, ...): the output shape of the layer with the time after the batch.
 
     Example:
-      >>> import meshflow as tf
       >>> images = tf.ones([2, 5, 8, 8, 3])
       >>> tf.keras.layers.TimeDistributed(tf.keras.layers.Conv2D(4, 3))(images).shape
       TensorShape([2, 5, 6, 6, 4])
@@ -171,7 +169,6 @@ class Rescaling(Layer):
       The same as the input shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Rescaling(2.0, offset=-1.0)(tf.constant([0.0, 0.5, 1.0])).numpy().tolist()
       [-1.0, 0.0, 1.0]
     """

@@ -27,7 +27,6 @@ class PolicyV1(policies.Policy):
         `LossScale`, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.mixed_precision.experimental.Policy("mixed_float16", loss_scale=128.0).loss_scale
       FixedLossScale(128.0)
     """
@@ -78,7 +77,6 @@ def set_policy(policy: policies.Policy | str | None) -> None:
       policy: A policy, a name, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.mixed_precision.experimental.set_policy("mixed_bfloat16")
       >>> tf.keras.layers.Dense(2).compute_dtype
       'bfloat16'
@@ -97,7 +95,6 @@ def get_layer_policy(layer: object) -> policies.Policy:
       ValueError: If `layer` is not a layer.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.Dense(2, dtype="mixed_bfloat16")
       >>> tf.keras.mixed_precision.experimental.get_layer_policy(layer).name
       'mixed_bfloat16'

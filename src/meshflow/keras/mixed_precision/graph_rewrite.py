@@ -34,7 +34,6 @@ def enable_mixed_precision_graph_rewrite(
       ValueError: If `opt` is not an optimizer or is already wrapped, or if a mixed policy is set.
 
     Example:
-      >>> import meshflow as tf
       >>> optimizer = tf.train.experimental.enable_mixed_precision_graph_rewrite(
       ...     tf.keras.optimizers.Adam())
       >>> float(optimizer.loss_scale)

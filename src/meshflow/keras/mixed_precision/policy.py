@@ -48,7 +48,6 @@ class Policy:
       UnimplementedError: For `'mixed_float8'` on a device without such products.
 
     Example:
-      >>> import meshflow as tf
       >>> policy = tf.keras.mixed_precision.Policy("mixed_bfloat16")
       >>> policy.compute_dtype, policy.variable_dtype
       ('bfloat16', 'float32')
@@ -159,7 +158,6 @@ def global_policy() -> Policy:
     """Return the policy of layers without an explicit dtype; `floatx()` by default.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.mixed_precision.global_policy()
       <Policy "float32">
     """
@@ -176,7 +174,6 @@ def set_global_policy(policy: Policy | str | None) -> None:
       ValueError: If the policy does not compute in floating point.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
       >>> layer = tf.keras.layers.Dense(2)
       >>> layer.compute_dtype, layer.dtype
@@ -214,7 +211,6 @@ def dtype_policy() -> Policy:
     """Return the global policy; Keras 3's name of `global_policy`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.mixed_precision.dtype_policy().name
       'float32'
     """
@@ -228,7 +224,6 @@ def set_dtype_policy(policy: Policy | str | None) -> None:
       policy: A `Policy`, a name, or None for `floatx()`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
       >>> tf.keras.layers.Dense(2).compute_dtype
       'bfloat16'

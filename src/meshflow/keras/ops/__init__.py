@@ -5,7 +5,6 @@ The functions have NumPy's names and Keras' dtypes: functions of real numbers co
 an operand has.
 
 Example:
-  >>> import meshflow as tf
   >>> tf.keras.ops.mean([1, 2]).numpy()
   np.float32(1.5)
 """

@@ -1,7 +1,6 @@
 """Activation functions.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.relu([-1.0, 2.0]).numpy().tolist()
   [0.0, 2.0]
 """
@@ -20,7 +19,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import registry
 from meshflow.keras.ops.graph_calls import as_single_layer
-from meshflow.keras.ops.op_factories import make_unary
+from meshflow.keras.ops.op_factories import array_op, make_unary
 from meshflow.keras.ops.promotion import Axis, as_float
 from meshflow.ops import array as array_ops
 from meshflow.ops import math
@@ -113,19 +112,13 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
       alpha: Scale for negative x.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.elu([1.0]).numpy().tolist()
       [1.0]
     """
     return _elu(as_float(x), alpha)
 
 
-@op(same=(), name="celu")
-def _celu(x: TensorLike, alpha: float) -> Any:
-    return jax.nn.celu(x, alpha)
-
-
-@as_single_layer()
+@array_op(as_float)
 def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """Compute `max(x, 0) + min(0, alpha (exp(x / alpha) - 1))` (arXiv:1704.07483).
 
@@ -134,11 +127,10 @@ def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
       alpha: Scale for negative x.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.celu([1.0]).numpy().tolist()
       [1.0]
     """
-    return _celu(as_float(x), alpha)
+    return jax.nn.celu(x, alpha)
 
 
 def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
@@ -149,7 +141,6 @@ def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
       approximate: Whether to approximate the error function by tanh.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.gelu([0.0]).numpy().tolist()
       [0.0]
     """
@@ -164,7 +155,6 @@ def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
       negative_slope: Slope for negative x.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.leaky_relu([-1.0, 1.0], 0.5).numpy().tolist()
       [-0.5, 1.0]
     """
@@ -179,7 +169,6 @@ def glu(x: TensorLike, axis: int = -1) -> Tensor:
       axis: Axis to split into halves.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.glu([2.0, 0.0]).numpy().tolist()
       [1.0]
     """
@@ -215,7 +204,6 @@ def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
       default_value: Value of the replaced elements.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.threshold([1.0, 3.0], 2.0, 0.0).numpy().tolist()
       [0.0, 3.0]
     """
@@ -231,7 +219,6 @@ def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
       threshold: Maximum absolute value of the replaced elements.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.hard_shrink([0.25, -1.0]).numpy().tolist()
       [0.0, -1.0]
     """
@@ -247,19 +234,13 @@ def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
       threshold: Amount by which absolute values shrink.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.soft_shrink([0.25, -1.0]).numpy().tolist()
       [0.0, -0.5]
     """
     return _threshold(as_float(x), threshold, 0, "soft")
 
 
-@op(same=(), name="squareplus")
-def _squareplus(x: TensorLike, b: float) -> Any:
-    return (x + jnp.sqrt(x * x + b)) / 2
-
-
-@as_single_layer()
+@array_op(as_float)
 def squareplus(x: TensorLike, b: float = 4) -> Tensor:
     """Compute `(x + sqrt(x^2 + b)) / 2` (arXiv:2112.11687).
 
@@ -268,11 +249,10 @@ def squareplus(x: TensorLike, b: float = 4) -> Tensor:
       b: Smoothness.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.squareplus([0.0]).numpy().tolist()
       [1.0]
     """
-    return _squareplus(as_float(x), b)
+    return (x + jnp.sqrt(x * x + b)) / 2
 
 
 def _apply_over_axes(function: Callable[..., Tensor], x: TensorLike, axis: Axis) -> Tensor:
@@ -299,7 +279,6 @@ def softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
       axis: Axis or axes of the sum; None for all.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.softmax([0.0, 0.0]).numpy().tolist()
       [0.5, 0.5]
     """
@@ -314,26 +293,13 @@ def log_softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
       axis: Axis or axes of the sum; None for all.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.log_softmax([0.0]).numpy().tolist()
       [0.0]
     """
     return _apply_over_axes(nn_ops.log_softmax, x, axis)
 
 
-@op(same=(), name="sparsemax")
-def _sparsemax(x: TensorLike, axis: int) -> Any:
-    z = jnp.moveaxis(x, axis, -1)
-    ordered = -jnp.sort(-z, -1)
-    count = jnp.arange(1, z.shape[-1] + 1, dtype=x.dtype)
-    totals = jnp.cumsum(ordered, -1)
-    support = (1 + count * ordered > totals).astype(x.dtype)
-    size = jnp.sum(support, -1, keepdims=True)
-    level = (jnp.sum(ordered * support, -1, keepdims=True) - 1) / size
-    return jnp.moveaxis(jnp.maximum(z - level, 0), -1, axis)
-
-
-@as_single_layer()
+@array_op(as_float)
 def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
     """Compute the nearest probability distribution, a sparse one (arXiv:1602.02068).
 
@@ -342,8 +308,14 @@ def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
       axis: Axis of the probabilities.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.sparsemax([2.0, 0.0]).numpy().tolist()
       [1.0, 0.0]
     """
-    return _sparsemax(as_float(x), axis)
+    z = jnp.moveaxis(x, axis, -1)
+    ordered = -jnp.sort(-z, -1)
+    count = jnp.arange(1, z.shape[-1] + 1, dtype=x.dtype)
+    totals = jnp.cumsum(ordered, -1)
+    support = (1 + count * ordered > totals).astype(x.dtype)
+    size = jnp.sum(support, -1, keepdims=True)
+    level = (jnp.sum(ordered * support, -1, keepdims=True) - 1) / size
+    return jnp.moveaxis(jnp.maximum(z - level, 0), -1, axis)

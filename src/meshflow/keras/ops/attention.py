@@ -1,7 +1,6 @@
 """Dot-product attention.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> x = ops.ones([1, 2, 1, 4])
   >>> ops.dot_product_attention(x, x, x).shape
   TensorShape([1, 2, 1, 4])
@@ -144,7 +143,6 @@ def dot_product_attention(
       [batch, t, heads, size].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> x = ops.ones([1, 2, 1, 4])
       >>> ops.dot_product_attention(x, x, x).shape
       TensorShape([1, 2, 1, 4])

@@ -1,7 +1,6 @@
 """One-hot encoding of class indices, and cross-entropy losses.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.one_hot([1], 3).numpy().tolist()
   [[0.0, 1.0, 0.0]]
 """
@@ -48,7 +47,6 @@ def one_hot(
       sparse: Not supported; the result is dense.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.one_hot([1], 3).numpy().tolist()
       [[0.0, 1.0, 0.0]]
     """
@@ -85,7 +83,6 @@ def multi_hot(
       **kwargs: `num_tokens`, the old name of `num_classes`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.multi_hot([0, 2], 3).numpy().tolist()
       [1.0, 0.0, 1.0]
     """
@@ -111,7 +108,6 @@ def binary_crossentropy(
       from_logits: Whether `output` contains logits.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> print(ops.binary_crossentropy([1.0], [0.5]).numpy().round(4))
       [0.6931]
     """
@@ -147,7 +143,6 @@ def categorical_crossentropy(
       axis: Axis of the classes.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> print(ops.categorical_crossentropy([[0.0, 1.0]], [[0.5, 0.5]]).numpy().round(4))
       [0.6931]
     """
@@ -177,7 +172,6 @@ def sparse_categorical_crossentropy(
       axis: Axis of the classes.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> print(ops.sparse_categorical_crossentropy([1], [[0.5, 0.5]]).numpy().round(4))
       [0.6931]
     """

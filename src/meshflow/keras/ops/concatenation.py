@@ -1,7 +1,6 @@
 """Functions that join, split, repeat and pad tensors.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.concatenate([ops.zeros([1]), [1, 2]]).numpy().tolist()
   [0.0, 1.0, 2.0]
 """
@@ -48,7 +47,6 @@ def concatenate(xs: Sequence[Any], axis: int | None = 0) -> Tensor:
       axis: The axis; None to flatten the tensors first.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.concatenate([[1], [2.5]]).numpy().tolist()
       [1.0, 2.5]
     """
@@ -67,7 +65,6 @@ def append(x1: TensorLike, x2: TensorLike, axis: int | None = None) -> Tensor:
       axis: The axis; None to flatten the tensors first.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.append([1, 2], [[3]]).numpy().tolist()
       [1, 2, 3]
     """
@@ -82,7 +79,6 @@ def stack(x: Sequence[Any], axis: int = 0) -> Tensor:
       axis: Position of the new axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.stack([[1, 2], [3, 4]], axis=1).numpy().tolist()
       [[1, 3], [2, 4]]
     """
@@ -96,7 +92,6 @@ def vstack(xs: Sequence[Any]) -> Tensor:
       xs: The tensors.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.vstack([[1, 2], [3, 4]]).shape
       TensorShape([2, 2])
     """
@@ -110,7 +105,6 @@ def hstack(xs: Sequence[Any]) -> Tensor:
       xs: The tensors.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.hstack([[1, 2], [3]]).numpy().tolist()
       [1, 2, 3]
     """
@@ -125,7 +119,6 @@ def dstack(xs: Sequence[Any]) -> Tensor:
       xs: The tensors.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.dstack([[1, 2], [3, 4]]).numpy().tolist()
       [[[1, 3], [2, 4]]]
     """
@@ -151,7 +144,6 @@ def split(x: TensorLike, indices_or_sections: Sizes, axis: int = 0) -> list[Tens
       axis: The axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> [p.numpy().tolist() for p in ops.split(ops.arange(5), [1, 3])]
       [[0], [1, 2], [3, 4]]
     """
@@ -187,7 +179,6 @@ def array_split(x: TensorLike, indices_or_sections: Sizes, axis: int = 0) -> lis
       axis: The axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> [p.numpy().tolist() for p in ops.array_split(ops.arange(5), 2)]
       [[0, 1, 2], [3, 4]]
     """
@@ -207,7 +198,6 @@ def vsplit(x: TensorLike, indices_or_sections: Sizes) -> list[Tensor]:
       indices_or_sections: See `split`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> len(ops.vsplit(ops.zeros([4, 2]), 2))
       2
     """
@@ -222,7 +212,6 @@ def hsplit(x: TensorLike, indices_or_sections: Sizes) -> list[Tensor]:
       indices_or_sections: See `split`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.hsplit(ops.zeros([4, 2]), 2)[0].shape
       TensorShape([4, 1])
     """
@@ -238,7 +227,6 @@ def dsplit(x: TensorLike, indices_or_sections: Sizes) -> list[Tensor]:
       indices_or_sections: See `split`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.dsplit(ops.zeros([1, 1, 4]), 2)[0].shape
       TensorShape([1, 1, 2])
     """
@@ -254,7 +242,6 @@ def repeat(x: TensorLike, repeats: TensorLike, axis: int | None = None) -> Tenso
       axis: The axis; None for the flattened tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.repeat([1, 2], 2).numpy().tolist()
       [1, 1, 2, 2]
     """
@@ -269,7 +256,6 @@ def tile(x: TensorLike, repeats: Sizes) -> Tensor:
       repeats: Number of repetitions along each of the last axes.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.tile([1, 2], 2).numpy().tolist()
       [1, 2, 1, 2]
     """
@@ -298,7 +284,6 @@ def pad(
       constant_values: Value of the padding in mode 'constant'; default 0.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.pad([1, 2], 1).numpy().tolist()
       [0, 1, 2, 0]
     """

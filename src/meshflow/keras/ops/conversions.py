@@ -1,7 +1,6 @@
 """Conversions of dtypes and complex numbers, and the error function.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.cast([1.7], "int32").numpy().tolist()
   [1]
 """
@@ -18,7 +17,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import as_single_layer
-from meshflow.keras.ops.op_factories import make_unary
+from meshflow.keras.ops.op_factories import array_op, make_unary
 from meshflow.keras.ops.promotion import as_float, as_tensor, promote
 from meshflow.keras.settings import floatx
 from meshflow.ops import casting, math
@@ -50,7 +49,6 @@ def cast(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
       dtype: Dtype or its name; None for `floatx()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.cast([1.7, -1.7], "int32").numpy().tolist()
       [1, -1]
     """
@@ -67,7 +65,6 @@ def saturate_cast(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
       dtype: Dtype or its name; None for `floatx()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.saturate_cast([-3.0, 300.0], "uint8").numpy().tolist()
       [0, 255]
     """
@@ -90,7 +87,6 @@ def polar(abs_: TensorLike, angle: TensorLike) -> Tensor:
       angle: Angles in radians.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.polar([2.0], [0.0]).numpy().tolist()
       [(2+0j)]
     """
@@ -112,7 +108,6 @@ def view_as_complex(x: TensorLike) -> Tensor:
       x: A floating-point tensor with a last axis of size 2.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.view_as_complex([[1.0, 2.0]]).numpy().tolist()
       [(1+2j)]
     """
@@ -124,12 +119,7 @@ def view_as_complex(x: TensorLike) -> Tensor:
     return _pairs_to_complex(x)
 
 
-@op(same=(), name="view_as_real")
-def _complex_to_pairs(x: TensorLike) -> Any:
-    return jnp.stack([jnp.real(x), jnp.imag(x)], -1)
-
-
-@as_single_layer()
+@array_op()
 def view_as_real(x: TensorLike) -> Tensor:
     """Convert complex numbers to pairs of real numbers in a new last axis.
 
@@ -137,8 +127,7 @@ def view_as_real(x: TensorLike) -> Tensor:
       x: A complex tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.view_as_real(ops.array([1 + 2j])).numpy().tolist()
       [[1.0, 2.0]]
     """
-    return _complex_to_pairs(as_tensor(x))
+    return jnp.stack([jnp.real(x), jnp.imag(x)], -1)

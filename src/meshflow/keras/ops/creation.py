@@ -1,7 +1,6 @@
 """Creation of tensors from shapes and values.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.arange(3).numpy().tolist()
   [0, 1, 2]
 """
@@ -65,7 +64,6 @@ def array(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
       dtype: Dtype; default the dtype of the value.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.array([1, 2]).dtype
       tf.int32
     """
@@ -79,7 +77,6 @@ def copy(x: TensorLike) -> Tensor:
       x: A tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.copy(3))
       3
     """
@@ -94,7 +91,6 @@ def zeros(shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
       dtype: Dtype; default `floatx()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.zeros([2]).numpy().tolist()
       [0.0, 0.0]
     """
@@ -109,7 +105,6 @@ def ones(shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
       dtype: Dtype; default `floatx()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.ones([2]).numpy().tolist()
       [1.0, 1.0]
     """
@@ -124,7 +119,6 @@ def empty(shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
       dtype: Dtype; default `floatx()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.empty([2]).shape
       TensorShape([2])
     """
@@ -140,7 +134,6 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike | None = Non
       dtype: Dtype; default `floatx()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.full([2], 3).numpy().tolist()
       [3.0, 3.0]
     """
@@ -155,7 +148,6 @@ def zeros_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
       dtype: Dtype of the result; default the dtype of `x`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.zeros_like([1, 2]).numpy().tolist()
       [0, 0]
     """
@@ -170,7 +162,6 @@ def ones_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
       dtype: Dtype of the result; default the dtype of `x`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.ones_like([1, 2]).numpy().tolist()
       [1, 1]
     """
@@ -185,7 +176,6 @@ def empty_like(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
       dtype: Dtype of the result; default the dtype of `x`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.empty_like([1, 2]).shape
       TensorShape([2])
     """
@@ -201,7 +191,6 @@ def full_like(x: TensorLike, fill_value: TensorLike, dtype: DTypeLike | None = N
       dtype: Dtype of the result; default the dtype of `x`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.full_like([1, 2], 7).numpy().tolist()
       [7, 7]
     """
@@ -224,7 +213,6 @@ def arange(
       dtype: Dtype; default int32 for integers, `floatx()` for floats.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.arange(3).numpy().tolist(), ops.arange(1.0, 2.0, 0.5).numpy().tolist()
       ([0, 1, 2], [1.0, 1.5])
     """
@@ -286,7 +274,6 @@ def linspace(
       The values; with `retstep` also the interval.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.linspace(0, 1, 3).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
@@ -321,7 +308,6 @@ def logspace(
       axis: Position of the new axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.logspace(0, 2, 3).numpy().tolist()
       [1.0, 10.0, 100.0]
     """
@@ -349,7 +335,6 @@ def geomspace(
       axis: Position of the new axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.geomspace(1, 4, 3).numpy().round(5).tolist()
       [1.0, 2.0, 4.0]
     """
@@ -368,7 +353,6 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None
       dtype: Dtype of the result; default `floatx()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.eye(2).numpy().tolist()
       [[1.0, 0.0], [0.0, 1.0]]
     """
@@ -383,7 +367,6 @@ def identity(n: int, dtype: DTypeLike | None = None) -> Tensor:
       dtype: Dtype of the result; default `floatx()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.identity(2).shape
       TensorShape([2, 2])
     """
@@ -400,7 +383,6 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike | None = None
       dtype: Dtype of the result; default `floatx()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.tri(2).numpy().tolist()
       [[1.0, 0.0], [1.0, 1.0]]
     """
@@ -432,7 +414,6 @@ def kaiser(x: TensorLike, beta: float) -> Tensor:
       beta: Shape parameter of the window.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.kaiser(3, 0.0).numpy().tolist()
       [1.0, 1.0, 1.0]
     """
@@ -452,7 +433,6 @@ def meshgrid(*x: TensorLike, indexing: str = "xy") -> list[Tensor]:
       indexing: 'xy' for columns first, or 'ij'.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.meshgrid([1, 2], [3, 4, 5])[0].shape
       TensorShape([3, 2])
     """
@@ -475,7 +455,6 @@ def vander(x: TensorLike, N: int | None = None, increasing: bool = False) -> Ten
       increasing: Whether the powers increase from left to right.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.vander([1, 2], increasing=True).numpy().tolist()
       [[1, 1], [1, 2]]
     """

@@ -1,7 +1,6 @@
 """Connectionist temporal classification (CTC): the loss, and decoding.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.ctc_decode([[[0.0, 9.0], [0.0, 9.0]]], [2])[0].numpy().tolist()
   [[[1, -1]]]
 """
@@ -35,7 +34,6 @@ def ctc_loss(
       mask_index: Index of the blank class.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> print(ops.ctc_loss([[1]], ops.zeros([1, 2, 2]), [1], [2]).numpy().round(4))
       [0.2877]
     """
@@ -73,7 +71,6 @@ def ctc_decode(
       Sequences [paths, batch, length], padded with -1, and their scores.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.ctc_decode([[[0.0, 9.0], [0.0, 9.0]]], [2])[0].numpy().tolist()
       [[[1, -1]]]
     """

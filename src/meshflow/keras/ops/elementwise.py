@@ -1,8 +1,6 @@
 """Functions of each element, and of pairs of elements.
 
 Example:
-  >>> import meshflow as tf
-  >>> from meshflow.keras import ops
   >>> ops.sqrt([4, 9]).numpy().tolist(), ops.add(tf.constant([1]), 0.5).dtype
   ([2.0, 3.0], tf.float32)
 """
@@ -20,7 +18,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import as_single_layer
-from meshflow.keras.ops.op_factories import make_binary, make_bitwise, make_unary
+from meshflow.keras.ops.op_factories import array_op, make_binary, make_bitwise, make_unary
 from meshflow.keras.ops.promotion import as_float, as_tensor, promote
 from meshflow.ops import casting, math
 
@@ -200,7 +198,6 @@ def clip(x: TensorLike, x_min: TensorLike, x_max: TensorLike) -> Tensor:
       x_max: Maximum.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.clip([-2, 0, 5], -1, 3).numpy().tolist()
       [-1, 0, 3]
     """
@@ -219,13 +216,6 @@ def _clamp_to_dtype(bound: TensorLike, dtype: DTypeLike) -> TensorLike:
     return min(max(bound, int(kind.min)), int(kind.max))
 
 
-@op(same=(), name="round")
-def _round(x: TensorLike, decimals: int) -> Any:
-    if decimals < 0 and jnp.issubdtype(x.dtype, jnp.integer):
-        return _round_integers(x, 10**-decimals)
-    return jnp.round(x, decimals)
-
-
 def _round_integers(x: jax.Array, unit: int) -> jax.Array:
     """Round integers to multiples of `unit`, halves to even multiples."""
     wide = x.astype("int64")
@@ -234,7 +224,7 @@ def _round_integers(x: jax.Array, unit: int) -> jax.Array:
     return ((count + rounds_up) * unit).astype(x.dtype)
 
 
-@as_single_layer()
+@array_op()
 def round(x: TensorLike, decimals: int = 0) -> Tensor:
     """Round to a number of decimals; halves are rounded to even.
 
@@ -243,19 +233,15 @@ def round(x: TensorLike, decimals: int = 0) -> Tensor:
       decimals: Number of decimals, which may be negative.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.round([0.5, 1.5, 2.6]).numpy().tolist()
       [0.0, 2.0, 3.0]
     """
-    return _round(as_tensor(x), decimals)
+    if decimals < 0 and jnp.issubdtype(x.dtype, jnp.integer):
+        return _round_integers(x, 10**-decimals)
+    return jnp.round(x, decimals)
 
 
-@op(same=(), name="nan_to_num")
-def _nan_to_num(x: TensorLike, nan: float, posinf: float | None, neginf: float | None) -> Any:
-    return jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
-
-
-@as_single_layer()
+@array_op()
 def nan_to_num(
     x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
@@ -268,11 +254,10 @@ def nan_to_num(
       neginf: Replacement of minus infinity; default the dtype's minimum.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.nan_to_num([float("nan"), 1.0]).numpy().tolist()
       [0.0, 1.0]
     """
-    return _nan_to_num(as_tensor(x), nan, posinf, neginf)
+    return jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
 
 
 @op(same=("x1", "x2"), name="isclose", differentiable=False)
@@ -294,7 +279,6 @@ def isclose(
       equal_nan: Whether NaN is close to NaN.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.isclose([1.0, 2.0], [1.0, 2.1]).numpy().tolist()
       [True, False]
     """
@@ -315,7 +299,6 @@ def allclose(
       equal_nan: Whether NaN is close to NaN.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> bool(ops.allclose([1.0], [1.000001]))
       True
     """
@@ -336,7 +319,6 @@ def ldexp(x1: TensorLike, x2: TensorLike) -> Tensor:
       x2: A tensor of integers.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.ldexp([0.75, 1.5], [1, 2]).numpy().tolist()
       [1.5, 6.0]
     """
@@ -361,7 +343,6 @@ def view(x: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
       dtype: Dtype of the result; default the dtype of `x`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.view(ops.array([1, 2], "int32"), "int16").numpy().tolist()
       [1, 0, 2, 0]
     """

@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 from meshflow.core.dispatch import op_names
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic_unnamed
 
-__all__ = ["as_single_layer"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -25,7 +23,6 @@ def as_single_layer(space: str | None = None) -> Callable[[F], F]:
         itself.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.keras.Input([3])
       >>> model = tf.keras.Model(x, tf.keras.ops.flip(x, axis=1))
       >>> model.get_config()["layers"][1]["config"]["function"]

@@ -1,7 +1,6 @@
 """Geometric transforms of images: interpolation of pixels at other coordinates.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.image.map_coordinates([1.0, 3.0], [[0.5]], 1).numpy().tolist()
   [2.0]
 """
@@ -60,7 +59,6 @@ def map_coordinates(
       fill_value: Value for 'constant'.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.map_coordinates([1.0, 3.0], [[0.5]], 1).numpy().tolist()
       [2.0]
     """
@@ -143,7 +141,6 @@ def affine_transform(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.affine_transform(ops.ones([2, 2, 1]), [1, 0, 1, 0, 1, 0, 0, 0]).numpy()[..., 0].tolist()
       [[1.0, 0.0], [1.0, 0.0]]
     """
@@ -193,7 +190,6 @@ def elastic_transform(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.elastic_transform(ops.ones([8, 8, 3]), sigma=2.0).shape
       TensorShape([8, 8, 3])
     """
@@ -245,7 +241,6 @@ def perspective_transform(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> corners = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
       >>> ops.image.perspective_transform(ops.ones([2, 2, 1]), corners, corners).shape
       TensorShape([2, 2, 1])
@@ -309,7 +304,6 @@ def scale_and_translate(
       antialias: Whether to widen the filter when images get smaller.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> x = ops.ones([2, 2])
       >>> ops.image.scale_and_translate(x, (4, 4), [2.0, 2.0], [0.0, 0.0], (0, 1), "linear").shape
       TensorShape([4, 4])

@@ -1,7 +1,6 @@
 """Sizes, colors and patches of images.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.image.resize(ops.ones([4, 4, 3]), (2, 2)).shape
   TensorShape([2, 2, 3])
 """
@@ -70,7 +69,6 @@ def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tens
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.rgb_to_grayscale(ops.ones([2, 2, 3])).shape
       TensorShape([2, 2, 1])
     """
@@ -100,7 +98,6 @@ def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.rgb_to_hsv([[[1.0, 0.0, 0.0]]]).numpy().tolist()
       [[[0.0, 1.0, 1.0]]]
     """
@@ -118,7 +115,6 @@ def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.hsv_to_rgb([[[0.0, 1.0, 1.0]]]).numpy().tolist()
       [[[1.0, 0.0, 0.0]]]
     """
@@ -156,7 +152,6 @@ def resize(
       Images of the dtype of `images`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.resize(ops.ones([1, 4, 4, 3]), (2, 8)).shape
       TensorShape([1, 2, 8, 3])
     """
@@ -237,7 +232,6 @@ def pad_images(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.pad_images(ops.ones([2, 2, 1]), 1, 0, target_height=4, target_width=3).shape
       TensorShape([4, 3, 1])
     """
@@ -245,29 +239,20 @@ def pad_images(
 
     def pad(x: Tensor) -> Tensor:
         height, width = int(x.shape[-3]), int(x.shape[-2])
-        rows = _resolve_margins(
-            "top_padding, bottom_padding, target_height",
-            top_padding,
-            bottom_padding,
-            target_height,
-            height,
-        )
-        columns = _resolve_margins(
-            "left_padding, right_padding, target_width",
-            left_padding,
-            right_padding,
-            target_width,
-            width,
-        )
+        sizes = (top_padding, bottom_padding, target_height)
+        rows = _resolve_margins("top_padding, bottom_padding, target_height", sizes, height)
+        sizes = (left_padding, right_padding, target_width)
+        columns = _resolve_margins("left_padding, right_padding, target_width", sizes, width)
         return array_ops.pad(x, [[0, 0]] * (len(x.shape) - 3) + [rows, columns, [0, 0]])
 
     return apply_channels_last(pad, images, data_format)
 
 
 def _resolve_margins(
-    names: str, before: int | None, after: int | None, target: int | None, size: int, sign: int = 1
+    names: str, sizes: tuple[int | None, int | None, int | None], size: int, sign: int = 1
 ) -> list[int]:
     """Return the sizes before and after, one of which may follow from the target size."""
+    before, after, target = sizes
     if sum(v is None for v in (before, after, target)) != 1:
         raise ValueError(
             f"Must specify exactly two of {names}. Received: {before}, {after}, target size {target}."
@@ -307,7 +292,6 @@ def crop_images(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.crop_images(ops.ones([4, 4, 1]), 1, 1, target_height=2, target_width=2).shape
       TensorShape([2, 2, 1])
     """
@@ -315,22 +299,10 @@ def crop_images(
 
     def crop(x: Tensor) -> Tensor:
         height, width = int(x.shape[-3]), int(x.shape[-2])
-        rows = _resolve_margins(
-            "top_cropping, bottom_cropping, target_height",
-            top_cropping,
-            bottom_cropping,
-            target_height,
-            height,
-            -1,
-        )
-        columns = _resolve_margins(
-            "left_cropping, right_cropping, target_width",
-            left_cropping,
-            right_cropping,
-            target_width,
-            width,
-            -1,
-        )
+        sizes = (top_cropping, bottom_cropping, target_height)
+        rows = _resolve_margins("top_cropping, bottom_cropping, target_height", sizes, height, -1)
+        sizes = (left_cropping, right_cropping, target_width)
+        columns = _resolve_margins("left_cropping, right_cropping, target_width", sizes, width, -1)
         return x[..., rows[0] : height - rows[1], columns[0] : width - columns[1], :]
 
     return apply_channels_last(crop, images, data_format)
@@ -383,7 +355,6 @@ def extract_patches(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.extract_patches(ops.ones([1, 4, 4, 3]), 2).shape
       TensorShape([1, 2, 2, 12])
     """
@@ -409,7 +380,6 @@ def extract_patches_3d(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.extract_patches_3d(ops.ones([1, 4, 4, 4, 1]), 2).shape
       TensorShape([1, 2, 2, 2, 8])
     """
@@ -432,7 +402,6 @@ def gaussian_blur(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.gaussian_blur(ops.ones([1, 4, 4, 1])).shape
       TensorShape([1, 4, 4, 1])
     """
@@ -474,7 +443,6 @@ def sobel_edges(images: TensorLike, data_format: str | None = None) -> Tensor:
       [batch, height, width, channels, 2] (or channels first).
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.sobel_edges(ops.ones([1, 4, 4, 1])).shape
       TensorShape([1, 4, 4, 1, 2])
     """
@@ -508,7 +476,6 @@ def ssim(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.image.ssim(ops.ones([1, 16, 16, 1]), ops.ones([1, 16, 16, 1])).numpy().tolist()
       [1.0]
     """

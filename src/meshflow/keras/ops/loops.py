@@ -1,7 +1,6 @@
 """Loops, branches, function transformations, and conversions of tensors to and from arrays.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> int(ops.fori_loop(0, 4, lambda i, total: total + i, 0))
   6
 """
@@ -65,7 +64,6 @@ def convert_to_tensor(
       ragged: False converts ragged tensors to dense ones.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.convert_to_tensor([1.0]).dtype
       tf.float32
     """
@@ -89,7 +87,6 @@ def convert_to_numpy(x: TensorLike) -> np.ndarray:
       x: A tensor, or a value that NumPy can convert.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.convert_to_numpy(ops.array([1, 2]))
       array([1, 2], dtype=int32)
     """
@@ -104,7 +101,6 @@ def is_tensor(x: object) -> bool:
       x: Any value.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.is_tensor(ops.zeros([1])), ops.is_tensor([0.0])
       (True, False)
     """
@@ -118,7 +114,6 @@ def shape(x: TensorLike) -> tuple[Any, ...]:
       x: A tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.shape(ops.zeros([2, 3]))
       (2, 3)
     """
@@ -137,7 +132,6 @@ def dtype(x: TensorLike) -> str:
       x: A tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.dtype(ops.zeros([2]))
       'float32'
     """
@@ -151,7 +145,6 @@ def stop_gradient(variable: TensorLike) -> Tensor:
       variable: A tensor or variable.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.stop_gradient(2.0))
       2.0
     """
@@ -165,8 +158,6 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
       f: A function that returns its value and the function of its gradient.
 
     Example:
-      >>> import meshflow as tf
-      >>> from meshflow.keras import ops
       >>> double = ops.custom_gradient(lambda x: (x * 1.0, lambda upstream: upstream * 2.0))
       >>> x = tf.constant(1.0)
       >>> with tf.GradientTape() as tape:
@@ -203,7 +194,6 @@ def cond(pred: TensorLike, true_fn: Callable[[], T], false_fn: Callable[[], T]) 
       false_fn: Function to call if `pred` is false.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.cond(ops.array(True), lambda: 1, lambda: 2))
       1
     """
@@ -220,7 +210,6 @@ def switch(index: TensorLike, branches: Sequence[Callable[..., T]], *operands: A
       *operands: Arguments of the functions.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.switch(1, [lambda x: x, lambda x: x + 1], 5))
       6
     """
@@ -250,7 +239,6 @@ def while_loop(
       maximum_iterations: Maximum number of iterations.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.while_loop(lambda i: i < 10, lambda i: (i + 3,), (0,))[0])
       12
     """
@@ -279,7 +267,6 @@ def fori_loop(
       init_val: Initial value.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.fori_loop(0, 3, lambda i, v: v + i, 0))
       3
     """
@@ -319,7 +306,6 @@ def scan(
       (carry, ys).
 
     Example:
-      >>> from meshflow.keras import ops
       >>> carry, ys = ops.scan(lambda c, x: (c + x, c), 0, ops.array([1, 2, 3]))
       >>> int(carry), ys.numpy().tolist()
       (6, [0, 1, 3])
@@ -368,7 +354,6 @@ def associative_scan(
       axis: The axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.associative_scan(lambda a, b: a + b, ops.arange(4)).numpy().tolist()
       [0, 1, 3, 6]
     """
@@ -412,7 +397,6 @@ def map(f: Callable[[Any], T], xs: PyTree) -> T:
       xs: Tensors.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.map(lambda x: x * 2, ops.arange(3)).numpy().tolist()
       [0, 2, 4]
     """
@@ -431,7 +415,6 @@ def vectorized_map(function: Callable[[Any], T], elements: PyTree) -> T:
       elements: Tensors.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.vectorized_map(lambda x: x * 2, ops.arange(3)).numpy().tolist()
       [0, 2, 4]
     """
@@ -452,7 +435,6 @@ def vectorize(
       signature: Core axes of each argument and result, for example '(n),(n)->()'.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.vectorize(lambda a, b: a * b)([1, 2], 3).numpy().tolist()
       [3, 6]
     """

@@ -1,7 +1,6 @@
 """Factorizations of matrices, and linear equations.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.linalg.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0]).numpy().tolist()
   [1.0, 1.0]
 """
@@ -71,7 +70,6 @@ def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
         NaN.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.cholesky([[4.0]]).numpy().tolist()
       [[2.0]]
     """
@@ -100,7 +98,6 @@ def cholesky_inverse(x: TensorLike, upper: bool = False) -> Tensor:
       upper: Whether the matrix is upper triangular.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.cholesky_inverse([[2.0]]).numpy().tolist()
       [[0.25]]
     """
@@ -114,7 +111,6 @@ def det(x: TensorLike) -> Tensor:
       x: [..., m, m].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> round(float(ops.det([[1.0, 2.0], [3.0, 5.0]])), 4)
       -1.0
     """
@@ -128,7 +124,6 @@ def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
       x: [..., m, m].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> [float(v) for v in ops.slogdet([[1.0]])]
       [1.0, 0.0]
     """
@@ -142,7 +137,6 @@ def logdet(x: TensorLike) -> Tensor:
       x: [..., m, m].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.logdet([[1.0]]))
       0.0
     """
@@ -156,7 +150,6 @@ def eig(x: TensorLike) -> tuple[Tensor, Tensor]:
       x: [..., m, m].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.eig([[2.0]])[0].numpy().tolist()
       [(2+0j)]
     """
@@ -170,7 +163,6 @@ def eigh(x: TensorLike) -> tuple[Tensor, Tensor]:
       x: [..., m, m].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.eigh([[2.0]])[0].numpy().tolist()
       [2.0]
     """
@@ -184,7 +176,6 @@ def inv(x: TensorLike) -> Tensor:
       x: [..., m, m].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.inv([[2.0]]).numpy().tolist()
       [[0.5]]
     """
@@ -199,7 +190,6 @@ def pinv(x: TensorLike, rcond: float | None = None) -> Tensor:
       rcond: Singular values below this fraction of the largest one count as 0.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.pinv([[2.0]]).numpy().tolist()
       [[0.5]]
     """
@@ -220,7 +210,6 @@ def lu_factor(x: TensorLike) -> tuple[Tensor, Tensor]:
       x: [..., m, m].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.lu_factor([[2.0]])[0].numpy().tolist()
       [[2.0]]
     """
@@ -244,7 +233,6 @@ def matrix_rank(x: TensorLike, tol: float | None = None) -> Tensor:
       tol: Singular values up to this value count as 0; default relative to the largest one.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.matrix_rank([[1.0, 1.0], [1.0, 1.0]]))
       1
     """
@@ -269,7 +257,6 @@ def norm(
       keepdims: Whether to keep reduced axes with size 1.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.norm([3, 4]))
       5.0
     """
@@ -285,7 +272,6 @@ def qr(x: TensorLike, mode: str = "reduced") -> tuple[Tensor, Tensor]:
       mode: 'reduced' or 'complete'.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.qr([[2.0]])[0].shape
       TensorShape([1, 1])
     """
@@ -304,7 +290,6 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
       b: [..., m] or [..., m, n].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.solve([[2.0]], [[4.0]]).numpy().tolist()
       [[2.0]]
     """
@@ -323,7 +308,6 @@ def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tenso
       lower: Whether to read the lower triangle.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.solve_triangular([[2.0]], [[4.0]]).numpy().tolist()
       [[2.0]]
     """
@@ -348,7 +332,6 @@ def lstsq(a: TensorLike, b: TensorLike, rcond: float | None = None) -> Tensor:
       rcond: Singular values below this fraction of the largest one count as 0.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.lstsq([[1.0], [1.0]], [1.0, 3.0]).numpy().round(4).tolist()
       [2.0]
     """
@@ -377,7 +360,6 @@ def svd(
       (u, s, v) with `x = u diag(s) v`, or only s.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.svd([[2.0]], compute_uv=False).numpy().tolist()
       [2.0]
     """
@@ -400,7 +382,6 @@ def jvp(
       (value, derivative), and the auxiliary output if there is one.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> [float(v) for v in ops.jvp(lambda x: x * x, [ops.array(3.0)], [ops.array(1.0)])]
       [9.0, 6.0]
     """

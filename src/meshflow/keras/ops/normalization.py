@@ -1,7 +1,6 @@
 """Moments, normalization, and rearrangement of channels and pixels.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> print(ops.normalize([3.0, 4.0]).numpy().round(3))
   [0.6 0.8]
 """
@@ -48,7 +47,6 @@ def moments(
       synchronized: Accepted and ignored: a batch that is split over devices always has one mean.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> [float(v) for v in ops.moments([1.0, 3.0], axes=[0])]
       [2.0, 1.0]
     """
@@ -77,7 +75,6 @@ def batch_normalization(
       epsilon: Value that is added to the variance.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.batch_normalization([[3.0]], [1.0], [4.0], -1, epsilon=0.0).numpy().tolist()
       [[1.0]]
     """
@@ -120,7 +117,6 @@ def layer_normalization(
         instead).
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.layer_normalization([1.0, 3.0]).numpy().round(3).tolist()
       [-1.0, 1.0]
     """
@@ -164,7 +160,6 @@ def rms_normalization(
       epsilon: Value that is added to the mean; default `keras.config.epsilon()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.rms_normalization([2.0, 2.0]).numpy().round(3).tolist()
       [1.0, 1.0]
     """
@@ -189,7 +184,6 @@ def normalize(
       epsilon: Minimum divisor; default `keras.config.epsilon()`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> print(ops.normalize([3.0, 4.0]).numpy().round(3))
       [0.6 0.8]
     """
@@ -213,7 +207,6 @@ def psnr(x1: TensorLike, x2: TensorLike, max_val: float) -> Tensor:
       max_val: Maximum possible value.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> round(float(ops.psnr([1.0], [0.9], 1.0)), 2)
       20.0
     """
@@ -239,7 +232,6 @@ def depth_to_space(
       data_format: 'channels_last' or 'channels_first'.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.depth_to_space(ops.zeros([1, 2, 2, 4]), 2).shape
       TensorShape([1, 4, 4, 1])
     """
@@ -258,7 +250,6 @@ def space_to_depth(
       data_format: 'channels_last' or 'channels_first'.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.space_to_depth(ops.zeros([1, 4, 4, 1]), 2).shape
       TensorShape([1, 2, 2, 4])
     """

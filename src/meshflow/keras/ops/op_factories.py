@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.ops.graph_calls import as_single_layer
 from meshflow.keras.ops.promotion import Axis, as_float, as_sum, as_tensor, as_wide_float, promote
-
-__all__ = [
-    "BinaryOp",
-    "BitwiseOp",
-    "CumulativeOp",
-    "ExtremumOp",
-    "ReductionOp",
-    "SegmentOp",
-    "UnaryOp",
-    "WindowFunction",
-    "make_binary",
-    "make_bitwise",
-    "make_reduction",
-    "make_unary",
-    "set_name",
-]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,6 +91,35 @@ def set_name(function: F, name: str, doc: str = "") -> F:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
+
+
+def array_op(
+    convert: Callable[[TensorLike], Tensor] = as_tensor, *, differentiable: bool = True
+) -> Callable[[F], F]:
+    """Create a decorator that makes a function of a JAX array a function of `keras.ops`.
+
+    A call with a symbolic tensor becomes one layer.
+
+    Args:
+      convert: Conversion of the array, the first argument; the other arguments are static.
+      differentiable: Whether the op has a gradient.
+    """
+
+    def decorate(function: F) -> F:
+        run = op(function, same=(), name=function.__name__, differentiable=differentiable)
+        operand = next(iter(inspect.signature(function).parameters))
+
+        @functools.wraps(function)
+        def public(*args: Any, **kwargs: Any) -> Any:
+            if args:
+                args = (convert(args[0]), *args[1:])
+            elif operand in kwargs:
+                kwargs[operand] = convert(kwargs[operand])
+            return run(*args, **kwargs)
+
+        return cast(F, as_single_layer()(public))
+
+    return decorate
 
 
 def make_op(name: str, function: Callable[..., Any], count: int, **settings: Any) -> Any:

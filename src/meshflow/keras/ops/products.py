@@ -1,7 +1,6 @@
 """Products of matrices and vectors.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.matmul([[1, 2]], [[3], [4]]).numpy().tolist()
   [[11]]
 """
@@ -58,7 +57,6 @@ def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
       x2: [..., k, n].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.matmul([[1, 2]], [[3], [4]]).numpy().tolist()
       [[11]]
     """
@@ -104,7 +102,6 @@ def cross(
       axis: Overrides the three axes.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.cross([1, 0, 0], [0, 1, 0]).numpy().tolist()
       [0, 0, 1]
     """
@@ -129,7 +126,6 @@ def tensordot(
       axes: Number of last axes of `x1` and first axes of `x2`, or both lists of axes.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.tensordot([1, 2], [3, 4], axes=1))
       11
     """
@@ -152,7 +148,6 @@ def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
       **kwargs: Accepted and ignored: XLA decides about the order of the products.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.einsum("ij,j->i", [[1, 2], [3, 4]], [1, 1]).numpy().tolist()
       [3, 7]
     """
@@ -177,7 +172,6 @@ def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
       mode: 'valid', 'same' or 'full'.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.correlate([1, 2, 3], [0, 1, 0.5]).numpy().tolist()
       [3.5]
     """
@@ -205,7 +199,6 @@ def cdist(x: TensorLike, y: TensorLike) -> Tensor:
       [..., m, n].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.cdist([[0.0, 0.0]], [[3.0, 4.0]]).numpy().tolist()
       [[5.0]]
     """

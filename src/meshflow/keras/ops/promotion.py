@@ -19,17 +19,6 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.settings import floatx
 from meshflow.ops.casting import cast
 
-__all__ = [
-    "Axis",
-    "Sizes",
-    "as_float",
-    "as_sum",
-    "as_tensor",
-    "as_wide_float",
-    "promote",
-    "result_type",
-]
-
 # An axis, several axes, or all of them; and a size or step for all or for each spatial axis.
 Axis: TypeAlias = int | Sequence[int] | None
 Sizes: TypeAlias = int | Sequence[int]

@@ -1,7 +1,6 @@
 """Reductions over axes, and cumulative functions.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.mean([[1, 2], [3, 5]], axis=0).numpy().tolist()
   [2.0, 3.5]
 """
@@ -24,6 +23,7 @@ from meshflow.keras.ops.op_factories import (
     CumulativeOp,
     ExtremumOp,
     ReductionOp,
+    array_op,
     make_reduction,
     set_name,
 )
@@ -44,18 +44,24 @@ def _as_axes(axis: Axis) -> Any:
     return tuple(axis) if isinstance(axis, list) else axis
 
 
-def _wrap_reduction(
-    function: Callable[..., Any], name: str, differentiable: bool = True, **settings: Any
-) -> Callable[..., Tensor]:
-    """Wrap a reduction of `jax.numpy` as a function (tensor, axis, keepdims)."""
+def _make_numpy_reduction(
+    function: Callable[..., Any], doc: str, conversion: str = "floats"
+) -> ReductionOp:
+    """Create the reduction with the name of a function of `jax.numpy`; see `make_reduction`."""
+    name = function.__name__
+    return make_reduction(name, _wrap_reduction(function), doc, conversion=conversion)
 
-    def reduce(x: TensorLike, axis: Axis, keepdims: bool, keeps_dtype: bool) -> Any:
-        dtype = {"dtype": x.dtype} if keeps_dtype else {}
-        return function(x, axis=_as_axes(axis), keepdims=keepdims, **dtype, **settings)
 
-    run = op(set_name(reduce, name), same=(), name=name, differentiable=differentiable)
+def _wrap_reduction(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    """Wrap a reduction of `jax.numpy` as an op (tensor, axis, keepdims)."""
+    name = function.__name__
     keeps_dtype = name in ("sum", "prod", "nansum", "nanprod")
-    return lambda x, axis, keepdims: run(x, axis, keepdims, keeps_dtype)
+
+    def reduce(x: TensorLike, axis: Axis, keepdims: bool) -> Any:
+        dtype = {"dtype": x.dtype} if keeps_dtype else {}
+        return function(x, axis=_as_axes(axis), keepdims=keepdims, **dtype)
+
+    return op(set_name(reduce, name), same=(), name=name)
 
 
 def _reduce_bools(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -63,71 +69,34 @@ def _reduce_bools(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda x, axis, keepdims: run(casting.cast(x, dtypes.bool_), axis, keepdims)
 
 
-_real_variance = _wrap_reduction(jnp.var, "var")
+_real_variance = _wrap_reduction(jnp.var)
 
 
 def _compute_variance(x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
     return casting.cast(_real_variance(x, axis, keepdims), x.dtype)
 
 
-sum = make_reduction("sum", _wrap_reduction(jnp.sum, "sum"), "the sum", conversion="sums")
-mean = make_reduction("mean", _wrap_reduction(jnp.mean, "mean"), "the mean", conversion="floats")
+sum = _make_numpy_reduction(jnp.sum, "the sum", "sums")
+mean = _make_numpy_reduction(jnp.mean, "the mean")
 var = make_reduction(
     "var", _compute_variance, "the variance in the dtype of `x`", conversion="floats"
 )
-std = make_reduction(
-    "std", _wrap_reduction(jnp.std, "std"), "the standard deviation", conversion="floats"
-)
+std = _make_numpy_reduction(jnp.std, "the standard deviation")
 all = make_reduction("all", _reduce_bools(math.reduce_all), "whether all elements are true")
 any = make_reduction("any", _reduce_bools(math.reduce_any), "whether any element is true")
-ptp = make_reduction(
-    "ptp", _wrap_reduction(jnp.ptp, "ptp"), "the difference of maximum and minimum"
-)
+ptp = _make_numpy_reduction(jnp.ptp, "the difference of maximum and minimum", "keeps")
 logsumexp = make_reduction(
     "logsumexp", math.reduce_logsumexp, "`log(sum(exp(x)))`", conversion="floats"
 )
-median = make_reduction(
-    "median", _wrap_reduction(jnp.median, "median"), "the median", conversion="floats"
-)
-nansum = make_reduction(
-    "nansum", _wrap_reduction(jnp.nansum, "nansum"), "the sum, ignoring NaN", conversion="sums"
-)
-nanprod = make_reduction(
-    "nanprod",
-    _wrap_reduction(jnp.nanprod, "nanprod"),
-    "the product, ignoring NaN",
-    conversion="sums",
-)
-nanmean = make_reduction(
-    "nanmean",
-    _wrap_reduction(jnp.nanmean, "nanmean"),
-    "the mean, ignoring NaN",
-    conversion="floats",
-)
-nanvar = make_reduction(
-    "nanvar",
-    _wrap_reduction(jnp.nanvar, "nanvar"),
-    "the variance, ignoring NaN",
-    conversion="floats",
-)
-nanstd = make_reduction(
-    "nanstd",
-    _wrap_reduction(jnp.nanstd, "nanstd"),
-    "the standard deviation, ignoring NaN",
-    conversion="floats",
-)
-nanmedian = make_reduction(
-    "nanmedian",
-    _wrap_reduction(jnp.nanmedian, "nanmedian"),
-    "the median, ignoring NaN",
-    conversion="floats",
-)
-nanmax = make_reduction(
-    "nanmax", _wrap_reduction(jnp.nanmax, "nanmax"), "the maximum, ignoring NaN"
-)
-nanmin = make_reduction(
-    "nanmin", _wrap_reduction(jnp.nanmin, "nanmin"), "the minimum, ignoring NaN"
-)
+median = _make_numpy_reduction(jnp.median, "the median")
+nansum = _make_numpy_reduction(jnp.nansum, "the sum, ignoring NaN", "sums")
+nanprod = _make_numpy_reduction(jnp.nanprod, "the product, ignoring NaN", "sums")
+nanmean = _make_numpy_reduction(jnp.nanmean, "the mean, ignoring NaN")
+nanvar = _make_numpy_reduction(jnp.nanvar, "the variance, ignoring NaN")
+nanstd = _make_numpy_reduction(jnp.nanstd, "the standard deviation, ignoring NaN")
+nanmedian = _make_numpy_reduction(jnp.nanmedian, "the median, ignoring NaN")
+nanmax = _make_numpy_reduction(jnp.nanmax, "the maximum, ignoring NaN", "keeps")
+nanmin = _make_numpy_reduction(jnp.nanmin, "the minimum, ignoring NaN", "keeps")
 
 
 def _make_extremum(
@@ -186,7 +155,6 @@ def prod(
       dtype: Dtype of the result; default the dtype of `x`, with at least 32 bits.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.prod([2, 3, 4]))
       24
     """
@@ -194,7 +162,7 @@ def prod(
     return _prod(x, axis, keepdims)
 
 
-_prod = _wrap_reduction(jnp.prod, "prod")
+_prod = _wrap_reduction(jnp.prod)
 
 
 def _make_index_reduction(name: str, function: Callable[..., Any], doc: str) -> ReductionOp:
@@ -215,12 +183,7 @@ nanargmin = _make_index_reduction(
 )
 
 
-@op(same=(), name="count_nonzero", differentiable=False)
-def _count_nonzero(x: TensorLike, axis: Axis) -> Any:
-    return jnp.count_nonzero(x, axis=_as_axes(axis)).astype(jnp.int32)
-
-
-@as_single_layer()
+@array_op(differentiable=False)
 def count_nonzero(x: TensorLike, axis: Axis = None) -> Tensor:
     """Count the elements that are not 0, as int32.
 
@@ -229,11 +192,10 @@ def count_nonzero(x: TensorLike, axis: Axis = None) -> Tensor:
       axis: Axis or axes to reduce; None for all.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.count_nonzero([0, 1, 2]))
       2
     """
-    return _count_nonzero(as_tensor(x), axis)
+    return jnp.count_nonzero(x, axis=_as_axes(axis)).astype(jnp.int32)
 
 
 def _make_cumulative(name: str, function: Callable[..., Any], doc: str) -> CumulativeOp:
@@ -293,7 +255,6 @@ def quantile(
       keepdims: Whether to keep reduced axes with size 1.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.quantile([1.0, 2.0, 4.0], 0.5))
       2.0
     """
@@ -314,7 +275,6 @@ def nanquantile(
       keepdims: Whether to keep reduced axes with size 1.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.nanquantile([1.0, float("nan"), 2.0], 0.5))
       1.5
     """
@@ -334,7 +294,6 @@ def percentile(
       keepdims: Whether to keep reduced axes with size 1.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.percentile([1.0, 2.0, 4.0], 50))
       2.0
     """
@@ -354,7 +313,6 @@ def nanpercentile(
       keepdims: Whether to keep reduced axes with size 1.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.nanpercentile([1.0, float("nan"), 2.0], 50))
       1.5
     """
@@ -376,7 +334,6 @@ def average(x: TensorLike, axis: Axis = None, weights: TensorLike | None = None)
       weights: Weights of the shape of `x`, or a vector along `axis`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.average([1.0, 4.0], weights=[2.0, 1.0]))
       2.0
     """
@@ -386,12 +343,7 @@ def average(x: TensorLike, axis: Axis = None, weights: TensorLike | None = None)
     return _average(x, weights, axis)
 
 
-@op(same=(), name="corrcoef")
-def _corrcoef(x: TensorLike) -> Any:
-    return jnp.corrcoef(x)
-
-
-@as_single_layer()
+@array_op(as_wide_float)
 def corrcoef(x: TensorLike) -> Tensor:
     """Compute the matrix of Pearson correlation coefficients of the rows.
 
@@ -399,11 +351,10 @@ def corrcoef(x: TensorLike) -> Tensor:
       x: A matrix with a variable in each row and an observation in each column.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.corrcoef([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).numpy().round(3).tolist()
       [[1.0, -1.0], [-1.0, 1.0]]
     """
-    return _corrcoef(as_wide_float(x))
+    return jnp.corrcoef(x)
 
 
 @as_single_layer()
@@ -419,7 +370,6 @@ def bincount(
       sparse: Whether to return a sparse tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.bincount([1, 1, 3]).numpy().tolist()
       [0, 2, 0, 1]
     """
@@ -451,7 +401,6 @@ def digitize(x: TensorLike, bins: TensorLike) -> Tensor:
       bins: Edges of the bins in ascending order.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.digitize([0.0, 1.0, 3.0], [1.0, 2.0]).numpy().tolist()
       [0, 1, 2]
     """
@@ -473,7 +422,6 @@ def searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str = "l
       side: 'left' or 'right' of equal elements.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.searchsorted([1, 3, 5], [3, 4]).numpy().tolist()
       [1, 2]
     """
@@ -506,7 +454,6 @@ def histogram(
       The counts, and the edges of the bins.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.histogram([1.0, 2.0, 2.5], bins=2)[0].numpy().tolist()
       [1.0, 2.0]
     """
@@ -545,7 +492,6 @@ def trapezoid(
       axis: Axis of integration.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> float(ops.trapezoid([1.0, 2.0, 3.0]))
       4.0
     """

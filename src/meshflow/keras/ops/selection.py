@@ -1,7 +1,6 @@
 """Selection, search and sorting of elements.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.take([5, 6, 7], [0, -1]).numpy().tolist()
   [5, 7]
 """
@@ -19,6 +18,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.op_factories import array_op
 from meshflow.keras.ops.promotion import as_sum, as_tensor, promote
 from meshflow.ops import array as array_ops
 from meshflow.ops import casting
@@ -62,7 +62,6 @@ def diag(x: TensorLike, k: int = 0) -> Tensor:
       k: Offset of the diagonal; positive is above the main one.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.diag([1, 2]).numpy().tolist()
       [[1, 0], [0, 2]]
     """
@@ -81,19 +80,13 @@ def diagflat(x: TensorLike, k: int = 0) -> Tensor:
       k: Offset of the diagonal; positive is above the main one.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.diagflat([[1, 2]]).numpy().tolist()
       [[1, 0], [0, 2]]
     """
     return _diag(as_tensor(x), k, True)
 
 
-@op(same=(), name="diagonal")
-def _diagonal(x: TensorLike, offset: int, axis1: int, axis2: int) -> Any:
-    return jnp.diagonal(x, offset, axis1, axis2)
-
-
-@as_single_layer()
+@array_op()
 def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """Extract the diagonal of two axes as the last axis.
 
@@ -104,19 +97,13 @@ def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
       axis2: Second axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.diagonal([[1, 2], [3, 4]]).numpy().tolist()
       [1, 4]
     """
-    return _diagonal(as_tensor(x), offset, axis1, axis2)
+    return jnp.diagonal(x, offset, axis1, axis2)
 
 
-@op(same=(), name="trace")
-def _trace(x: TensorLike, offset: int, axis1: int, axis2: int) -> Any:
-    return jnp.trace(x, offset, axis1, axis2, dtype=x.dtype)
-
-
-@as_single_layer()
+@array_op(as_sum)
 def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """Compute the sum of a diagonal.
 
@@ -127,11 +114,10 @@ def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Ten
       axis2: Second axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.trace([[1, 2], [3, 4]]))
       5
     """
-    return _trace(as_sum(x), offset, axis1, axis2)
+    return jnp.trace(x, offset, axis1, axis2, dtype=x.dtype)
 
 
 @op(same=(), name="triangle")
@@ -148,7 +134,6 @@ def tril(x: TensorLike, k: int = 0) -> Tensor:
       k: Offset of the diagonal; positive is above the main one.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.tril([[1, 2], [3, 4]]).numpy().tolist()
       [[1, 0], [3, 4]]
     """
@@ -164,19 +149,13 @@ def triu(x: TensorLike, k: int = 0) -> Tensor:
       k: Offset of the diagonal; positive is above the main one.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.triu([[1, 2], [3, 4]]).numpy().tolist()
       [[1, 2], [0, 4]]
     """
     return _triangle(as_tensor(x), k, False)
 
 
-@op(same=(), name="diff")
-def _diff(a: TensorLike, n: int, axis: int) -> Any:
-    return jnp.diff(a, n, axis)
-
-
-@as_single_layer()
+@array_op()
 def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
     """Compute the differences of consecutive elements.
 
@@ -186,11 +165,10 @@ def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
       axis: The axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.diff([1, 4, 9]).numpy().tolist()
       [3, 5]
     """
-    return _diff(as_tensor(a), n, axis)
+    return jnp.diff(a, n, axis)
 
 
 def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
@@ -202,7 +180,6 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
       axis: The axis; None for the flattened tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.take([5, 6, 7], [0, -1]).numpy().tolist()
       [5, 7]
     """
@@ -236,7 +213,6 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None = None)
       axis: The axis; None for the flattened tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.take_along_axis([[5, 6], [7, 8]], [[1], [0]], axis=1).numpy().tolist()
       [[6], [7]]
     """
@@ -251,7 +227,6 @@ def get_item(x: TensorLike, key: Any) -> Tensor:
       key: An index, a slice, or a tuple of them.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.get_item([1, 2, 3], -1))
       3
     """
@@ -272,7 +247,6 @@ def where(
       A tensor; without `x1` and `x2` a tuple of indices, see `nonzero`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.where([True, False], 1, 2.5).numpy().tolist()
       [1.0, 2.5]
     """
@@ -294,7 +268,6 @@ def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
       x: A tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.nonzero([0, 3, 4])[0].numpy().tolist()
       [1, 2]
     """
@@ -311,7 +284,6 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: TensorLi
       default: Values for elements without a true condition.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.select([[True, False], [True, True]], [[1, 1], [2, 2]]).numpy().tolist()
       [1, 2]
     """
@@ -344,7 +316,6 @@ def isin(
       invert: Whether to return the negation.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.isin([1, 2], [2, 3]).numpy().tolist()
       [False, True]
     """
@@ -352,12 +323,7 @@ def isin(
     return _isin(x1, x2, invert)
 
 
-@op(same=(), name="sort")
-def _sort(x: TensorLike, axis: int) -> Any:
-    return jnp.sort(x, axis)
-
-
-@as_single_layer()
+@array_op()
 def sort(x: TensorLike, axis: int = -1) -> Tensor:
     """Sort elements in ascending order.
 
@@ -366,11 +332,10 @@ def sort(x: TensorLike, axis: int = -1) -> Tensor:
       axis: The axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.sort([3, 1, 2]).numpy().tolist()
       [1, 2, 3]
     """
-    return _sort(as_tensor(x), axis)
+    return jnp.sort(x, axis)
 
 
 @op(same=(), name="argsort", differentiable=False)
@@ -387,7 +352,6 @@ def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
       axis: The axis; None for the flattened tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.argsort([3, 1, 2]).numpy().tolist()
       [1, 2, 0]
     """
@@ -410,7 +374,6 @@ def argpartition(x: TensorLike, kth: int, axis: int | None = -1) -> Tensor:
       axis: The axis; None for the flattened tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.argpartition([3, 1, 2], 0)[0])
       1
     """
@@ -427,7 +390,6 @@ def size(x: TensorLike) -> Tensor:
       x: A tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> int(ops.size([[1, 2]]))
       2
     """
@@ -441,7 +403,6 @@ def ndim(x: TensorLike) -> int:
       x: A tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.ndim([[1, 2]])
       2
     """
@@ -462,7 +423,6 @@ def unravel_index(indices: TensorLike, shape: Sequence[int]) -> tuple[Tensor, ..
       shape: Shape of the tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> [int(v) for v in ops.unravel_index(5, (2, 3))]
       [1, 2]
     """
@@ -500,7 +460,6 @@ def unique(
       fill_value: Value of the padding; default the first element.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.unique([3, 1, 3]).numpy().tolist()
       [1, 3]
     """

@@ -1,7 +1,6 @@
 """Functions that move elements and change shapes.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.rearrange(ops.zeros([2, 6]), "b (h w) -> h b w", w=3).shape
   TensorShape([2, 2, 3])
 """
@@ -20,6 +19,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import as_single_layer
+from meshflow.keras.ops.op_factories import array_op
 from meshflow.keras.ops.promotion import Axis, Sizes, as_tensor
 from meshflow.ops import array as array_ops
 from meshflow.ops.array.shaping import normalize_axis
@@ -50,7 +50,6 @@ def reshape(x: TensorLike, newshape: int | Sequence[int | None]) -> Tensor:
       newshape: The new shape; one size may be -1.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.reshape([[1, 2], [3, 4]], -1).numpy().tolist()
       [1, 2, 3, 4]
     """
@@ -66,7 +65,6 @@ def ravel(x: TensorLike) -> Tensor:
       x: A tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.ravel([[1, 2]]).numpy().tolist()
       [1, 2]
     """
@@ -81,7 +79,6 @@ def transpose(x: TensorLike, axes: Sequence[int] | None = None) -> Tensor:
       axes: New order of the axes; default reversed.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.transpose([[1, 2]]).numpy().tolist()
       [[1], [2]]
     """
@@ -97,7 +94,6 @@ def moveaxis(x: TensorLike, source: Sizes, destination: Sizes) -> Tensor:
       destination: New position of each axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.moveaxis(ops.zeros([2, 3, 4]), 0, -1).shape
       TensorShape([3, 4, 2])
     """
@@ -122,7 +118,6 @@ def swapaxes(x: TensorLike, axis1: int, axis2: int) -> Tensor:
       axis2: Second axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.swapaxes(ops.zeros([2, 3, 4]), 0, 2).shape
       TensorShape([4, 3, 2])
     """
@@ -141,7 +136,6 @@ def expand_dims(x: TensorLike, axis: Sizes) -> Tensor:
       axis: Position or positions in the result.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.expand_dims([1, 2], 0).shape
       TensorShape([1, 2])
     """
@@ -162,7 +156,6 @@ def squeeze(x: TensorLike, axis: Axis = None) -> Tensor:
       axis: Axis or axes to remove; default all of size 1.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.squeeze([[1, 2]]).shape
       TensorShape([2])
     """
@@ -178,19 +171,13 @@ def broadcast_to(x: TensorLike, shape: ShapeLike) -> Tensor:
       shape: The shape.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.broadcast_to([1, 2], [2, 2]).numpy().tolist()
       [[1, 2], [1, 2]]
     """
     return array_ops.broadcast_to(as_tensor(x), shape)
 
 
-@op(same=(), name="flip")
-def _flip(x: TensorLike, axis: Axis) -> Any:
-    return jnp.flip(x, axis)
-
-
-@as_single_layer()
+@array_op()
 def flip(x: TensorLike, axis: Axis = None) -> Tensor:
     """Reverse the order of elements along axes.
 
@@ -199,11 +186,10 @@ def flip(x: TensorLike, axis: Axis = None) -> Tensor:
       axis: Axis or axes; None for all.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.flip([1, 2, 3]).numpy().tolist()
       [3, 2, 1]
     """
-    return _flip(as_tensor(x), axis)
+    return jnp.flip(x, axis)
 
 
 def fliplr(x: TensorLike) -> Tensor:
@@ -213,7 +199,6 @@ def fliplr(x: TensorLike) -> Tensor:
       x: A tensor of rank 2 or more.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.fliplr([[1, 2]]).numpy().tolist()
       [[2, 1]]
     """
@@ -227,7 +212,6 @@ def flipud(x: TensorLike) -> Tensor:
       x: A tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.flipud([1, 2]).numpy().tolist()
       [2, 1]
     """
@@ -249,7 +233,6 @@ def rot90(array: TensorLike, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor
       axes: The two axes.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.rot90([[1, 2], [3, 4]]).numpy().tolist()
       [[2, 4], [1, 3]]
     """
@@ -263,12 +246,7 @@ def rot90(array: TensorLike, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor
     return _rot90(array, k, tuple(axes))
 
 
-@op(same=(), name="roll")
-def _roll(x: TensorLike, shift: Sizes, axis: Axis) -> Any:
-    return jnp.roll(x, shift, axis)
-
-
-@as_single_layer()
+@array_op()
 def roll(x: TensorLike, shift: Sizes, axis: Axis = None) -> Tensor:
     """Shift elements cyclically.
 
@@ -278,11 +256,10 @@ def roll(x: TensorLike, shift: Sizes, axis: Axis = None) -> Tensor:
       axis: Axis or axes; None for the flattened tensor.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.roll([1, 2, 3], 1).numpy().tolist()
       [3, 1, 2]
     """
-    return _roll(as_tensor(x), shift, axis)
+    return jnp.roll(x, shift, axis)
 
 
 def rearrange(tensor: TensorLike, pattern: str, **axes_lengths: int) -> Tensor:
@@ -294,7 +271,6 @@ def rearrange(tensor: TensorLike, pattern: str, **axes_lengths: int) -> Tensor:
       **axes_lengths: Sizes of axes that do not follow from the tensor's shape.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.rearrange(ops.zeros([2, 6]), "b (h w) -> h b w", w=3).shape
       TensorShape([2, 2, 3])
     """

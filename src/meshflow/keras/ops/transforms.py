@@ -1,7 +1,6 @@
 """Fourier transforms, segment reductions, sequence extraction, and top k.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.top_k([1, 3, 2], 2).values.numpy().tolist()
   [3, 2]
 """
@@ -49,7 +48,6 @@ def top_k(x: TensorLike, k: int, sorted: bool = True) -> TopK:
       (values, indices).
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.top_k([1, 3, 2], 1).indices.numpy().tolist()
       [1]
     """
@@ -67,7 +65,6 @@ def in_top_k(targets: TensorLike, predictions: TensorLike, k: int) -> Tensor:
       k: Number of classes.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.in_top_k([1], [[0.1, 0.9]], 1).numpy().tolist()
       [True]
     """
@@ -153,7 +150,6 @@ def fft(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
       (real part, imaginary part).
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.fft(([1.0, 1.0], [0.0, 0.0]))[0].numpy().tolist()
       [2.0, 0.0]
     """
@@ -171,7 +167,6 @@ def fft2(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
       (real part, imaginary part).
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.fft2(([[1.0]], [[0.0]]))[0].numpy().tolist()
       [[1.0]]
     """
@@ -189,7 +184,6 @@ def ifft2(x: tuple[TensorLike, TensorLike]) -> tuple[Tensor, Tensor]:
       (real part, imaginary part).
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.ifft2(([[1.0]], [[0.0]]))[0].numpy().tolist()
       [[1.0]]
     """
@@ -214,7 +208,6 @@ def rfft(x: TensorLike, fft_length: int | None = None) -> tuple[Tensor, Tensor]:
       (real part, imaginary part), [..., n / 2 + 1].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.rfft([1.0, 1.0])[0].numpy().tolist()
       [2.0, 0.0]
     """
@@ -235,7 +228,6 @@ def irfft(x: tuple[TensorLike, TensorLike], fft_length: int | None = None) -> Te
       fft_length: Length of the result.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.irfft(([2.0, 0.0], [0.0, 0.0])).numpy().tolist()
       [1.0, 1.0]
     """
@@ -261,7 +253,6 @@ def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int)
       [..., parts, length].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.extract_sequences([1, 2, 3, 4, 5], 3, 2).numpy().tolist()
       [[1, 2, 3], [3, 4, 5]]
     """
@@ -334,7 +325,6 @@ def stft(
       (real part, imaginary part), [..., parts, fft_length / 2 + 1].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.stft([0.0, 1.0, 2.0, 3.0, 4.0], 3, 2, 3)[0].shape
       TensorShape([3, 2])
     """
@@ -402,7 +392,6 @@ def istft(
       center: See `stft`.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> parts = ops.stft([0.0, 1.0, 2.0, 3.0, 4.0], 1, 1, 1, window=None)
       >>> ops.istft(parts, 1, 1, 1, window=None).numpy().tolist()
       [0.0, 1.0, 2.0, 3.0, 4.0]

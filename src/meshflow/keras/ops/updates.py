@@ -1,7 +1,6 @@
 """Slices of tensors, and tensors with replaced parts.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.slice_update([1, 2, 3], [1], [8, 9]).numpy().tolist()
   [1, 8, 9]
 """
@@ -35,7 +34,6 @@ def scatter(indices: TensorLike, values: TensorLike, shape: ShapeLike) -> Tensor
       shape: Shape of the result.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.scatter([[0], [2]], [1.0, 2.0], [3]).numpy().tolist()
       [1.0, 0.0, 2.0]
     """
@@ -55,7 +53,6 @@ def scatter_update(
       reduction: None to replace, or 'add', 'max', 'min', 'mul'.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.scatter_update([1, 2, 3], [[1]], [9]).numpy().tolist()
       [1, 9, 3]
     """
@@ -89,7 +86,6 @@ def slice(inputs: TensorLike, start_indices: TensorLike, shape: ShapeLike) -> Te
       shape: Shape of the slice.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.slice([1, 2, 3, 4], [1], [2]).numpy().tolist()
       [2, 3]
     """
@@ -111,7 +107,6 @@ def slice_update(inputs: TensorLike, start_indices: TensorLike, updates: TensorL
       updates: The new values.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.slice_update([1, 2, 3], [1], [8, 9]).numpy().tolist()
       [1, 8, 9]
     """
@@ -130,7 +125,6 @@ def unstack(x: TensorLike, num: int | None = None, axis: int = 0) -> list[Tensor
       axis: The axis.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> [int(v) for v in ops.unstack([1, 2])]
       [1, 2]
     """

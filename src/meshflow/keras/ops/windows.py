@@ -1,7 +1,6 @@
 """Convolutions, pooling, and windows of images as columns.
 
 Example:
-  >>> from meshflow.keras import ops
   >>> ops.conv(ops.ones([1, 5, 1]), ops.ones([3, 1, 1])).numpy()[0, :, 0].tolist()
   [3.0, 3.0, 3.0]
 """
@@ -85,7 +84,6 @@ def max_pool(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.max_pool(ops.ones([1, 4, 4, 1]), 2).shape
       TensorShape([1, 2, 2, 1])
     """
@@ -110,7 +108,6 @@ def average_pool(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.average_pool(ops.ones([1, 4, 4, 1]), 2).shape
       TensorShape([1, 2, 2, 1])
     """
@@ -148,7 +145,6 @@ def adaptive_average_pool(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.adaptive_average_pool(ops.ones([1, 5, 7, 1]), 3).shape
       TensorShape([1, 3, 3, 1])
     """
@@ -167,7 +163,6 @@ def adaptive_max_pool(
       data_format: 'channels_last' or 'channels_first'; default Keras' setting.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.adaptive_max_pool(ops.ones([1, 5, 7, 1]), 3).shape
       TensorShape([1, 3, 3, 1])
     """
@@ -194,7 +189,6 @@ def conv(
       dilation_rate: Distance between neighboring elements of a window.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.conv(ops.ones([1, 4, 4, 2]), ops.ones([3, 3, 2, 5])).shape
       TensorShape([1, 2, 2, 5])
     """
@@ -245,7 +239,6 @@ def depthwise_conv(
       dilation_rate: Distance between neighboring elements of a window.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.depthwise_conv(ops.ones([1, 4, 4, 2]), ops.ones([3, 3, 2, 1])).shape
       TensorShape([1, 2, 2, 2])
     """
@@ -287,7 +280,6 @@ def separable_conv(
       dilation_rate: Dilation of the depthwise window.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.separable_conv(ops.ones([1, 4, 4, 2]), ops.ones([3, 3, 2, 1]), ops.ones([1, 1, 2, 5])).shape
       TensorShape([1, 2, 2, 5])
     """
@@ -319,7 +311,6 @@ def conv_transpose(
       dilation_rate: Distance between neighboring elements of a window.
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.conv_transpose(ops.ones([1, 2, 2, 1]), ops.ones([3, 3, 4, 1]), 2).shape
       TensorShape([1, 5, 5, 4])
     """
@@ -419,7 +410,6 @@ def unfold(
       [batch, channels * window, windows].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.unfold(ops.ones([1, 2, 4, 4]), 2, stride=2).shape
       TensorShape([1, 8, 4])
     """
@@ -473,7 +463,6 @@ def fold(
       [batch, channels, height, width].
 
     Example:
-      >>> from meshflow.keras import ops
       >>> ops.fold(ops.ones([1, 8, 4]), 4, 2, stride=2).shape
       TensorShape([1, 2, 4, 4])
     """

@@ -25,7 +25,6 @@ def set_random_seed(seed: int) -> None:
       ValueError: If it is not an integer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.set_random_seed(3)
       >>> before = tf.random.uniform([2])
       >>> tf.keras.utils.set_random_seed(3)
@@ -58,7 +57,6 @@ def to_categorical(
       ValueError: If a class index is out of range.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.to_categorical([0, 2])
       array([[1., 0., 0.],
              [0., 0., 1.]], dtype=float32)
@@ -88,7 +86,6 @@ def to_ordinal(
       An array with a new last axis.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.to_ordinal([0, 2, 1])
       array([[0., 0.],
              [1., 1.],
@@ -127,7 +124,6 @@ def split_dataset(
 
     Example:
       >>> import numpy as np
-      >>> import meshflow as tf
       >>> left, right = tf.keras.utils.split_dataset(np.arange(10), left_size=0.7)
       >>> len(left), [int(x) for x in right]
       (7, [7, 8, 9])
@@ -184,7 +180,6 @@ def normalize(x: ArrayLike, axis: int = -1, order: int = 2) -> np.ndarray:
       order: Order of the norm.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.normalize([[3.0, 4.0], [0.0, 2.0]]).round(3).tolist()
       [[0.6, 0.8], [0.0, 1.0]]
     """
@@ -216,7 +211,6 @@ def pad_sequences(
       ValueError: If `padding` or `truncating` is invalid.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.pad_sequences([[1, 2, 3], [4]], padding="post").tolist()
       [[1, 2, 3], [4, 0, 0]]
       >>> tf.keras.utils.pad_sequences([[1, 2, 3], [4]], maxlen=2).tolist()
@@ -252,7 +246,6 @@ class Sequence:
     `fit` reads each batch once per epoch, in random order when it shuffles.
 
     Example:
-      >>> import meshflow as tf
       >>> class Pairs(tf.keras.utils.Sequence):
       ...     def __len__(self):
       ...         return 3

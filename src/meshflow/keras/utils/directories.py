@@ -24,12 +24,6 @@ from meshflow.ops.audio import decode_wav
 from meshflow.ops.image.codecs import decode_pixels
 from meshflow.ops.image.resampling import resize_array
 
-__all__ = [
-    "audio_dataset_from_directory",
-    "image_dataset_from_directory",
-    "text_dataset_from_directory",
-]
-
 _IMAGE_FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 _CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
 _METHODS = (
@@ -83,7 +77,6 @@ def image_dataset_from_directory(
       NotFoundError: If the directory does not exist.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     for name in ("cats", "dogs"):
@@ -166,7 +159,6 @@ def text_dataset_from_directory(
       NotFoundError: If the directory does not exist.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     for name in ("bad", "good"):
@@ -241,7 +233,6 @@ def audio_dataset_from_directory(
       NotFoundError: If the directory does not exist.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     sound = tf.audio.encode_wav(tf.zeros([100, 1]), sample_rate=8000)

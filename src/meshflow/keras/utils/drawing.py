@@ -19,8 +19,6 @@ from meshflow.keras.engine.models.summary import select_layers
 if TYPE_CHECKING:
     import pydot
 
-__all__ = ["model_to_dot", "plot_model"]
-
 _INSTALL_MESSAGE = (
     "You must install pydot (`pip install pydot`, or 'meshflow-tf[plots]') and install graphviz (see "
     "instructions at https://graphviz.gitlab.io/download/) for plot_model to work."
@@ -81,7 +79,6 @@ def model_to_dot(
       ValueError: If the model is not built, or no layer matches the range.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2, name="out")])
       >>> drawing = tf.keras.utils.model_to_dot(model)
       >>> [node.get_label() for node in drawing.get_nodes()][-1]

@@ -11,8 +11,6 @@ from meshflow.environment.types import ArrayLike
 from meshflow.files.gfile import GFile
 from meshflow.keras import initializers
 
-__all__ = ["warmstart_embedding_matrix"]
-
 
 def warmstart_embedding_matrix(
     base_vocabulary: str | ArrayLike,
@@ -36,7 +34,6 @@ def warmstart_embedding_matrix(
       ValueError: If the numbers of embeddings and words differ.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.warmstart_embedding_matrix(["a", "b"], ["b", "c"], [[1.0], [2.0]], "zeros").tolist()
       [[2.0], [0.0]]
     """

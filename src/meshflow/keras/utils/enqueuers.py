@@ -11,8 +11,6 @@ from typing import Any
 from meshflow.environment.types import PyTree
 from meshflow.keras.utils.arrays import Sequence
 
-__all__ = ["GeneratorEnqueuer", "OrderedEnqueuer", "SequenceEnqueuer", "TimedThread"]
-
 # Seconds between checks whether an enqueuer was stopped.
 _POLL_SECONDS = 0.1
 
@@ -103,7 +101,6 @@ class OrderedEnqueuer(SequenceEnqueuer):
       shuffle: Whether the order of the batches is random.
 
     Example:
-      >>> import meshflow as tf
       >>> class Numbers(tf.keras.utils.Sequence):
       ...     def __len__(self):
       ...         return 3

@@ -71,7 +71,6 @@ def get_file(
       OSError: If the download fails; the message has the URL and the cache folder.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     cached = os.path.join(folder, "datasets", "words.txt")

@@ -22,7 +22,6 @@ def get_source_inputs(
       The `Input`s in the order of a depth-first search.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.keras.Input([3])
       >>> tf.keras.utils.get_source_inputs(tf.keras.layers.Dense(2)(x))[0] is x
       True

@@ -26,8 +26,6 @@ from meshflow.ops.image.pillow_files import import_pillow as _pillow
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["array_to_img", "img_to_array", "load_img", "save_img", "smart_resize"]
-
 _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 
 
@@ -67,7 +65,6 @@ def load_img(
       ValueError: If the color mode or interpolation is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     path = os.path.join(folder, "image.png")
@@ -125,7 +122,6 @@ def img_to_array(
       ValueError: If the format is unknown, or `img` is not an image.
 
     Example:
-      >>> import meshflow as tf
       >>> from PIL import Image
       >>> tf.keras.utils.img_to_array(Image.new("RGB", (3, 2), (0, 128, 255))).shape
       (2, 3, 3)
@@ -161,7 +157,6 @@ def array_to_img(
 
     Example:
       >>> import numpy as np
-      >>> import meshflow as tf
       >>> tf.keras.utils.array_to_img(np.ones([2, 3, 3]), scale=False).size
       (3, 2)
     """
@@ -204,7 +199,6 @@ def save_img(
       ValueError: If the format is missing or unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> import io
       >>> file = io.BytesIO()
       >>> tf.keras.utils.save_img(file, [[[0.0], [2.0]]], file_format="png")
@@ -246,7 +240,6 @@ def smart_resize(
 
     Example:
       >>> import numpy as np
-      >>> import meshflow as tf
       >>> tf.keras.preprocessing.image.smart_resize(np.ones([20, 10, 3]), (4, 4)).shape
       (4, 4, 3)
     """

@@ -24,7 +24,6 @@ def deserialize_keras_object(
       printable_module_name: Noun for the object in error messages.
 
     Example:
-      >>> import meshflow as tf
       >>> config = {"class_name": "L2", "config": {"l2": 0.5}}
       >>> tf.keras.utils.legacy.deserialize_keras_object(config).l2
       0.5
@@ -47,7 +46,6 @@ def serialize_keras_object(instance: object) -> Config | str | None:
       ValueError: For another object.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.legacy.serialize_keras_object(tf.keras.regularizers.L2(0.5))
       {'class_name': 'L2', 'config': {'l2': 0.5}}
     """

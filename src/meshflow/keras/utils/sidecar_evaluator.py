@@ -12,8 +12,6 @@ from meshflow.environment.types import PyTree, StrPath
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.training.callbacks import Callback
 
-__all__ = ["SidecarEvaluator"]
-
 _log = logging.getLogger("meshflow")
 
 # Keys of the number of training steps in checkpoints of former and current optimizers.
@@ -46,7 +44,6 @@ class SidecarEvaluator:
 
     Example:
       >>> import os, tempfile
-      >>> import meshflow as tf
       >>> def make():
       ...     model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
       ...     model.compile("sgd", "mse")

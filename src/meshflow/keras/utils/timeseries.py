@@ -10,8 +10,6 @@ from meshflow.data import Dataset, structure
 from meshflow.data.sources import IndexedDataset
 from meshflow.environment.types import PyTree
 
-__all__ = ["timeseries_dataset_from_array"]
-
 
 def timeseries_dataset_from_array(
     data: TensorLike,
@@ -47,7 +45,6 @@ def timeseries_dataset_from_array(
 
     Example:
       >>> import numpy as np
-      >>> import meshflow as tf
       >>> windows = tf.keras.utils.timeseries_dataset_from_array(
       ...     np.arange(6), np.arange(6) * 10, sequence_length=3, batch_size=2)
       >>> x, y = next(iter(windows))

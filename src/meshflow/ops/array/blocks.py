@@ -38,7 +38,6 @@ def space_to_depth(
       Tensor [batch, height / n, width / n, channels * n^2] for blocks of size n.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(4), [1, 2, 2, 1])
       >>> print(tf.nn.space_to_depth(x, block_size=2).numpy())
       [[[[0 1 2 3]]]]
@@ -71,7 +70,6 @@ def depth_to_space(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(4), [1, 1, 1, 4])
       >>> print(tf.nn.depth_to_space(x, block_size=2)[0, :, :, 0].numpy())
       [[0 1]
@@ -106,7 +104,6 @@ def space_to_batch(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(4), [1, 4, 1])
       >>> print(tf.space_to_batch(x, block_shape=[2], paddings=[[0, 0]])[:, :, 0].numpy())
       [[0 2]
@@ -144,7 +141,6 @@ def batch_to_space(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[[0], [2]], [[1], [3]]])
       >>> print(tf.batch_to_space(x, block_shape=[2], crops=[[0, 1]])[:, :, 0].numpy())
       [[0 1 2]]
@@ -183,7 +179,6 @@ def required_space_to_batch_paddings(
       (paddings, crops), both int32 [n, 2].
 
     Example:
-      >>> import meshflow as tf
       >>> paddings, crops = tf.required_space_to_batch_paddings([5, 4], block_shape=[2, 2])
       >>> print(paddings.numpy().tolist(), crops.numpy().tolist())
       [[0, 1], [0, 0]] [[0, 1], [0, 0]]

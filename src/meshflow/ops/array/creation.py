@@ -110,7 +110,6 @@ def zeros(
       layout: A `tf.experimental.dtensor.Layout`, to create the tensor on a mesh.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.zeros([2], tf.int32).numpy()
       array([0, 0], dtype=int32)
     """
@@ -130,7 +129,6 @@ def ones(
     """Create a tensor of a shape with ones (True for booleans); the arguments are those of `zeros`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.ones([2, 2], tf.int32).numpy())
       [[1 1]
        [1 1]]
@@ -151,7 +149,6 @@ def fill(
       layout: A `tf.experimental.dtensor.Layout`, to create the tensor on a mesh.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.fill([2], 9).numpy()
       array([9, 9], dtype=int32)
     """
@@ -183,7 +180,6 @@ def zeros_like(
     tensor's sharding.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.zeros_like([[1, 2], [3, 4]]).numpy())
       [[0 0]
        [0 0]]
@@ -214,7 +210,6 @@ def ones_like(
     tensor's sharding.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.ones_like([2.5, 3.5]).numpy())
       [1. 1.]
     """
@@ -241,7 +236,6 @@ def eye(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.eye(2, 3, dtype=tf.int32).numpy())
       [[1 0 0]
        [0 1 0]]
@@ -295,7 +289,6 @@ def range(
       TypeError: If the arguments are only known at run time.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.range(3, 10, 3).numpy()
       array([3, 6, 9], dtype=int32)
     """
@@ -352,7 +345,6 @@ def linspace(
       axis: Index of the new dimension.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.linspace(0.0, 1.0, 5).numpy())
       [0.   0.25 0.5  0.75 1.  ]
     """
@@ -384,7 +376,6 @@ def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
       One tensor per vector.
 
     Example:
-      >>> import meshflow as tf
       >>> x, y = tf.meshgrid([1, 2, 3], [10, 20])
       >>> x.numpy().tolist(), y.numpy().tolist()
       ([[1, 2, 3], [1, 2, 3]], [[10, 10, 10], [20, 20, 20]])
@@ -454,7 +445,6 @@ def one_hot(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.one_hot([1, -1], 2).numpy()
       array([[0., 1.],
              [0., 0.]], dtype=float32)
@@ -499,7 +489,6 @@ def sequence_mask(
       Tensor of shape [*lengths.shape, maxlen].
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.sequence_mask([1, 3], maxlen=4, dtype=tf.int32).numpy())
       [[1 0 0 0]
        [1 1 1 0]]

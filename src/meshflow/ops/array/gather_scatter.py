@@ -112,7 +112,6 @@ def gather(
       InvalidArgumentError: If an index is out of range.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.gather([10, 20, 30], [2, 0]).numpy()
       array([30, 10], dtype=int32)
     """
@@ -210,7 +209,6 @@ def gather_nd(
       InvalidArgumentError: If coordinates are out of range.
 
     Example:
-      >>> import meshflow as tf
       >>> x = [[1, 2], [3, 4]]
       >>> print(tf.gather_nd(x, [[0, 1], [1, 0]]).numpy(), tf.gather_nd(x, [[1]]).numpy())
       [2 3] [[3 4]]
@@ -259,7 +257,6 @@ def scatter_nd(
       InvalidArgumentError: If coordinates are out of range.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.scatter_nd([[1], [3], [1]], [5, 6, 7], [5]).numpy())
       [ 0 12  0  6  0]
     """
@@ -321,7 +318,6 @@ def _make_tensor_scatter(jax_method: str, suffix: str, example_output: str) -> T
       InvalidArgumentError: If coordinates are out of range.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.{name_}([5, 5, 5], indices=[[0], [2]], updates=[3, 9]).numpy())
       {example_output}
     """
@@ -358,7 +354,6 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
       ValueError: If only one of x and y is passed.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.where([True, False], [1, 2], 0).numpy()
       array([1, 0], dtype=int32)
     """
@@ -414,7 +409,6 @@ def boolean_mask(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.boolean_mask([1, 2, 3], [True, False, True]).numpy())
       [1 3]
     """
@@ -455,7 +449,6 @@ def dynamic_partition(
       `num_partitions` tensors; each keeps the order of the rows.
 
     Example:
-      >>> import meshflow as tf
       >>> even, odd = tf.dynamic_partition([3, 4, 5, 6], [1, 0, 1, 0], num_partitions=2)
       >>> print(even.numpy(), odd.numpy())
       [4 6] [3 5]
@@ -498,7 +491,6 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.dynamic_stitch([[1, 3], [0, 2]], [[10, 30], [0, 20]]).numpy())
       [ 0 10 20 30]
     """

@@ -60,7 +60,6 @@ def shape(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = Non
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.shape(tf.zeros([2, 3])).numpy()
       array([2, 3], dtype=int32)
     """
@@ -89,7 +88,6 @@ def shape_n(
     """Return the shapes of several tensors.
 
     Example:
-      >>> import meshflow as tf
       >>> [s.numpy().tolist() for s in tf.shape_n([tf.zeros([2, 3]), tf.zeros([4])])]
       [[2, 3], [4]]
     """
@@ -101,7 +99,6 @@ def rank(input: Any, name: str | None = None) -> Tensor:
     """Return the number of dimensions as an int32 scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.rank([[1, 2], [3, 4]]).numpy().item()
       2
     """
@@ -113,7 +110,6 @@ def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None
     """Return the number of elements as a scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.size([[1, 2, 3], [4, 5, 6]]).numpy().item()
       6
     """
@@ -133,7 +129,6 @@ def identity(input: TensorLike, name: str | None = None) -> Tensor:
     """Return a tensor with the same shape and value, computed by a separate op.
 
     Example:
-      >>> import meshflow as tf
       >>> v = tf.Variable(1.0)
       >>> before = tf.identity(v)
       >>> _ = v.assign(5.0)
@@ -151,7 +146,6 @@ def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
     """Apply `identity` to each tensor of a list, which keeps its shape.
 
     Example:
-      >>> import meshflow as tf
       >>> [t.numpy().item() for t in tf.identity_n([1, 2.5])]
       [1, 2.5]
     """
@@ -164,7 +158,6 @@ def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     """Return a tensor with the same shape and value that blocks gradients.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant(2.0)
       >>> with tf.GradientTape() as tape:
       ...     tape.watch(x)
@@ -182,7 +175,6 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Tensor]:
       f: A function of tensors; its result has the shape of its first argument.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.Variable(1.7)
       >>> with tf.GradientTape() as tape:
       ...     y = tf.grad_pass_through(tf.round)(x)
@@ -210,7 +202,6 @@ def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
       InvalidArgumentError: If the shapes are incompatible.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.ensure_shape(tf.zeros([4, 3]), [None, 3]).shape
       TensorShape([4, 3])
     """
@@ -228,7 +219,6 @@ def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
     """Return a tensor of the same shape and value; XLA detects constants without this op.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.guarantee_const(3).numpy().item()
       3
     """
@@ -243,7 +233,6 @@ def get_static_value(tensor: Any, partial: bool = False) -> Any:
       partial: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> known = []
       >>> @tf.function
       ... def f(x):
@@ -267,7 +256,6 @@ def no_op(name: str | None = None) -> None:
     """Do nothing.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.no_op() is None
       True
     """
@@ -277,7 +265,6 @@ def group(*inputs: object, **kwargs: object) -> None:
     """Return None: ops already run in program order.
 
     Example:
-      >>> import meshflow as tf
       >>> v = tf.Variable(1)
       >>> tf.group(v.assign_add(1), v.assign_add(1))
       >>> v.numpy().item()
@@ -291,7 +278,6 @@ def tuple(
     """Return the tensors as a list, with unchanged shapes: ops already run in program order.
 
     Example:
-      >>> import meshflow as tf
       >>> [t.numpy().item() for t in tf.tuple([tf.constant(1), tf.constant(2)])]
       [1, 2]
     """

@@ -43,7 +43,6 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
       InvalidArgumentError: If the shapes do not match.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.concat([[1, 2], [3]], 0).numpy()
       array([1, 2, 3], dtype=int32)
     """
@@ -80,7 +79,6 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.stack([1, 2]).numpy()
       array([1, 2], dtype=int32)
     """
@@ -106,7 +104,6 @@ def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tenso
     """Apply `stack` along a new first dimension.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.parallel_stack([[1, 2], [3, 4]]).numpy())
       [[1 2]
        [3 4]]
@@ -151,7 +148,6 @@ def unstack(
       InvalidArgumentError: If `num` is passed and differs from the size of the dimension.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = tf.unstack([[1, 2], [3, 4]], axis=1)
       >>> print(a.numpy(), b.numpy())
       [1 3] [2 4]
@@ -206,7 +202,6 @@ def split(
       InvalidArgumentError: If the sizes do not add up to the size of the dimension.
 
     Example:
-      >>> import meshflow as tf
       >>> [part.numpy().tolist() for part in tf.split(tf.range(6), 3)]
       [[0, 1], [2, 3], [4, 5]]
       >>> [part.numpy().tolist() for part in tf.split(tf.range(6), [1, -1, 2])]

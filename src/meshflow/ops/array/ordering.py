@@ -57,7 +57,6 @@ def sort(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.sort([3, 1, 2], direction="DESCENDING").numpy()
       array([3, 2, 1], dtype=int32)
     """
@@ -83,7 +82,6 @@ def argsort(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.argsort([30, 10, 20]).numpy())
       [1 2 0]
       >>> print(tf.argsort([30, 10, 20], direction="DESCENDING").numpy())
@@ -142,7 +140,6 @@ def searchsorted(
       Tensor of the shape of `values`.
 
     Example:
-      >>> import meshflow as tf
       >>> rows = [[1, 3, 5]]
       >>> print(tf.searchsorted(rows, [[0, 3, 9]]).numpy())
       [[0 1 3]]
@@ -243,7 +240,6 @@ def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -
       (y, idx), the unique values and the index in `y` of each element.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.unique([4, 1, 4]).y.numpy()
       array([4, 1], dtype=int32)
     """
@@ -266,7 +262,6 @@ def unique_with_counts(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> y, idx, count = tf.unique_with_counts([7, 7, 4, 7])
       >>> print(y.numpy(), idx.numpy(), count.numpy())
       [7 4] [0 0 1 0] [3 1]
@@ -308,7 +303,6 @@ def histogram_fixed_width_bins(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.histogram_fixed_width_bins([0.0, 1.0, 9.0], [0.0, 5.0], 5).numpy()
       array([0, 1, 4], dtype=int32)
     """
@@ -336,7 +330,6 @@ def histogram_fixed_width(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.histogram_fixed_width([-1.0, 0.1, 2.9, 3.0, 99.0], [0.0, 4.0], nbins=4).numpy())
       [2 0 1 2]
     """
@@ -357,7 +350,6 @@ def unravel_index(indices: TensorLike, dims: TensorLike, name: str | None = None
       Tensor of shape [len(dims), *indices.shape].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.unravel_index([5, 7], [3, 4]).numpy()
       array([[1, 1],
              [1, 3]], dtype=int32)

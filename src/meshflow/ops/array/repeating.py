@@ -46,7 +46,6 @@ def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.tile([[1, 2]], multiples=[2, 2]).numpy())
       [[1 2 1 2]
        [1 2 1 2]]
@@ -81,7 +80,6 @@ def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None =
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.repeat([1, 2, 3], repeats=[2, 0, 1]).numpy())
       [1 1 3]
       >>> print(tf.repeat([[1, 2], [3, 4]], 2, axis=1).numpy())
@@ -157,7 +155,6 @@ def pad(
       ValueError: If the mode is another one.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.pad([[1, 2], [3, 4]], [[1, 0], [0, 2]]).numpy())
       [[0 0 0 0]
        [1 2 0 0]
@@ -193,7 +190,6 @@ def reverse(tensor: TensorLike, axis: int | Sequence[int], name: str | None = No
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.reverse([[1, 2], [3, 4]], axis=[1]).numpy())
       [[2 1]
        [4 3]]
@@ -217,7 +213,6 @@ def roll(
       InvalidArgumentError: If there is not one shift for each axis.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.roll([0, 1, 2, 3], shift=1, axis=0).numpy()
       array([3, 0, 1, 2], dtype=int32)
     """
@@ -264,7 +259,6 @@ def reverse_sequence(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.reverse_sequence([[1, 2, 3], [4, 5, 6]], [2, 3], seq_axis=1).numpy())
       [[2 1 3]
        [6 5 4]]
@@ -299,7 +293,6 @@ def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tens
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.broadcast_to([1, 2, 3], [2, 3]).numpy())
       [[1 2 3]
        [1 2 3]]
@@ -314,7 +307,6 @@ def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> Tensor
       ValueError: If the shapes cannot be broadcast.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.broadcast_static_shape(tf.TensorShape([4, 1]), tf.TensorShape([3]))
       TensorShape([4, 3])
     """
@@ -333,7 +325,6 @@ def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
       InvalidArgumentError: If the shapes cannot be broadcast.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.broadcast_dynamic_shape([4, 1], [3]).numpy())
       [4 3]
     """

@@ -50,7 +50,6 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
       InvalidArgumentError: If the number of elements differs.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.reshape(tf.range(6), [2, -1]).numpy()
       array([[0, 1, 2],
              [3, 4, 5]], dtype=int32)
@@ -84,7 +83,6 @@ def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor
       InvalidArgumentError: If `axis` is out of range.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.zeros([2, 3])
       >>> tf.expand_dims(x, 0).shape, tf.expand_dims(x, -1).shape
       (TensorShape([1, 2, 3]), TensorShape([2, 3, 1]))
@@ -107,7 +105,6 @@ def squeeze(input: TensorLike, axis: Axes = None, name: str | None = None) -> Te
       InvalidArgumentError: If a dimension has another size.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.zeros([1, 3, 1])
       >>> tf.squeeze(x).shape, tf.squeeze(x, axis=0).shape
       (TensorShape([3]), TensorShape([3, 1]))
@@ -143,7 +140,6 @@ def transpose(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.transpose([[1, 2, 3], [4, 5, 6]]).numpy())
       [[1 4]
        [2 5]
@@ -174,7 +170,6 @@ def bitcast(input: TensorLike, type: DTypeLike, name: str | None = None) -> Tens
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> hex(tf.bitcast(1.0, tf.int32).numpy().item())
       '0x3f800000'
       >>> tf.bitcast(tf.zeros([2], tf.int32), tf.uint8).shape

@@ -26,8 +26,6 @@ from meshflow.core.variables import variable_rows
 from meshflow.core.variables.sharded_variable import to_local_indices
 from meshflow.ops.array.joining import concat
 
-__all__ = ["gather_from_shards", "to_integer_tensor"]
-
 
 def to_integer_tensor(indices: Any) -> Tensor:
     """Convert row indices to a tensor, or raise TypeError if they are not integers."""

@@ -49,7 +49,6 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
       InvalidArgumentError: If the block is not inside the tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(12), [3, 4])
       >>> print(tf.slice(x, begin=[1, 0], size=[2, 2]).numpy())
       [[4 5]
@@ -128,7 +127,6 @@ def strided_slice(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.range(10)
       >>> print(tf.strided_slice(x, begin=[1], end=[8], strides=[3]).numpy())
       [1 4 7]

@@ -118,7 +118,6 @@ def crop_and_resize(
       InvalidArgumentError: If the method is another one.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(9.0), [1, 3, 3, 1])
       >>> y = tf.image.crop_and_resize(x, [[0.0, 0.0, 0.5, 0.5]], box_indices=[0], crop_size=[2, 2])
       >>> print(y[0, ..., 0].numpy())
@@ -301,7 +300,6 @@ def non_max_suppression(
       int32 vector of box indices, best score first.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.non_max_suppression([[0., 0., 1., 1.], [0., 0., 1., 0.9], [2., 2., 3., 3.]],
       ...                              [0.5, 0.9, 0.7], 3).numpy()
       array([1, 2], dtype=int32)
@@ -340,7 +338,6 @@ def non_max_suppression_with_scores(
       (indices, scores), best score first.
 
     Example:
-      >>> import meshflow as tf
       >>> boxes = [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9], [2.0, 2.0, 3.0, 3.0]]
       >>> indices, scores = tf.image.non_max_suppression_with_scores(boxes, [0.5, 0.75, 0.25], 3)
       >>> print(indices.numpy(), scores.numpy())
@@ -378,7 +375,6 @@ def non_max_suppression_overlaps(
       int32 vector of box indices, best score first.
 
     Example:
-      >>> import meshflow as tf
       >>> overlaps = [[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]]
       >>> print(tf.image.non_max_suppression_overlaps(overlaps, [0.6, 0.7, 0.3], 3).numpy())
       [1 2]
@@ -418,7 +414,6 @@ def non_max_suppression_padded(
       (indices, number of valid indices).
 
     Example:
-      >>> import meshflow as tf
       >>> boxes = [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9], [2.0, 2.0, 3.0, 3.0]]
       >>> indices, valid = tf.image.non_max_suppression_padded(
       ...     boxes, [0.6, 0.7, 0.3], 4, pad_to_max_output_size=True)
@@ -535,7 +530,6 @@ def combined_non_max_suppression(
       valid_detections [batch]), padded with zeros.
 
     Example:
-      >>> import meshflow as tf
       >>> boxes = tf.constant([[[[0.0, 0.0, 0.5, 0.5]], [[0.5, 0.5, 1.0, 1.0]]]])
       >>> scores = tf.constant([[[0.75, 0.0], [0.0, 0.5]]])
       >>> found = tf.image.combined_non_max_suppression(boxes, scores, 2, 2, score_threshold=0.1)
@@ -587,7 +581,6 @@ def draw_bounding_boxes(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> drawn = tf.image.draw_bounding_boxes(tf.zeros([1, 4, 4, 1]), [[[0.0, 0.0, 1.0, 1.0]]], [[1.0]])
       >>> print(drawn[0, ..., 0].numpy())
       [[1. 1. 1. 1.]

@@ -172,7 +172,6 @@ def decode_image(
       UnimplementedError: If Pillow is not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> png = tf.io.encode_png(tf.zeros([2, 3, 1], tf.uint8))
       >>> tf.io.decode_image(png).shape, tf.io.decode_image(png, channels=3).shape
       (TensorShape([2, 3, 1]), TensorShape([2, 3, 3]))
@@ -212,7 +211,6 @@ def decode_png(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> png = tf.io.encode_png(tf.constant([[[1], [200]]], tf.uint8))
       >>> print(tf.io.decode_png(png)[..., 0].numpy())
       [[  1 200]]
@@ -266,7 +264,6 @@ def decode_jpeg(
       Tensor of shape [height, width, channels].
 
     Example:
-      >>> import meshflow as tf
       >>> jpeg = tf.io.encode_jpeg(tf.fill([8, 16, 3], tf.constant(128, tf.uint8)))
       >>> tf.io.decode_jpeg(jpeg).shape, tf.io.decode_jpeg(jpeg, ratio=2).shape
       (TensorShape([8, 16, 3]), TensorShape([4, 8, 3]))
@@ -318,7 +315,6 @@ def decode_and_crop_jpeg(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> jpeg = tf.io.encode_jpeg(tf.zeros([16, 16, 3], tf.uint8))
       >>> tf.io.decode_and_crop_jpeg(jpeg, crop_window=[2, 4, 5, 6]).shape
       TensorShape([5, 6, 3])
@@ -359,7 +355,6 @@ def encode_png(image: TensorLike, compression: int = -1, name: str | None = None
       A string scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.io.encode_png(tf.zeros([2, 3, 3], tf.uint8)).numpy()[1:4]
       b'PNG'
     """
@@ -399,7 +394,6 @@ def encode_jpeg(
       A string scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> grey = tf.fill([8, 8, 1], tf.constant(128, tf.uint8))
       >>> tf.io.is_jpeg(tf.io.encode_jpeg(grey, quality=80)).numpy().item()
       True
@@ -437,7 +431,6 @@ def extract_jpeg_shape(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> jpeg = tf.io.encode_jpeg(tf.zeros([16, 8, 3], tf.uint8))
       >>> print(tf.io.extract_jpeg_shape(jpeg).numpy())
       [16  8  3]
@@ -451,7 +444,6 @@ def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
     """Check whether a string scalar starts with the signature of JPEG files.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.io.is_jpeg(tf.constant(b"a text")).numpy())
       False
     """
@@ -469,7 +461,6 @@ def adjust_jpeg_quality(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.random.uniform([8, 8, 3])
       >>> tf.image.adjust_jpeg_quality(x, 30).shape
       TensorShape([8, 8, 3])

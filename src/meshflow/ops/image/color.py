@@ -56,7 +56,6 @@ def convert_image_dtype(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.image.convert_image_dtype(tf.constant([0, 255], tf.uint8), tf.float32).numpy())
       [0. 1.]
     """
@@ -101,7 +100,6 @@ def adjust_brightness(image: TensorLike, delta: float | Tensor) -> Tensor:
       delta: Summand, as a fraction of the range.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[[100], [250]]], tf.uint8)
       >>> print(tf.image.adjust_brightness(x, 0.2)[0, :, 0].numpy())
       [151 255]
@@ -123,7 +121,6 @@ def adjust_contrast(images: TensorLike, contrast_factor: float | Tensor) -> Tens
       contrast_factor: The factor.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[[1.0], [3.0]]])
       >>> print(tf.image.adjust_contrast(x, 2.0)[0, :, 0].numpy())
       [0. 4.]
@@ -141,7 +138,6 @@ def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor
       ValueError: If gamma is negative.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.image.adjust_gamma(tf.constant([[[0.5], [1.0]]]), gamma=2.0)[0, :, 0].numpy())
       [0.25 1.  ]
     """
@@ -159,7 +155,6 @@ def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.image.rgb_to_hsv([[0.0, 0.5, 0.0]]).numpy().round(3))
       [[0.333 1.    0.5  ]]
     """
@@ -187,7 +182,6 @@ def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.image.hsv_to_rgb([[0.0, 1.0, 0.5]]).numpy().round(3))
       [[0.5 0.  0. ]]
     """
@@ -208,7 +202,6 @@ def adjust_saturation(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.image.adjust_saturation([[[0.8, 0.4, 0.4]]], 0.0).numpy().round(3))
       [[[0.8 0.8 0.8]]]
     """
@@ -250,7 +243,6 @@ def adjust_hue(image: TensorLike, delta: float | Tensor, name: str | None = None
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.image.adjust_hue([[[1.0, 0.0, 0.0]]], 1 / 3).numpy().round(3) + 0)
       [[[0. 1. 0.]]]
     """
@@ -284,7 +276,6 @@ def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
       Tensor [..., 1] of the same dtype.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.image.rgb_to_grayscale([[[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]]])[..., 0].numpy().round(2))
       [[1.   0.59]]
     """
@@ -300,7 +291,6 @@ def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.image.grayscale_to_rgb([[[7], [9]]]).numpy())
       [[[7 7 7]
         [9 9 9]]]
@@ -323,7 +313,6 @@ def per_image_standardization(image: TensorLike) -> Tensor:
       Float32 tensor of the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 3.0, 5.0, 7.0], [2, 2, 1])
       >>> print(tf.image.per_image_standardization(x)[..., 0].numpy().round(3))
       [[-1.342 -0.447]
@@ -347,7 +336,6 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.total_variation([[[1.0], [4.0]], [[1.0], [2.0]]]).numpy().item()
       6.0
     """
@@ -373,7 +361,6 @@ def psnr(a: TensorLike, b: TensorLike, max_val: float | Tensor, name: str | None
       float32, one value for each pair of images.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = tf.zeros([2, 2, 1]), tf.fill([2, 2, 1], 0.1)
       >>> print(tf.image.psnr(a, b, max_val=1.0).numpy().round(2))
       20.0
@@ -411,7 +398,6 @@ def _make_color_conversion(name: str, matrix: np.ndarray, summary: str) -> Color
       ValueError: If the last axis does not have size 3.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.abs(tf.image.{name}([{example_input}])).numpy().round(3))  # white
       [{example_output}]
     """

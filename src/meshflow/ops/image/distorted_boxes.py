@@ -169,7 +169,6 @@ def sample_distorted_bounding_box(
         missing.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.random.set_seed(1)
       >>> begin, size, box = tf.image.sample_distorted_bounding_box(
       ...     [40, 50, 3], [[[0.1, 0.2, 0.5, 0.9]]], area_range=[0.25, 0.5]
@@ -208,7 +207,6 @@ def stateless_sample_distorted_bounding_box(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> boxes = tf.constant([[[0.2, 0.2, 0.8, 0.8]]])
       >>> begin, size, _ = tf.image.stateless_sample_distorted_bounding_box([64, 64, 3], boxes, [1, 2])
       >>> tf.slice(tf.zeros([64, 64, 3]), begin, size).shape[2]

@@ -73,7 +73,6 @@ def extract_patches(
       ValueError: If sizes, strides or rates do not start and end with 1.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(16), [1, 4, 4, 1])
       >>> patches = tf.image.extract_patches(x, [1, 2, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID")
       >>> print(patches[0, 1].numpy())
@@ -114,7 +113,6 @@ def image_gradients(image: TensorLike) -> tuple[Tensor, Tensor]:
       ValueError: If the rank is not 4.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 2.0, 4.0, 7.0], [1, 2, 2, 1])
       >>> dy, dx = tf.image.image_gradients(x)
       >>> dy[0, ..., 0].numpy().tolist(), dx[0, ..., 0].numpy().tolist()
@@ -135,7 +133,6 @@ def sobel_edges(image: TensorLike) -> Tensor:
       image: [batch, height, width, channels].
 
     Example:
-      >>> import meshflow as tf
       >>> ramp = tf.broadcast_to(tf.reshape(tf.range(3.0), [1, 1, 3, 1]), [1, 3, 3, 1])
       >>> print(tf.image.sobel_edges(ramp)[0, 1, 1, 0].numpy())
       [0. 8.]
@@ -252,7 +249,6 @@ def ssim(
       ValueError: If the images are smaller than the window.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.random.uniform([1, 16, 16, 1])
       >>> print(tf.image.ssim(x, x, max_val=1.0).numpy().round(3))
       [1.]
@@ -324,7 +320,6 @@ def ssim_multiscale(
       ValueError: If the images, halved for each scale, become smaller than the window.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.random.uniform([1, 32, 32, 1])
       >>> y = tf.image.ssim_multiscale(x, x, max_val=1.0, power_factors=[0.5, 0.5])
       >>> print(y.numpy().round(3))

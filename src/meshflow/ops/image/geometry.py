@@ -52,7 +52,6 @@ class ResizeMethod:
     """Names of the interpolation methods.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.resize(tf.ones([2, 2, 1]), [4, 6], tf.image.ResizeMethod.NEAREST_NEIGHBOR).shape
       TensorShape([4, 6, 1])
     """
@@ -172,7 +171,6 @@ def resize(
       ValueError: If the method or the rank is another one.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.resize(tf.ones([8, 8, 3]), [4, 6]).shape
       TensorShape([4, 6, 3])
     """
@@ -241,7 +239,6 @@ def resize_with_pad(
       antialias: As in `resize`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.image.resize_with_pad(tf.ones([2, 4, 1]), 4, 4)
       >>> print(x[..., 0].numpy())
       [[0. 0. 0. 0.]
@@ -290,7 +287,6 @@ def crop_to_bounding_box(
       InvalidArgumentError: If the window is empty or not inside the image (also a `ValueError`).
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(9), [3, 3, 1])
       >>> print(tf.image.crop_to_bounding_box(x, 1, 0, 2, 2)[..., 0].numpy())
       [[3 4]
@@ -348,7 +344,6 @@ def pad_to_bounding_box(
       InvalidArgumentError: If the image does not fit (also a `ValueError`).
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.image.pad_to_bounding_box(tf.ones([1, 2, 1]), 1, 0, 2, 3)[..., 0].numpy())
       [[0. 0. 0.]
        [1. 1. 0.]]
@@ -383,7 +378,6 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width:
       target_width: Width of the result.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.ones([1, 4, 1])
       >>> print(tf.image.resize_with_crop_or_pad(x, 3, 2)[..., 0].numpy())
       [[0. 0.]
@@ -415,7 +409,6 @@ def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
       central_fraction: Fraction of height and width to keep, in (0, 1].
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(16), [4, 4, 1])
       >>> print(tf.image.central_crop(x, 0.5)[..., 0].numpy())
       [[ 5  6]
@@ -440,7 +433,6 @@ def flip_left_right(image: TensorLike) -> Tensor:
       image: [height, width, channels] or a batch of them.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[[1], [2]], [[3], [4]]])
       >>> print(tf.image.flip_left_right(x)[..., 0].numpy())
       [[2 1]
@@ -458,7 +450,6 @@ def flip_up_down(image: TensorLike) -> Tensor:
       image: [height, width, channels] or a batch of them.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[[1], [2]], [[3], [4]]])
       >>> print(tf.image.flip_up_down(x)[..., 0].numpy())
       [[3 4]
@@ -486,7 +477,6 @@ def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[[1], [2]], [[3], [4]]])
       >>> print(tf.image.rot90(x)[..., 0].numpy())
       [[2 4]
@@ -505,7 +495,6 @@ def transpose(image: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.transpose(tf.zeros([8, 2, 3, 1])).shape
       TensorShape([8, 3, 2, 1])
     """

@@ -71,7 +71,6 @@ def extract_glimpse(
       ValueError: If `noise` is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> image = tf.reshape(tf.range(9.0), [1, 3, 3, 1])
       >>> tf.image.extract_glimpse(image, [1, 1], [[0.0, 0.0]]).numpy().ravel()
       array([4.], dtype=float32)

@@ -21,8 +21,6 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.environment.limits import IMAGE_VARIABLE, MAX_DEFLATE_RATIO, get_image_limit
 
-__all__ = ["check_size", "import_pillow", "open_image", "translate_errors"]
-
 # Number of pixels that one byte of a JPEG file may represent, as in image_sizes.h.
 _MAX_JPEG_PIXELS_PER_BYTE = 8 * 32 * 32
 # Names of Pillow's plugins by the signatures of the formats. No other plugin of Pillow reads a

@@ -76,7 +76,6 @@ def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[[1], [2]]])
       >>> tf.image.random_flip_left_right(x)[0, :, 0].numpy().tolist() in ([1, 2], [2, 1])
       True
@@ -90,7 +89,6 @@ def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[[1]], [[2]]])
       >>> tf.image.random_flip_up_down(x)[:, 0, 0].numpy().tolist() in ([1, 2], [2, 1])
       True
@@ -104,7 +102,6 @@ def stateless_random_flip_left_right(image: TensorLike, seed: Seed) -> Tensor:
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(6), [1, 6, 1])
       >>> a, b = (tf.image.stateless_random_flip_left_right(x, seed=[1, 2]) for _ in range(2))
       >>> tf.reduce_all(a == b).numpy().item()
@@ -119,7 +116,6 @@ def stateless_random_flip_up_down(image: TensorLike, seed: Seed) -> Tensor:
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(6), [6, 1, 1])
       >>> a, b = (tf.image.stateless_random_flip_up_down(x, seed=[1, 2]) for _ in range(2))
       >>> tf.reduce_all(a == b).numpy().item()
@@ -146,7 +142,6 @@ def random_brightness(image: TensorLike, max_delta: float, seed: int | None = No
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.image.random_brightness(tf.zeros([2, 2, 1]), max_delta=0.1)
       >>> bool(tf.reduce_max(tf.abs(x)) <= 0.1)
       True
@@ -167,7 +162,6 @@ def random_contrast(
       seed: Seed of this op.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.random_contrast(tf.zeros([2, 2, 3]), 0.5, 1.5).shape
       TensorShape([2, 2, 3])
     """
@@ -183,7 +177,6 @@ def random_saturation(
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.random_saturation(tf.zeros([2, 2, 3]), 0.5, 1.5).shape
       TensorShape([2, 2, 3])
     """
@@ -197,7 +190,6 @@ def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> 
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> grey = tf.fill([2, 2, 3], 0.5)
       >>> print(tf.reduce_max(tf.abs(tf.image.random_hue(grey, 0.3) - grey)).numpy())
       0.0
@@ -213,7 +205,6 @@ def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Seed)
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.zeros([2, 2, 1])
       >>> a, b = (tf.image.stateless_random_brightness(x, 0.5, seed=[1, 2]) for _ in range(2))
       >>> tf.reduce_all(a == b).numpy().item()
@@ -229,7 +220,6 @@ def stateless_random_contrast(image: TensorLike, lower: float, upper: float, see
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.stateless_random_contrast(tf.zeros([2, 2, 3]), 0.5, 1.5, seed=[1, 2]).shape
       TensorShape([2, 2, 3])
     """
@@ -247,7 +237,6 @@ def stateless_random_saturation(
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.stateless_random_saturation(tf.zeros([2, 2, 3]), 0.5, 1.5, seed=[1, 2]).shape
       TensorShape([2, 2, 3])
     """
@@ -263,7 +252,6 @@ def stateless_random_hue(image: TensorLike, max_delta: float, seed: Seed) -> Ten
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.stateless_random_hue(tf.zeros([2, 2, 3]), 0.3, seed=[1, 2]).shape
       TensorShape([2, 2, 3])
     """
@@ -299,7 +287,6 @@ def random_crop(
       InvalidArgumentError: If the block is larger than the tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.random_crop(tf.zeros([32, 32, 3]), size=[24, 24, 3]).shape
       TensorShape([24, 24, 3])
     """
@@ -318,7 +305,6 @@ def stateless_random_crop(
     The result has the shape `size`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.range(100)
       >>> a, b = (tf.image.stateless_random_crop(x, [10], seed=[1, 2]) for _ in range(2))
       >>> a.shape, tf.reduce_all(a == b).numpy().item()
@@ -342,7 +328,6 @@ def random_jpeg_quality(
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.random_jpeg_quality(tf.zeros([8, 8, 3]), 50, 90).shape
       TensorShape([8, 8, 3])
     """
@@ -362,7 +347,6 @@ def stateless_random_jpeg_quality(
     Images are (..., height, width, channels); the result has the same shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.image.stateless_random_jpeg_quality(tf.zeros([8, 8, 3]), 50, 90, seed=[1, 2]).shape
       TensorShape([8, 8, 3])
     """

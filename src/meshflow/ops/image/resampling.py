@@ -19,8 +19,6 @@ from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.environment.types import Array
 from meshflow.kernels import resize
 
-__all__ = ["METHODS", "Taps", "apply_taps", "compute_taps", "interpolate_linearly", "resize_array"]
-
 # Cubic interpolation without antialiasing rounds positions to 1/1024 of a pixel.
 _CUBIC_STEPS = 1024
 # Above this number of taps, finite elements are multiplied by a matrix, and others added in a loop.

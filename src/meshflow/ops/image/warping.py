@@ -7,8 +7,6 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-__all__ = ["FILL_MODES", "INTERPOLATIONS", "warp"]
-
 FILL_MODES = ("constant", "nearest", "reflect", "wrap")
 INTERPOLATIONS = ("bilinear", "nearest")
 

@@ -95,7 +95,6 @@ def tridiagonal_solve(
       ValueError: If the format is another one, or the shapes do not match.
 
     Example:
-      >>> import meshflow as tf
       >>> diagonals = [[1.0, 1.0, 0.0], [4.0, 4.0, 4.0], [0.0, 1.0, 1.0]]
       >>> print(tf.linalg.tridiagonal_solve(tf.constant(diagonals), [5.0, 6.0, 5.0]).numpy().round(3))
       [1. 1. 1.]
@@ -147,7 +146,6 @@ def tridiagonal_matmul(
       Tensor [..., n, k].
 
     Example:
-      >>> import meshflow as tf
       >>> diagonals = [[1.0, 1.0, 0.0], [4.0, 4.0, 4.0], [0.0, 1.0, 1.0]]
       >>> print(tf.linalg.tridiagonal_matmul(tf.constant(diagonals), tf.ones([3, 1]))[:, 0].numpy())
       [5. 6. 5.]
@@ -188,7 +186,6 @@ def banded_triangular_solve(
       A tensor of the shape of `rhs`.
 
     Example:
-      >>> import meshflow as tf
       >>> bands = [[2.0, 2.0], [0.0, 1.0]]  # the matrix [[2, 0], [1, 2]]
       >>> print(tf.linalg.banded_triangular_solve(bands, [[2.0], [5.0]])[:, 0].numpy())
       [1. 2.]
@@ -263,7 +260,6 @@ def eigh_tridiagonal(
       ValueError: If `select` is another value, or requires a range.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.linalg.eigh_tridiagonal([0.0, 0.0], [1.0]).numpy().round(3))
       [-1.  1.]
     """

@@ -85,7 +85,6 @@ def diag(
       InvalidArgumentError: If the diagonals do not fit.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.diag([1.0, 2.0], k=1).numpy()
       array([[0., 1., 0.],
              [0., 0., 2.],
@@ -136,7 +135,6 @@ def diag_part(
       Tensor of shape [..., n], or [..., number of diagonals, n] when `k` is a pair.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.diag_part([[1, 2], [3, 4]], k=(0, 1)).numpy()
       array([[0, 2],
              [1, 4]], dtype=int32)
@@ -177,7 +175,6 @@ def set_diag(
       Tensor of the shape of `input`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.linalg.set_diag(tf.ones([2, 3], tf.int32), [7, 8]).numpy())
       [[7 1 1]
        [1 8 1]]
@@ -206,7 +203,6 @@ def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.linalg.tensor_diag([1, 2]).numpy())
       [[1 0]
        [0 2]]
@@ -223,7 +219,6 @@ def tensor_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.linalg.tensor_diag_part([[1, 2], [3, 4]]).numpy())
       [1 4]
     """
@@ -243,7 +238,6 @@ def band_part(input: TensorLike, num_lower: int, num_upper: int, name: str | Non
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
       >>> print(tf.linalg.band_part(x, 1, 0).numpy())
       [[1 0 0]

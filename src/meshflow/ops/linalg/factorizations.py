@@ -32,7 +32,6 @@ def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
     """Compute the lower triangular factors of positive definite matrices [..., n, n].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.cholesky([[4.0, 2.0], [2.0, 10.0]]).numpy().round(3).tolist()
       [[2.0, 0.0], [1.0, 3.0]]
     """
@@ -50,7 +49,6 @@ def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) 
     The factor `q` is square only if `full_matrices` is true.
 
     Example:
-      >>> import meshflow as tf
       >>> q, r = tf.linalg.qr([[0.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
       >>> q.shape, tf.abs(r).numpy().round(3).tolist()
       (TensorShape([3, 2]), [[2.0, 0.0], [0.0, 1.0]])
@@ -103,7 +101,6 @@ def svd(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> s, u, v = tf.linalg.svd([[0.0, 2.0], [3.0, 0.0]])
       >>> print(s.numpy().round(3), (u @ tf.linalg.diag(s) @ tf.transpose(v)).numpy().round(3).tolist())
       [3. 2.] [[0.0, 2.0], [3.0, 0.0]]
@@ -123,7 +120,6 @@ def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     n].
 
     Example:
-      >>> import meshflow as tf
       >>> e, v = tf.linalg.eigh([[0.0, 1.0], [1.0, 0.0]])
       >>> print(e.numpy().round(3), tf.abs(v)[:, 0].numpy().round(3))
       [-1.  1.] [0.707 0.707]
@@ -138,7 +134,6 @@ def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
     Only the lower triangle is read.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.linalg.eigvalsh([[2.0, 0.0], [0.0, 1.0]]).numpy().round(3))
       [1. 2.]
     """
@@ -156,7 +151,6 @@ def eig(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     The eigenvalues have shape [..., n]. The eigenvectors are the columns of a tensor [..., n, n].
 
     Example:
-      >>> import meshflow as tf
       >>> e, v = tf.linalg.eig(tf.constant([[0.0, -1.0], [1.0, 0.0]]))
       >>> sorted(tf.math.imag(e).numpy().round(3).tolist()), v.shape
       ([-1.0, 1.0], TensorShape([2, 2]))
@@ -169,7 +163,6 @@ def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
     """Compute the complex eigenvalues [..., n] of matrices [..., n, n], on CPUs only.
 
     Example:
-      >>> import meshflow as tf
       >>> e = tf.linalg.eigvals(tf.constant([[0.0, -1.0], [1.0, 0.0]]))
       >>> sorted(tf.math.imag(e).numpy().round(3).tolist())
       [-1.0, 1.0]
@@ -191,7 +184,6 @@ def matrix_rank(a: TensorLike, tol: float | None = None, name: str | None = None
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.matrix_rank([[1.0, 2.0], [2.0, 4.0]]).numpy().item()
       1
     """

@@ -18,7 +18,6 @@ def expm(input: TensorLike, name: str | None = None) -> Tensor:
     """Compute the exponentials of square matrices [..., n, n].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.expm([[0.0, 1.0], [0.0, 0.0]]).numpy().round(3).tolist()
       [[1.0, 1.0], [0.0, 1.0]]
     """
@@ -77,7 +76,6 @@ def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
     Real matrices have a real result, so their square roots must be real.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.sqrtm([[4.0, 0.0], [0.0, 9.0]]).numpy().round(3).tolist()
       [[2.0, 0.0], [0.0, 3.0]]
     """
@@ -89,7 +87,6 @@ def logm(input: TensorLike, name: str | None = None) -> Tensor:
     """Compute the principal logarithms of complex square matrices [..., n, n], on the host.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.logm(tf.linalg.expm([[0j, 1], [0, 0]])).numpy().round(3).real.tolist()
       [[0.0, 1.0], [0.0, 0.0]]
     """

@@ -47,7 +47,6 @@ def lu(input: TensorLike, output_idx_type: DTypeLike = int32, name: str | None =
       InvalidArgumentError: If the matrices are not square.
 
     Example:
-      >>> import meshflow as tf
       >>> factors, order = tf.linalg.lu([[1.0, 2.0], [4.0, 4.0]])
       >>> print(factors.numpy().tolist(), order.numpy())
       [[4.0, 4.0], [0.25, 1.0]] [1 0]
@@ -83,7 +82,6 @@ def lu_reconstruct(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.linalg.lu_reconstruct(*tf.linalg.lu([[1.0, 2.0], [4.0, 4.0]])).numpy())
       [[1. 2.]
        [4. 4.]]
@@ -120,7 +118,6 @@ def lu_solve(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> factors = tf.linalg.lu([[1.0, 2.0], [4.0, 4.0]])
       >>> print(tf.linalg.lu_solve(*factors, [[3.0], [8.0]])[:, 0].numpy())
       [1. 1.]
@@ -137,7 +134,6 @@ def lu_matrix_inverse(
     The shapes (..., n, n) and (..., n) result in (..., n, n).
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.linalg.lu_matrix_inverse(*tf.linalg.lu([[0.0, 2.0], [4.0, 0.0]])).numpy())
       [[0.   0.25]
        [0.5  0.  ]]

@@ -42,7 +42,6 @@ def einsum(equation: str, *inputs: Any, **kwargs: object) -> Tensor:
       **kwargs: `optimize` and `name`; ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.einsum("i,i->", [1.0, 2.0], [3.0, 4.0]).numpy()
       np.float32(11.0)
     """
@@ -88,7 +87,6 @@ def matvec(
       **kwargs: Further arguments of `tf.matmul`; ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.linalg.matvec([[1, 2], [3, 4]], [10, 1]).numpy())
       [12 34]
     """
@@ -147,7 +145,6 @@ def norm(
         invalid. It is also a ValueError.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.norm([[3.0, 4.0], [0.0, 5.0]], axis=1).numpy(), tf.norm([3.0, -4.0], ord=1).numpy())
       [5. 5.] 7.0
     """
@@ -175,7 +172,6 @@ def normalize(
       The normalized tensor, and the norms, which have size 1 along `axis`.
 
     Example:
-      >>> import meshflow as tf
       >>> unit, norm = tf.linalg.normalize([3.0, 4.0])
       >>> print(unit.numpy().round(3), norm.numpy())
       [0.6 0.8] [5.]
@@ -190,7 +186,6 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
     """Compute the sums [...] of the main diagonals of matrices [..., m, n].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.trace([[1, 2], [3, 4]]).numpy().item()
       5
     """
@@ -202,7 +197,6 @@ def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = F
     """Transpose matrices (..., m, n) to (..., n, m), and conjugate them if `conjugate` is true.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.matrix_transpose(tf.zeros([5, 2, 3])).shape
       TensorShape([5, 3, 2])
     """
@@ -214,7 +208,6 @@ def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
     """Compute the conjugate transposes of matrices [..., m, n].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.adjoint([[1 + 2j, 3j]]).numpy().tolist()
       [[(1-2j)], [-3j]]
     """

@@ -43,7 +43,6 @@ def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Te
       InvalidArgumentError: If a matrix is singular (only eagerly).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).numpy().tolist()
       [[0.5, 0.0], [0.0, 0.25]]
     """
@@ -67,7 +66,6 @@ def det(input: TensorLike, name: str | None = None) -> Tensor:
     """Compute the determinants [...] of matrices [..., n, n].
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.linalg.det([[1.0, 2.0], [3.0, 4.0]]).numpy().round(3))
       -2.0
     """
@@ -84,7 +82,6 @@ def slogdet(input: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]
     """Compute signs and log absolute values, both [...], of determinants of matrices [..., n, n].
 
     Example:
-      >>> import meshflow as tf
       >>> sign, log = tf.linalg.slogdet([[0.0, 1.0], [1.0, 0.0]])
       >>> sign.numpy().item(), log.numpy().item()
       (-1.0, 0.0)
@@ -98,7 +95,6 @@ def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
     """Compute the logarithms [...] of determinants of positive definite matrices [..., n, n].
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.exp(tf.linalg.logdet([[2.0, 0.0], [0.0, 3.0]])).numpy().round(3))
       6.0
     """
@@ -112,7 +108,6 @@ def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -
     """Solve `chol @ chol^H @ x = rhs` with a Cholesky factor, and right-hand sides [..., n, k].
 
     Example:
-      >>> import meshflow as tf
       >>> chol = tf.linalg.cholesky([[4.0, 0.0], [0.0, 9.0]])
       >>> tf.linalg.cholesky_solve(chol, [[8.0], [9.0]]).numpy().round(3).tolist()
       [[2.0], [1.0]]
@@ -145,7 +140,6 @@ def solve(
       InvalidArgumentError: If the ranks differ or (only eagerly) a matrix is singular.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.solve([[2.0, 0.0], [1.0, 1.0]], [[4.0], [5.0]]).numpy().round(3).tolist()
       [[2.0], [3.0]]
     """
@@ -173,7 +167,6 @@ def triangular_solve(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.triangular_solve([[2.0, 99.0], [1.0, 1.0]], [[4.0], [5.0]]).numpy().round(3).tolist()
       [[2.0], [3.0]]
     """
@@ -203,7 +196,6 @@ def lstsq(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> ones = tf.ones([3, 1])
       >>> tf.linalg.lstsq(ones, [[1.0], [2.0], [6.0]]).numpy().round(3).item()  # the mean
       3.0
@@ -227,7 +219,6 @@ def pinv(a: TensorLike, rcond: float | None = None, name: str | None = None) -> 
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.pinv([[2.0, 0.0], [0.0, 0.0]]).numpy().round(3).tolist()
       [[0.5, 0.0], [0.0, 0.0]]
     """

@@ -135,7 +135,6 @@ class LinearOperatorBlockDiag(_BlockOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> blocks = [tf.linalg.LinearOperatorIdentity(1), tf.linalg.LinearOperatorDiag([2.0, 3.0])]
       >>> operator = tf.linalg.LinearOperatorBlockDiag(blocks)
       >>> operator.matvec([1.0, 1.0, 1.0]).numpy().tolist()
@@ -196,7 +195,6 @@ class LinearOperatorBlockLowerTriangular(_BlockOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> one = tf.linalg.LinearOperatorIdentity(1)
       >>> operator = tf.linalg.LinearOperatorBlockLowerTriangular([[one], [one, one]])
       >>> operator.to_dense().numpy().tolist(), operator.solvevec([1.0, 3.0]).numpy().tolist()

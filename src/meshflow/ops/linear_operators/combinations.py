@@ -92,7 +92,6 @@ class LinearOperatorAdjoint(_DerivedOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> operator = tf.linalg.LinearOperatorFullMatrix([[1.0, 2.0], [3.0, 4.0]])
       >>> tf.linalg.LinearOperatorAdjoint(operator).to_dense().numpy().tolist()
       [[1.0, 3.0], [2.0, 4.0]]
@@ -137,7 +136,6 @@ class LinearOperatorInversion(_DerivedOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> operator = tf.linalg.LinearOperatorFullMatrix([[2.0, 0.0], [0.0, 4.0]])
       >>> tf.linalg.LinearOperatorInversion(operator).to_dense().numpy().tolist()
       [[0.5, 0.0], [0.0, 0.25]]
@@ -207,7 +205,6 @@ class LinearOperatorComposition(_ProductOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> twice = tf.linalg.LinearOperatorDiag([2.0, 2.0])
       >>> tf.linalg.LinearOperatorComposition([twice, twice]).matvec([1.0, 3.0]).numpy().tolist()
       [4.0, 12.0]
@@ -270,7 +267,6 @@ class LinearOperatorKronecker(_ProductOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> two = tf.linalg.LinearOperatorFullMatrix([[1.0, 2.0], [3.0, 4.0]])
       >>> one = tf.linalg.LinearOperatorIdentity(2)
       >>> tf.linalg.LinearOperatorKronecker([two, one]).to_dense().numpy().tolist()
@@ -368,7 +364,6 @@ class LinearOperatorLowRankUpdate(LinearOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> base = tf.linalg.LinearOperatorIdentity(2)
       >>> operator = tf.linalg.LinearOperatorLowRankUpdate(base, [[1.0], [1.0]])
       >>> operator.to_dense().numpy().tolist(), float(operator.determinant())

@@ -46,7 +46,6 @@ class LinearOperatorCirculant(LinearOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> spectrum = tf.signal.fft(tf.constant([2.0, 1.0, 0.0], tf.complex64))
       >>> operator = tf.linalg.LinearOperatorCirculant(spectrum, tf.float32)
       >>> operator.to_dense().numpy().round(5).tolist()
@@ -176,7 +175,6 @@ class LinearOperatorCirculant2D(LinearOperatorCirculant):
     The arguments are those of `LinearOperatorCirculant`, with a spectrum of shape [..., N0, N1].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.LinearOperatorCirculant2D(tf.ones([2, 3], tf.complex64)).shape
       TensorShape([6, 6])
     """
@@ -190,7 +188,6 @@ class LinearOperatorCirculant3D(LinearOperatorCirculant):
     The arguments are those of `LinearOperatorCirculant`, with a spectrum of shape [..., N0, N1, N2].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.LinearOperatorCirculant3D(tf.ones([2, 3, 2], tf.complex64)).shape
       TensorShape([12, 12])
     """
@@ -211,7 +208,6 @@ class LinearOperatorToeplitz(LinearOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> operator = tf.linalg.LinearOperatorToeplitz([1.0, 2.0, 3.0], [1.0, 4.0, 5.0])
       >>> operator.to_dense().numpy().tolist()
       [[1.0, 4.0, 5.0], [2.0, 1.0, 4.0], [3.0, 2.0, 1.0]]

@@ -50,7 +50,6 @@ def conjugate_gradient(
       ValueError: If the operator is not known to be self-adjoint and positive definite.
 
     Example:
-      >>> import meshflow as tf
       >>> options = dict(is_self_adjoint=True, is_positive_definite=True)
       >>> operator = tf.linalg.LinearOperatorFullMatrix([[4.0, 1.0], [1.0, 3.0]], **options)
       >>> tf.linalg.experimental.conjugate_gradient(operator, [1.0, 2.0]).x.numpy().round(4)

@@ -42,7 +42,6 @@ class LinearOperator(Module):
       ValueError: If the hints contradict each other.
 
     Example:
-      >>> import meshflow as tf
       >>> class Reversal(tf.linalg.LinearOperator):
       ...     def __init__(self, size):
       ...         super().__init__(tf.float32)

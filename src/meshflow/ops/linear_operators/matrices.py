@@ -84,7 +84,6 @@ class LinearOperatorFullMatrix(LinearOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.LinearOperatorFullMatrix([[2.0, 0.0], [0.0, 4.0]]).solvevec([2.0, 4.0]).numpy().tolist()
       [1.0, 1.0]
     """
@@ -130,7 +129,6 @@ class LinearOperatorLowerTriangular(_TriangularOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> operator = tf.linalg.LinearOperatorLowerTriangular([[2.0, 0.0], [1.0, 3.0]])
       >>> operator.solve([[2.0], [7.0]]).numpy().tolist(), float(operator.determinant())
       ([[1.0], [2.0]], 6.0)
@@ -183,7 +181,6 @@ class LinearOperatorDiag(_TriangularOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.LinearOperatorDiag([1.0, 2.0]).matvec([3.0, 4.0]).numpy().tolist()
       [3.0, 8.0]
     """
@@ -260,7 +257,6 @@ class LinearOperatorScaledIdentity(LinearOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.LinearOperatorScaledIdentity(2, 3.0).to_dense().numpy().tolist()
       [[3.0, 0.0], [0.0, 3.0]]
     """
@@ -353,7 +349,6 @@ class LinearOperatorIdentity(_UnitaryOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.LinearOperatorIdentity(2).matvec([1.0, 2.0]).numpy().tolist()
       [1.0, 2.0]
     """
@@ -426,7 +421,6 @@ class LinearOperatorZeros(LinearOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.LinearOperatorZeros(2, 3, is_square=False, is_self_adjoint=False).shape
       TensorShape([2, 3])
     """
@@ -478,7 +472,6 @@ class LinearOperatorHouseholder(_UnitaryOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.LinearOperatorHouseholder([1.0, 0.0]).matvec([3.0, 4.0]).numpy().tolist()
       [-3.0, 4.0]
     """
@@ -540,7 +533,6 @@ class LinearOperatorPermutation(_UnitaryOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.LinearOperatorPermutation([2, 0, 1]).matvec([1.0, 2.0, 3.0]).numpy().tolist()
       [3.0, 1.0, 2.0]
     """
@@ -590,7 +582,6 @@ class LinearOperatorTridiag(LinearOperator):
       name: Name of the operator.
 
     Example:
-      >>> import meshflow as tf
       >>> diagonals = [[1.0, 1.0, 0.0], [4.0, 4.0, 4.0], [0.0, 1.0, 1.0]]
       >>> tf.linalg.LinearOperatorTridiag(diagonals).matvec([1.0, 1.0, 1.0]).numpy().tolist()
       [5.0, 6.0, 5.0]

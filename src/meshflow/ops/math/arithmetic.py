@@ -59,7 +59,6 @@ def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       InvalidArgumentError: If the dtypes differ or the shapes cannot be broadcast.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.add([1, 2], 1).numpy()
       array([2, 3], dtype=int32)
     """
@@ -71,7 +70,6 @@ def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Subtract `y` from `x` elementwise, with broadcasting to a common shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.subtract([3, 2], 1).numpy()
       array([2, 1], dtype=int32)
     """
@@ -83,7 +81,6 @@ def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Multiply tensors elementwise, with broadcasting to a common shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.multiply([3.0, 2.0], 2.0).numpy()
       array([6., 4.], dtype=float32)
     """
@@ -100,7 +97,6 @@ def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Te
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.multiply_no_nan([2.0, float("inf")], [3.0, 0.0]).numpy())
       [6. 0.]
     """
@@ -117,7 +113,6 @@ def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Te
       ValueError: If `scalar` is not a scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.scalar_mul(2.0, tf.constant([1.0, 3.0])).numpy())
       [2. 6.]
     """
@@ -141,7 +136,6 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
       ValueError: If the list is empty or the shapes differ.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.add_n([[1, 2], [10, 20], [100, 200]]).numpy())
       [111 222]
     """
@@ -167,7 +161,6 @@ def accumulate_n(
     """Add all tensors of a list, which have the same shape; an older name of `add_n`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.accumulate_n([[1, 2], [10, 20]]).numpy())
       [11 22]
     """
@@ -220,7 +213,6 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       InvalidArgumentError: If integers have a negative exponent.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.pow([2, 3], [3, 2]).numpy(), tf.pow([4.0, 9.0], 0.5).numpy())
       [8 9] [2. 3.]
     """
@@ -246,7 +238,6 @@ def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.atan2([1.0, 1.0], [1.0, -1.0]).numpy().round(3))
       [0.785 2.356]
     """
@@ -276,7 +267,6 @@ def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.maximum([1, 5], 3).numpy())
       [3 5]
     """
@@ -293,7 +283,6 @@ def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.minimum([1, 5], 3).numpy())
       [1 3]
     """
@@ -310,7 +299,6 @@ def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) ->
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.squared_difference([1, 5], [4, 4]).numpy())
       [9 1]
     """
@@ -327,7 +315,6 @@ def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.math.nextafter(tf.constant(1.0, tf.float64), 2.0).numpy().item()
       1.0000000000000002
     """
@@ -347,7 +334,6 @@ def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.xlogy([0.0, 2.0], [0.0, 10.0]).numpy().round(3))
       [0.    4.605]
     """
@@ -365,7 +351,6 @@ def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.xlog1py([0.0, 2.0], [-1.0, 9.0]).numpy().round(3))
       [0.    4.605]
     """
@@ -383,7 +368,6 @@ def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.xdivy([0.0, 6.0], [0.0, 3.0]).numpy())
       [0. 2.]
     """
@@ -401,7 +385,6 @@ def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.igamma(1.0, [0.0, 1.0]).numpy().round(3))  # 1 - e^-x
       [0.    0.632]
     """
@@ -418,7 +401,6 @@ def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.igammac(1.0, [0.0, 1.0]).numpy().round(3))  # e^-x
       [1.    0.368]
     """
@@ -435,7 +417,6 @@ def zeta(x: TensorLike, q: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.zeta([2.0, 4.0], 1.0).numpy().round(3))  # pi^2 / 6, pi^4 / 90
       [1.645 1.082]
     """
@@ -457,7 +438,6 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.polygamma([0.0, 1.0], 1.0).numpy().round(3))
       [-0.577  1.645]
     """
@@ -472,7 +452,6 @@ def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None
     """Compute the regularized incomplete beta function, with broadcasting to a common shape.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.betainc(2.0, 2.0, [0.0, 0.5, 1.0]).numpy().round(3))
       [0.  0.5 1. ]
     """

@@ -36,7 +36,6 @@ def clip_by_value(
       A tensor of the shape of `t`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.clip_by_value([-5.0, 0.5, 5.0], 0.0, 1.0).numpy()
       array([0. , 0.5, 1. ], dtype=float32)
     """
@@ -72,7 +71,6 @@ def clip_by_norm(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.clip_by_norm([[3.0, 4.0], [0.3, 0.4]], 1.0, axes=1).numpy().round(3))
       [[0.6 0.8]
        [0.3 0.4]]
@@ -90,7 +88,6 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     """Compute the scalar `sqrt(sum of squares)` of all tensors of a list; None entries are skipped.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.linalg.global_norm([tf.constant([3.0]), None, tf.constant([[4.0]])]).numpy().item()
       5.0
     """
@@ -120,7 +117,6 @@ def clip_by_global_norm(
       finite, all elements are NaN.
 
     Example:
-      >>> import meshflow as tf
       >>> clipped, norm = tf.clip_by_global_norm([tf.constant([3.0]), tf.constant([4.0])], 1.0)
       >>> float(norm), clipped[0].numpy()
       (5.0, array([0.6], dtype=float32))
@@ -160,7 +156,6 @@ def l2_normalize(
       dim: An older name of `axis`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.l2_normalize([[3.0, 4.0], [0.0, 2.0]], axis=1).numpy().round(3))
       [[0.6 0.8]
        [0.  1. ]]

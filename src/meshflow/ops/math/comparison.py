@@ -36,7 +36,6 @@ def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.equal([1, 2], [1, 3]).numpy(), tf.equal("a", ["a", "b"]).numpy())
       [ True False] [ True False]
     """
@@ -53,7 +52,6 @@ def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.not_equal([1, 2], [1, 3]).numpy())
       [False  True]
     """
@@ -70,7 +68,6 @@ def less(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.less([1, 2, 3], 2).numpy())
       [ True False False]
     """
@@ -87,7 +84,6 @@ def less_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.less_equal([1, 2, 3], 2).numpy())
       [ True  True False]
     """
@@ -104,7 +100,6 @@ def greater(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.greater([1, 2, 3], 2).numpy())
       [False False  True]
     """
@@ -121,7 +116,6 @@ def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.greater_equal([1, 2, 3], 2).numpy())
       [False  True  True]
     """
@@ -135,7 +129,6 @@ def approximate_equal(
     """Check whether elements differ by less than `tolerance`, with broadcasting to a common shape.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.approximate_equal([1.0, 2.0], [1.05, 2.5], tolerance=0.1).numpy())
       [ True False]
     """
@@ -152,7 +145,6 @@ def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.logical_and([True, True], [True, False]).numpy())
       [ True False]
     """
@@ -169,7 +161,6 @@ def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.logical_or([True, False], [False, False]).numpy())
       [ True False]
     """
@@ -186,7 +177,6 @@ def logical_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.logical_xor([True, True], [True, False]).numpy())
       [False  True]
     """
@@ -198,7 +188,6 @@ def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
     """Negate booleans; the result has the shape of the argument.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.logical_not([True, False]).numpy())
       [False  True]
     """

@@ -38,7 +38,6 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     Integers result in floats: float32 for at most 16 bits, else float64.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.truediv(7, 2).numpy()
       np.float64(3.5)
     """
@@ -58,7 +57,6 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divide elementwise as `truediv` does, with broadcasting to a common shape.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.divide([7, 8], 2).numpy())
       [3.5 4. ]
     """
@@ -97,7 +95,6 @@ def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divide and round down elementwise, with broadcasting to a common shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.math.floordiv(-7, 2).numpy()
       np.int32(-4)
     """
@@ -119,7 +116,6 @@ def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.floormod([7, -7], 3).numpy())
       [1 2]
     """
@@ -139,7 +135,6 @@ def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
     """Divide and round towards zero elementwise, with broadcasting to a common shape.
 
     Example:
-      >>> import meshflow as tf
       >>> int(tf.truncatediv(-7, 2))
       -3
     """
@@ -161,7 +156,6 @@ def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.truncatemod([7, -7], 3).numpy())
       [ 1 -1]
     """
@@ -178,7 +172,6 @@ def realdiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.realdiv([1.0, 3.0], 2.0).numpy())
       [0.5 1.5]
     """
@@ -195,7 +188,6 @@ def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
     """Compute `x / y`, but 0 where `y` is 0, with broadcasting to a common shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.math.divide_no_nan([1.0, 1.0], [2.0, 0.0]).numpy()
       array([0.5, 0. ], dtype=float32)
     """

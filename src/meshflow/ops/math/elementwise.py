@@ -101,7 +101,6 @@ def _define_elementwise(
       A tensor of the shape of `x`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.{name}({example_input}).numpy(){".round(3)" if differentiable else ""})
       {example_output}
     """

@@ -48,7 +48,6 @@ def top_k(
       A named tuple (values, indices), each of shape [..., k].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.math.top_k([1, 9, 4], k=2).indices.numpy()
       array([1, 2], dtype=int32)
     """
@@ -92,7 +91,6 @@ def in_top_k(
       Booleans of shape [batch]; False if a target is out of range or a prediction is not finite.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.in_top_k([0, 0], [[0.5, 0.3, 0.2], [0.1, 0.3, 0.6]], k=2).numpy())
       [ True False]
     """
@@ -163,7 +161,6 @@ def approx_max_k(
       A pair (values, indices), with size k in `reduction_dimension`.
 
     Example:
-      >>> import meshflow as tf
       >>> values, indices = tf.math.approx_max_k([3.0, 9.0, 5.0, 7.0], k=2)
       >>> print(values.numpy(), indices.numpy())
       [9. 7.] [1 3]
@@ -191,7 +188,6 @@ def approx_min_k(
     """Find about the k smallest elements of a dimension; the arguments are those of `approx_max_k`.
 
     Example:
-      >>> import meshflow as tf
       >>> values, indices = tf.math.approx_min_k([3.0, 9.0, 5.0, 7.0], k=2)
       >>> print(values.numpy(), indices.numpy())
       [3. 5.] [0 2]

@@ -21,7 +21,6 @@ def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
     """Compute the cross product of vectors of shape (..., 3).
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.linalg.cross([1, 0, 0], [0, 1, 0]).numpy())
       [0 0 1]
     """
@@ -100,7 +99,6 @@ def matmul(
       ValueError: If transpose and adjoint are both true for an operand.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.matmul([[1.0, 2.0]], [[3.0], [4.0]]).numpy()
       array([[11.]], dtype=float32)
     """
@@ -151,7 +149,6 @@ def tensordot(
       Tensor with the remaining dimensions of `a`, then those of `b`.
 
     Example:
-      >>> import meshflow as tf
       >>> a = tf.reshape(tf.range(6), [2, 3])
       >>> print(tf.tensordot(a, [1, 10, 100], axes=1).numpy())
       [210 543]

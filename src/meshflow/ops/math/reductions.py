@@ -94,7 +94,6 @@ def _define_reduction(
       A tensor without the reduced dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.{name}({example_input}, axis=1).numpy(){"" if kinds == "b" else ".round(3)"})
       {example_output}
     """
@@ -260,7 +259,6 @@ def argmax(
       Tensor with the shape of the argument without `axis`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.argmax([[1, 5], [7, 2]], axis=1).numpy()
       array([1, 0])
     """
@@ -277,7 +275,6 @@ def argmin(
     """Find the index of the first smallest element along a dimension; see `argmax`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.argmin([[1, 5], [7, 2]], axis=1).numpy()
       array([0, 1])
     """
@@ -330,7 +327,6 @@ def cumsum(
       A tensor of the shape of `x`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.cumsum([1, 2, 3], exclusive=True).numpy()
       array([0, 1, 3], dtype=int32)
     """
@@ -348,7 +344,6 @@ def cumprod(
     """Compute cumulative products along a dimension; the arguments are those of `cumsum`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.cumprod([2, 3, 4]).numpy())
       [ 2  6 24]
       >>> print(tf.math.cumprod([2, 3, 4], exclusive=True).numpy())
@@ -372,7 +367,6 @@ def cumulative_logsumexp(
     The result has the shape of the argument.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.cumulative_logsumexp([1000.0, 1000.0]).numpy().round(3))
       [1000.    1000.693]
     """
@@ -402,7 +396,6 @@ def count_nonzero(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.count_nonzero([[0, 3, 4], [0, 0, 5]], axis=1).numpy())
       [2 1]
       >>> print(tf.math.count_nonzero(["", "a"]).numpy())
@@ -419,7 +412,6 @@ def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
     """Compute the fraction of elements that are zero, a float32 scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nn.zero_fraction(tf.nn.relu([-2.0, -1.0, -3.0, 4.0])).numpy().item()
       0.75
     """
@@ -431,7 +423,6 @@ def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
     """Check whether no element is smaller than its predecessor; the result is a scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> [tf.math.is_non_decreasing(x).numpy().item() for x in ([1, 1, 2], [2, 1])]
       [True, False]
     """
@@ -444,7 +435,6 @@ def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
     """Check whether each element is larger than its predecessor; the result is a scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> [tf.math.is_strictly_increasing(x).numpy().item() for x in ([1, 2, 5], [1, 1, 2])]
       [True, False]
     """
@@ -503,7 +493,6 @@ def bincount(
       ValueError: If the axis is another one.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.bincount([0, 2, 2, 5]).numpy())
       [1 0 2 0 0 1]
       >>> print(tf.math.bincount([[0, 2], [1, 1]], axis=-1, minlength=4).numpy())
@@ -575,7 +564,6 @@ def confusion_matrix(
         returns NaN, or drops these pairs if `dtype` has no NaN.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.confusion_matrix(labels=[0, 1, 1], predictions=[0, 0, 1]).numpy())
       [[1 0]
        [1 1]]
@@ -651,7 +639,6 @@ def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.polyval([2.0, 0.0, 1.0], tf.constant([3.0, 4.0])).numpy())  # 2 x^2 + 1
       [19. 33.]
     """
@@ -678,7 +665,6 @@ def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
       Tensor of shape [...].
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.exp(tf.math.lbeta([[1.0, 2.0], [3.0, 1.0]])).numpy().round(3))
       [0.5   0.333]
     """

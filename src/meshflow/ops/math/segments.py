@@ -163,7 +163,6 @@ def _define_sorted_op(kind: str, fill_empty: bool, example_output: str) -> Segme
       InvalidArgumentError: If the ids are not a vector of nondecreasing integers.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.segment_{kind}([2.0, 4.0, 5.0], [0, 0, 2]).numpy())
       {example_output}
     """
@@ -209,7 +208,6 @@ def _define_unsorted_op(kind: str, example_output: str) -> UnsortedSegments:
       InvalidArgumentError: If an id is not below `num_segments`.
 
     Example:
-      >>> import meshflow as tf
       >>> data, ids = [2.0, 5.0, 6.0, 9.0], [1, 0, 1, -1]
       >>> print(tf.math.unsorted_segment_{kind}(data, ids, num_segments=2).numpy().round(3))
       {example_output}

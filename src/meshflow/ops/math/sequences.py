@@ -37,7 +37,6 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
       InvalidArgumentError: If the values of `x` are known and are not a permutation.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.math.invert_permutation([3, 0, 1, 2]).numpy()
       array([1, 2, 3, 0], dtype=int32)
     """
@@ -80,7 +79,6 @@ def sobol_sample(
       Tensor of shape [num_results, dim].
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.sobol_sample(dim=2, num_results=3).numpy())
       [[0.5  0.5 ]
        [0.75 0.25]

@@ -79,7 +79,6 @@ def _define_special(
       A tensor of the shape of `x`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.math.special.{name}([0.5, 2.0]).numpy().round(3))
       {example_output}
     """

@@ -50,7 +50,6 @@ def relu(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute `max(x, 0)` elementwise, with gradient 0 at 0.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nn.relu([-1.0, 2.0]).numpy()
       array([0., 2.], dtype=float32)
     """
@@ -62,7 +61,6 @@ def relu6(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute `min(max(x, 0), 6)` elementwise.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.relu6([-2.0, 3.0, 8.0]).numpy())
       [0. 3. 6.]
     """
@@ -81,7 +79,6 @@ def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.leaky_relu([-2.0, 3.0], alpha=0.1).numpy().round(3))
       [-0.2  3. ]
     """
@@ -95,7 +92,6 @@ def elu(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute `x if x > 0 else exp(x) - 1` elementwise, keeping the shape.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.elu([-1.0, 3.0]).numpy().round(3))
       [-0.632  3.   ]
     """
@@ -107,7 +103,6 @@ def selu(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute the scaled ELU elementwise, keeping the shape.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.selu([-1.0, 1.0]).numpy().round(3))
       [-1.111  1.051]
 
@@ -129,7 +124,6 @@ def gelu(features: TensorLike, approximate: bool = False, name: str | None = Non
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.gelu([-1.0, 1.0]).numpy().round(3))
       [-0.159  0.841]
 
@@ -148,7 +142,6 @@ def silu(features: TensorLike, beta: float = 1.0) -> Tensor:
       beta: Factor in the sigmoid.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.silu([-1.0, 1.0]).numpy().round(3))
       [-0.269  0.731]
     """
@@ -163,7 +156,6 @@ def softplus(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute `log(1 + exp(x))` elementwise, keeping the shape.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.softplus([-1.0, 0.0, 50.0]).numpy().round(3))
       [ 0.313  0.693 50.   ]
     """
@@ -175,7 +167,6 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute `x / (1 + |x|)` elementwise, keeping the shape.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.softsign([-1.0, 3.0]).numpy())
       [-0.5   0.75]
     """
@@ -192,7 +183,6 @@ def crelu(features: TensorLike, axis: int = -1, name: str | None = None) -> Tens
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.crelu([-2.0, 3.0]).numpy())
       [0. 3. 2. 0.]
     """
@@ -209,7 +199,6 @@ def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nn.softmax([1.0, 1.0]).numpy()
       array([0.5, 0.5], dtype=float32)
     """
@@ -226,7 +215,6 @@ def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = 
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.log_softmax([0.0, 0.0, 1000.0]).numpy())
       [-1000. -1000.     0.]
     """
@@ -250,7 +238,6 @@ def bias_add(
       ValueError: If the sizes differ.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.bias_add([[1.0, 2.0], [3.0, 4.0]], [10.0, 20.0]).numpy())
       [[11. 22.]
        [13. 24.]]
@@ -334,7 +321,6 @@ def dropout(
       ValueError: If `rate` is outside of [0, 1) or `x` is not floating-point.
 
     Example:
-      >>> import meshflow as tf
       >>> y = tf.nn.dropout(tf.ones([1000]), rate=0.5)
       >>> sorted(set(y.numpy().tolist())), bool(400 < tf.math.count_nonzero(y) < 600)
       ([0.0, 2.0], True)
@@ -385,7 +371,6 @@ def general_dropout(
       A tensor with the shape of `x`.
 
     Example:
-      >>> import meshflow as tf
       >>> alternating = lambda shape, dtype: tf.constant([0.1, 0.9] * (shape[0] // 2), dtype)
       >>> print(tf.nn.general_dropout(tf.ones([4]), 0.5, alternating).numpy())
       [0. 2. 0. 2.]
@@ -420,7 +405,6 @@ def stateless_dropout(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = (tf.nn.stateless_dropout(tf.ones([100]), 0.5, seed=[1, 2]) for _ in range(2))
       >>> tf.reduce_all(a == b).numpy().item()
       True

@@ -197,7 +197,6 @@ def convolution(
       InvalidArgumentError: If the ranks or numbers of channels do not match.
 
     Example:
-      >>> import meshflow as tf
       >>> signal = tf.reshape([1.0, 2.0, 3.0, 4.0], [1, 4, 1])
       >>> differences = tf.reshape([-1.0, 1.0], [2, 1, 1])
       >>> print(tf.nn.convolution(signal, differences)[0, :, 0].numpy())
@@ -237,7 +236,6 @@ def conv1d(
     the channels are the second axis.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 2.0, 3.0, 4.0], [1, 4, 1])
       >>> sums = tf.ones([2, 1, 1])
       >>> print(tf.nn.conv1d(x, sums, stride=2, padding="VALID")[0, :, 0].numpy())
@@ -263,7 +261,6 @@ def conv2d(
     axis.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nn.conv2d(tf.ones([1, 4, 4, 1]), tf.ones([3, 3, 1, 2]), 1, "SAME").shape
       TensorShape([1, 4, 4, 2])
     """
@@ -286,7 +283,6 @@ def conv3d(
     in / groups, out]. For 'NCDHW' the channels are the second axis.
 
     Example:
-      >>> import meshflow as tf
       >>> y = tf.nn.conv3d(tf.ones([1, 3, 3, 3, 1]), tf.ones([2, 2, 2, 1, 4]), [1] * 5, "VALID")
       >>> y.shape, tf.reduce_max(y).numpy().item()
       (TensorShape([1, 2, 2, 2, 4]), 8.0)
@@ -302,7 +298,6 @@ def atrous_conv2d(
     The input has the shape [batch, height, width, in] and the filters [height, width, in, out].
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(5.0), [1, 1, 5, 1])
       >>> filters = tf.ones([1, 2, 1, 1])
       >>> print(tf.nn.atrous_conv2d(x, filters, rate=3, padding="VALID")[0, 0, :, 0].numpy())

@@ -58,7 +58,6 @@ def softmax_cross_entropy_with_logits(
       The losses, without the class axis.
 
     Example:
-      >>> import meshflow as tf
       >>> labels, logits = [[1.0, 0.0], [0.5, 0.5]], [[0.0, 0.0], [-4.0, 4.0]]
       >>> loss = tf.nn.softmax_cross_entropy_with_logits(labels, logits)
       >>> print(loss.numpy().round(3))
@@ -128,7 +127,6 @@ def sparse_softmax_cross_entropy_with_logits(
       InvalidArgumentError: If a label is out of range.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nn.sparse_softmax_cross_entropy_with_logits([0], [[0.0, 0.0]]).numpy()
       array([0.6931472], dtype=float32)
     """
@@ -188,7 +186,6 @@ def sigmoid_cross_entropy_with_logits(
       ValueError: If an argument is missing or the shapes differ.
 
     Example:
-      >>> import meshflow as tf
       >>> loss = tf.nn.sigmoid_cross_entropy_with_logits(labels=[1.0, 0.0], logits=[0.0, 10.0])
       >>> print(loss.numpy().round(3))
       [ 0.693 10.   ]
@@ -214,7 +211,6 @@ def weighted_cross_entropy_with_logits(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> loss = tf.nn.weighted_cross_entropy_with_logits([1.0, 0.0], [0.0, 0.0], pos_weight=3.0)
       >>> print(loss.numpy().round(3))
       [2.079 0.693]
@@ -246,7 +242,6 @@ def log_poisson_loss(
       The losses, with the shape of `log_input`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.nn.log_poisson_loss([2.0, 0.0], [0.0, 1.0]).numpy().round(3))
       [1.    2.718]
     """
@@ -264,7 +259,6 @@ def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
     """Compute `sum(t ** 2) / 2`, a scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nn.l2_loss([3.0, 4.0]).numpy().item()
       12.5
     """
@@ -287,7 +281,6 @@ def compute_average_loss(
       ValueError: If the loss is a scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.nn.compute_average_loss([1.0, 2.0, 3.0], global_batch_size=8))
       0.75
     """
@@ -307,7 +300,6 @@ def scale_regularization_loss(regularization_loss: TensorLike) -> Tensor:
     """Divide the sum of a regularization loss by the number of replicas; the result is a scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nn.scale_regularization_loss([1.0, 2.0]).numpy().item()
       3.0
     """

@@ -101,7 +101,6 @@ def ctc_loss(
       ValueError: If `blank_index` is out of range, or missing for sparse labels.
 
     Example:
-      >>> import meshflow as tf
       >>> logits = tf.zeros([2, 1, 2])
       >>> loss = tf.nn.ctc_loss([[1]], logits, [1], [2])  # -log(3 / 4)
       >>> round(float(loss[0]), 4)
@@ -161,7 +160,6 @@ def collapse_repeated(
       A pair: sequences [batch, longest result], padded with 0, and their lengths.
 
     Example:
-      >>> import meshflow as tf
       >>> labels, lengths = tf.nn.collapse_repeated([[1, 1, 2, 2, 1]], seq_length=[5])
       >>> print(labels.numpy(), lengths.numpy())
       [[1 2 1]] [3]
@@ -199,7 +197,6 @@ def ctc_unique_labels(labels: TensorLike, name: str | None = None) -> tuple[Tens
       and the index of each label among them.
 
     Example:
-      >>> import meshflow as tf
       >>> labels, indices = tf.nn.ctc_unique_labels([[7, 3, 7, 0]])
       >>> print(labels.numpy(), indices.numpy())
       [[7 3 0 0]] [[0 1 0 2]]

@@ -96,7 +96,6 @@ def ctc_greedy_decoder(
       logits.
 
     Example:
-      >>> import meshflow as tf
       >>> logits = tf.one_hot([[0], [0], [2], [1]], 3)  # 0, 0, blank, 1
       >>> (labels,), _ = tf.nn.ctc_greedy_decoder(logits, sequence_length=[4])
       >>> print(tf.sparse.to_dense(labels).numpy())
@@ -173,7 +172,6 @@ def ctc_beam_search_decoder(
       InvalidArgumentError: If fewer than `top_paths` sequences are possible.
 
     Example:
-      >>> import meshflow as tf
       >>> frame = tf.math.log([[[0.4, 0.6]]])  # label 0, blank
       >>> paths, logs = tf.nn.ctc_beam_search_decoder(tf.repeat(frame, 2, axis=0), [2], top_paths=2)
       >>> [p.values.numpy().tolist() for p in paths], str(tf.exp(logs).numpy().round(2))

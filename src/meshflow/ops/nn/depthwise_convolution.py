@@ -52,7 +52,6 @@ def depthwise_conv2d(
       A tensor with in * multiplier channels.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[[[1.0, 10.0], [2.0, 20.0]]]])
       >>> sums = tf.ones([1, 2, 2, 1])
       >>> print(tf.nn.depthwise_conv2d(x, sums, [1, 1, 1, 1], "VALID")[0, 0, 0].numpy())
@@ -89,7 +88,6 @@ def depthwise_conv2d_backprop_input(
     `depthwise_conv2d`.
 
     Example:
-      >>> import meshflow as tf
       >>> g = tf.nn.depthwise_conv2d_backprop_input(
       ...     [1, 1, 3, 1], 5.0 * tf.ones([1, 2, 1, 1]), tf.ones([1, 1, 2, 1]), [1, 1, 1, 1], "VALID")
       >>> print(g[0, 0, :, 0].numpy())
@@ -120,7 +118,6 @@ def depthwise_conv2d_backprop_filter(
     `depthwise_conv2d`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 2.0, 4.0], [1, 1, 3, 1])
       >>> g = tf.nn.depthwise_conv2d_backprop_filter(
       ...     x, [1, 2, 1, 1], tf.ones([1, 1, 2, 1]), [1, 1, 1, 1], "VALID")
@@ -171,7 +168,6 @@ def separable_conv2d(
       A tensor with `out` channels.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[[[1.0, 10.0], [2.0, 20.0]]]])
       >>> sums, total = tf.ones([1, 2, 2, 1]), tf.ones([1, 1, 2, 1])
       >>> tf.nn.separable_conv2d(x, sums, total, [1, 1, 1, 1], "VALID").numpy().item()

@@ -44,7 +44,6 @@ def embedding_lookup(
       InvalidArgumentError: Eagerly, if a row does not exist.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nn.embedding_lookup([[1.0, 2.0], [3.0, 4.0]], [1, 1]).numpy()
       array([[3., 4.],
              [3., 4.]], dtype=float32)
@@ -90,7 +89,6 @@ def embedding_lookup_sparse(
       TypeError: If `sp_ids` or `sp_weights` is not a SparseTensor.
 
     Example:
-      >>> import meshflow as tf
       >>> table = tf.constant([[1.0, 1.0], [10.0, 20.0], [30.0, 40.0]])
       >>> ids = tf.SparseTensor([[0, 0], [0, 1], [1, 0]], [1, 2, 0], [2, 2])
       >>> print(tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum").numpy())
@@ -188,7 +186,6 @@ def safe_embedding_lookup_sparse(
       Tensor [..., *row_shape].
 
     Example:
-      >>> import meshflow as tf
       >>> table = tf.constant([[1.0, 1.0], [10.0, 20.0]])
       >>> ids = tf.SparseTensor([[0, 0], [2, 0]], [1, -1], [3, 1])
       >>> print(tf.nn.safe_embedding_lookup_sparse(table, ids, default_id=0).numpy())

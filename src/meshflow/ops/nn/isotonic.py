@@ -65,7 +65,6 @@ def isotonic_regression(
       The values, and the int32 index of the constant segment of each value, in the shape of the inputs.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nn.isotonic_regression([3.0, 1.0, 2.0])[0].numpy()
       array([3. , 1.5, 1.5], dtype=float32)
     """

@@ -90,7 +90,6 @@ def dilation2d(
       InvalidArgumentError: For another padding, or shapes that do not match.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 5.0, 2.0], [1, 1, 3, 1])
       >>> y = tf.nn.dilation2d(x, tf.zeros([1, 2, 1]), [1] * 4, "VALID", "NHWC", [1] * 4)
       >>> print(y[0, 0, :, 0].numpy())
@@ -123,7 +122,6 @@ def erosion2d(
       Tensor [batch, new_height, new_width, depth].
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 5.0, 2.0], [1, 1, 3, 1])
       >>> y = tf.nn.erosion2d(x, tf.zeros([1, 2, 1]), [1] * 4, "VALID", "NHWC", [1] * 4)
       >>> print(y[0, 0, :, 0].numpy())

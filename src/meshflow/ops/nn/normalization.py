@@ -109,7 +109,6 @@ def moments(
       (mean, variance).
 
     Example:
-      >>> import meshflow as tf
       >>> mean, variance = tf.nn.moments(tf.constant([[1.0, 2.0], [3.0, 6.0]]), axes=[0])
       >>> print(mean.numpy(), variance.numpy())
       [2. 4.] [1. 4.]
@@ -132,7 +131,6 @@ def weighted_moments(
       (mean, variance).
 
     Example:
-      >>> import meshflow as tf
       >>> mean, variance = tf.nn.weighted_moments([0.0, 4.0], axes=[0], frequency_weights=[3.0, 1.0])
       >>> mean.numpy().item(), variance.numpy().item()
       (1.0, 3.0)
@@ -169,7 +167,6 @@ def sufficient_statistics(
       (count, sum, sum of squares, shift); the count is a scalar, and the shift may be None.
 
     Example:
-      >>> import meshflow as tf
       >>> count, total, squares, shift = tf.nn.sufficient_statistics([1.0, 2.0, 3.0], axes=[0])
       >>> count.numpy().item(), total.numpy().item(), squares.numpy().item(), shift
       (3.0, 6.0, 14.0, None)
@@ -207,7 +204,6 @@ def normalize_moments(
       (mean, variance).
 
     Example:
-      >>> import meshflow as tf
       >>> statistics = tf.nn.sufficient_statistics([1.0, 3.0], axes=[0])
       >>> mean, variance = tf.nn.normalize_moments(*statistics)
       >>> mean.numpy().item(), variance.numpy().item()
@@ -271,7 +267,6 @@ def batch_normalization(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([1.0, 3.0])
       >>> y = tf.nn.batch_normalization(
       ...     x, mean=2.0, variance=1.0, offset=10.0, scale=5.0, variance_epsilon=0.0)
@@ -294,7 +289,6 @@ def batch_norm_with_global_normalization(
     """Apply `batch_normalization` with offset `beta` and optional scale `gamma`, keeping the shape.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([1.0, 3.0])
       >>> y = tf.nn.batch_norm_with_global_normalization(x, 2.0, 4.0, 10.0, 5.0, 0.0, False)
       >>> print(y.numpy())
@@ -324,7 +318,6 @@ def local_response_normalization(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([3.0, 0.0, 4.0], [1, 1, 1, 3])
       >>> print(tf.nn.lrn(x, depth_radius=1, bias=0.0, alpha=1.0, beta=1.0)[0, 0, 0].numpy().round(3))
       [0.333 0.    0.25 ]

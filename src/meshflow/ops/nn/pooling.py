@@ -123,7 +123,7 @@ def _max_pool_with_argmax(
 
 def _apply_pooling(
     function: Callable[..., Tensor],
-    input: Tensor,
+    input: TensorLike,
     ksize: Sizes,
     strides: Sizes | None,
     padding: Padding,
@@ -131,7 +131,7 @@ def _apply_pooling(
     rank: int | None,
     dilations: Sequence[int] | None = None,
 ) -> Tensor:
-    first = is_channels_first(data_format)
+    input, first = convert_to_tensor(input), is_channels_first(data_format)
     if rank is None:
         rank = len(input.shape) - 2
     depth = _get_window_depth(ksize, rank, first)
@@ -200,13 +200,10 @@ def max_pool(
       A tensor in the layout of the input.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nn.max_pool(tf.reshape(tf.range(4.0), [1, 2, 2, 1]), 2, 2, "VALID").numpy().item()
       3.0
     """
-    return _apply_pooling(
-        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, None
-    )
+    return _apply_pooling(_max_pool, input, ksize, strides, padding, data_format, None)
 
 
 def avg_pool(
@@ -222,14 +219,11 @@ def avg_pool(
     The result has the shape [batch, *new_spatial, channels], or channels first for 'NC...'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 3.0, 5.0, 9.0], [1, 2, 2, 1])
       >>> tf.nn.avg_pool(x, ksize=2, strides=2, padding="VALID").numpy().item()
       4.5
     """
-    return _apply_pooling(
-        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, None
-    )
+    return _apply_pooling(_avg_pool, input, ksize, strides, padding, data_format, None)
 
 
 def max_pool1d(
@@ -243,14 +237,11 @@ def max_pool1d(
     """Apply `max_pool` to [batch, steps, channels], or [batch, channels, steps] for 'NCW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 3.0, 2.0, 5.0], [1, 4, 1])
       >>> print(tf.nn.max_pool1d(x, ksize=2, strides=2, padding="VALID")[0, :, 0].numpy())
       [3. 5.]
     """
-    return _apply_pooling(
-        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 1
-    )
+    return _apply_pooling(_max_pool, input, ksize, strides, padding, data_format, 1)
 
 
 def max_pool2d(
@@ -264,15 +255,12 @@ def max_pool2d(
     """Apply `max_pool` to [batch, height, width, channels], or channels first for 'NCHW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(9.0), [1, 3, 3, 1])
       >>> print(tf.nn.max_pool2d(x, ksize=2, strides=1, padding="VALID")[0, :, :, 0].numpy())
       [[4. 5.]
        [7. 8.]]
     """
-    return _apply_pooling(
-        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 2
-    )
+    return _apply_pooling(_max_pool, input, ksize, strides, padding, data_format, 2)
 
 
 def max_pool3d(
@@ -286,14 +274,11 @@ def max_pool3d(
     """Apply `max_pool` to [batch, depth, height, width, channels], or channels first for 'NCDHW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(8.0), [1, 2, 2, 2, 1])
       >>> tf.nn.max_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
       7.0
     """
-    return _apply_pooling(
-        _max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 3
-    )
+    return _apply_pooling(_max_pool, input, ksize, strides, padding, data_format, 3)
 
 
 def avg_pool1d(
@@ -307,14 +292,11 @@ def avg_pool1d(
     """Apply `avg_pool` to [batch, steps, channels], or [batch, channels, steps] for 'NCW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 3.0, 2.0], [1, 3, 1])
       >>> print(tf.nn.avg_pool1d(x, ksize=2, strides=2, padding="SAME")[0, :, 0].numpy())
       [2. 2.]
     """
-    return _apply_pooling(
-        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 1
-    )
+    return _apply_pooling(_avg_pool, input, ksize, strides, padding, data_format, 1)
 
 
 def avg_pool2d(
@@ -328,15 +310,12 @@ def avg_pool2d(
     """Apply `avg_pool` to [batch, height, width, channels], or channels first for 'NCHW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(9.0), [1, 3, 3, 1])
       >>> print(tf.nn.avg_pool2d(x, ksize=2, strides=1, padding="VALID")[0, :, :, 0].numpy())
       [[2. 3.]
        [5. 6.]]
     """
-    return _apply_pooling(
-        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 2
-    )
+    return _apply_pooling(_avg_pool, input, ksize, strides, padding, data_format, 2)
 
 
 def avg_pool3d(
@@ -350,14 +329,11 @@ def avg_pool3d(
     """Apply `avg_pool` to [batch, depth, height, width, channels], or channels first for 'NCDHW'.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(8.0), [1, 2, 2, 2, 1])
       >>> tf.nn.avg_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
       3.5
     """
-    return _apply_pooling(
-        _avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 3
-    )
+    return _apply_pooling(_avg_pool, input, ksize, strides, padding, data_format, 3)
 
 
 def max_pool_with_argmax(
@@ -389,7 +365,6 @@ def max_pool_with_argmax(
       ValueError: For another layout or explicit padding.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.constant([1.0, 4.0, 3.0, 2.0]), [1, 2, 2, 1])
       >>> tf.nn.max_pool_with_argmax(x, 2, 2, "VALID")[1].numpy().item()
       1
@@ -441,7 +416,6 @@ def pool(
       ValueError: For another pooling type, or dilations together with strides.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 9.0, 2.0, 5.0], [1, 4, 1])
       >>> print(tf.nn.pool(x, [2], "MAX", dilations=[2])[0, :, 0].numpy())
       [2. 9.]
@@ -458,5 +432,6 @@ def pool(
     if pooling_type not in ("AVG", "MAX"):
         raise ValueError(f"pooling_type must be 'AVG' or 'MAX', got {pooling_type!r}.")
     function = _max_pool if pooling_type == "MAX" else _avg_pool
-    x = convert_to_tensor(input)
-    return _apply_pooling(function, x, window_shape, steps, padding, data_format, rank, distances)
+    return _apply_pooling(
+        function, input, window_shape, steps, padding, data_format, rank, distances
+    )

@@ -10,8 +10,6 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.kernels import recurrent
 
-__all__ = ["run_recurrent_layer"]
-
 
 @op(
     name="recurrent_layer",

@@ -149,7 +149,6 @@ def uniform_candidate_sampler(
       and sampled_expected_count [num_sampled].
 
     Example:
-      >>> import meshflow as tf
       >>> true = tf.constant([[0], [3]], tf.int64)
       >>> sampled, _, _ = tf.random.uniform_candidate_sampler(true, 1, 5, True, range_max=5)
       >>> sorted(sampled.numpy().tolist())
@@ -174,7 +173,6 @@ def log_uniform_candidate_sampler(
     the shapes of the results are those of `uniform_candidate_sampler`.
 
     Example:
-      >>> import meshflow as tf
       >>> true = tf.constant([[0]], tf.int64)
       >>> sampled, _, _ = tf.random.log_uniform_candidate_sampler(true, 1, 4, True, range_max=4)
       >>> sorted(sampled.numpy().tolist())
@@ -219,7 +217,6 @@ def fixed_unigram_candidate_sampler(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> true = tf.constant([[0]], tf.int64)
       >>> sampled, at_true, _ = tf.nn.fixed_unigram_candidate_sampler(
       ...     true, 1, 3, False, range_max=3, unigrams=[1.0, 0.0, 1.0])
@@ -255,7 +252,6 @@ def all_candidate_sampler(
     [num_sampled], [batch, num_true] and [num_sampled].
 
     Example:
-      >>> import meshflow as tf
       >>> sampled, _, _ = tf.nn.all_candidate_sampler(tf.constant([[1]], tf.int64), 1, 3, True)
       >>> sorted(sampled.numpy().tolist())
       [0, 1, 2]
@@ -286,7 +282,6 @@ def compute_accidental_hits(
       the lowest float32.
 
     Example:
-      >>> import meshflow as tf
       >>> true, sampled = tf.constant([[4], [7]], tf.int64), tf.constant([7, 2, 4], tf.int64)
       >>> rows, indices, _ = tf.nn.compute_accidental_hits(true, sampled, num_true=1)
       >>> rows.numpy().tolist(), indices.numpy().tolist()
@@ -377,7 +372,6 @@ def nce_loss(
       Losses [batch].
 
     Example:
-      >>> import meshflow as tf
       >>> weights, biases = tf.zeros([10, 3]), tf.zeros([10])
       >>> labels = tf.constant([[1], [2]], tf.int64)
       >>> tf.nn.nce_loss(weights, biases, labels, tf.ones([2, 3]), num_sampled=4, num_classes=10).shape
@@ -413,7 +407,6 @@ def sampled_softmax_loss(
       Losses [batch].
 
     Example:
-      >>> import meshflow as tf
       >>> weights, biases = tf.zeros([10, 3]), tf.zeros([10])
       >>> labels = tf.constant([[1], [2]], tf.int64)
       >>> tf.nn.sampled_softmax_loss(weights, biases, labels, tf.ones([2, 3]), 4, 10).shape

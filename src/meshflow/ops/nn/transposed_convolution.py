@@ -42,7 +42,6 @@ def atrous_conv2d_transpose(
     """Compute the transpose of `atrous_conv2d`, with filters [height, width, out, in].
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 2.0], [1, 1, 2, 1])
       >>> filters = tf.reshape([1.0, 10.0], [1, 2, 1, 1])
       >>> y = tf.nn.atrous_conv2d_transpose(x, filters, [1, 1, 4, 1], rate=2, padding="VALID")
@@ -119,7 +118,6 @@ def conv_transpose(
       A tensor of shape `output_shape`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 2.0], [1, 2, 1])
       >>> filters = tf.reshape([1.0, 10.0], [2, 1, 1])
       >>> print(tf.nn.conv_transpose(x, filters, output_shape=[1, 4, 1], strides=2)[0, :, 0].numpy())
@@ -156,7 +154,6 @@ def conv1d_transpose(
     The input has the shape [batch, width, in] (or channels first) and the filters [width, out, in].
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 2.0], [1, 2, 1])
       >>> filters = tf.reshape([1.0, 10.0], [2, 1, 1])
       >>> y = tf.nn.conv1d_transpose(x, filters, [1, 3, 1], strides=1, padding="VALID")
@@ -182,7 +179,6 @@ def conv2d_transpose(
     width, out, in].
 
     Example:
-      >>> import meshflow as tf
       >>> filters = tf.ones([2, 2, 1, 3])  # 3 channels in, 1 out
       >>> y = tf.nn.conv2d_transpose(tf.ones([1, 2, 2, 3]), filters, [1, 4, 4, 1], strides=2)
       >>> y.shape, tf.reduce_max(y).numpy().item()
@@ -207,7 +203,6 @@ def conv3d_transpose(
     [depth, height, width, out, in].
 
     Example:
-      >>> import meshflow as tf
       >>> filters = tf.ones([2, 2, 2, 1, 3])  # 3 channels in, 1 out
       >>> y = tf.nn.conv3d_transpose(tf.ones([1, 2, 2, 2, 3]), filters, [1, 4, 4, 4, 1], strides=2)
       >>> y.shape, tf.reduce_max(y).numpy().item()

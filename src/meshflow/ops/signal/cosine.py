@@ -89,7 +89,6 @@ def dct(
       NotImplementedError: For another axis.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.signal.dct([1.0, 1.0]).numpy()
       array([4., 0.], dtype=float32)
     """
@@ -111,7 +110,6 @@ def idct(
     """Compute the inverse of `dct` of shape [..., n], up to a factor unless norm='ortho'; see `dct`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([1.0, 2.0, 3.0])
       >>> print(tf.signal.idct(tf.signal.dct(x, norm="ortho"), norm="ortho").numpy().round(3))
       [1. 2. 3.]

@@ -85,7 +85,6 @@ def _make_complex_transform(
       InvalidArgumentError: If there are too few dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> (tf.signal.{name}({_EXAMPLES[name][0]}).numpy().round(3) + 0).tolist()
       {_EXAMPLES[name][1]}
     """
@@ -152,7 +151,6 @@ def _make_real_transform(
       InvalidArgumentError: If there are too few dimensions or sizes.
 
     Example:
-      >>> import meshflow as tf
       >>> (tf.signal.{name}({_EXAMPLES[name][0]}).numpy().round(3) + 0).tolist()
       {_EXAMPLES[name][1]}
     """
@@ -200,7 +198,6 @@ def fftshift(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.signal.fftshift([0, 1, 2, -2, -1]).numpy()
       array([-2, -1,  0,  1,  2], dtype=int32)
     """
@@ -215,7 +212,6 @@ def ifftshift(
     """Undo `fftshift`, keeping the shape; the arguments are the same.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.signal.ifftshift([-2, -1, 0, 1, 2]).numpy()
       array([ 0,  1,  2, -2, -1], dtype=int32)
     """

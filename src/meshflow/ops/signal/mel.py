@@ -45,7 +45,6 @@ def linear_to_mel_weight_matrix(
       ValueError: If the numbers do not define triangles, or `dtype` is not floating-point.
 
     Example:
-      >>> import meshflow as tf
       >>> weights = tf.signal.linear_to_mel_weight_matrix(num_mel_bins=20, num_spectrogram_bins=129)
       >>> spectra = tf.ones([50, 129])
       >>> (spectra @ weights).shape
@@ -97,7 +96,6 @@ def mfccs_from_log_mel_spectrograms(
       ValueError: If num_mel_bins is 0.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.signal.mfccs_from_log_mel_spectrograms(tf.ones([1, 4])).numpy().round(3) + 0)
       [[2.828 0.    0.    0.   ]]
     """

@@ -77,7 +77,6 @@ def frame(
       Tensor [..., frames, frame_length, ...].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.signal.frame([1, 2, 3, 4, 5], 3, 2).numpy()
       array([[1, 2, 3],
              [3, 4, 5]], dtype=int32)
@@ -118,7 +117,6 @@ def overlap_and_add(signal: TensorLike, frame_step: _Integer, name: str | None =
       ValueError: If `signal` has fewer than 2 dimensions or `frame_step` is not an integer.
 
     Example:
-      >>> import meshflow as tf
       >>> frames = [[1, 1, 1], [10, 10, 10]]
       >>> print(tf.signal.overlap_and_add(frames, frame_step=2).numpy())
       [ 1  1 11 10 10]
@@ -162,7 +160,6 @@ def stft(
       complex64 or complex128, [..., frames, fft_length // 2 + 1].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.signal.stft(tf.zeros([1, 100]), frame_length=20, frame_step=10).shape
       TensorShape([1, 9, 17])
     """
@@ -188,7 +185,6 @@ def inverse_stft_window_fn(
       A function of (frame_length, dtype) that returns a vector of shape [frame_length].
 
     Example:
-      >>> import meshflow as tf
       >>> window = tf.signal.inverse_stft_window_fn(frame_step=4)
       >>> signal = tf.range(16.0)
       >>> spectra = tf.signal.stft(signal, frame_length=8, frame_step=4)
@@ -226,7 +222,6 @@ def inverse_stft(
       Real tensor [..., samples].
 
     Example:
-      >>> import meshflow as tf
       >>> spectra = tf.signal.stft([1.0, 2.0, 3.0, 4.0], frame_length=2, frame_step=2, window_fn=None)
       >>> print(tf.signal.inverse_stft(spectra, 2, 2, window_fn=None).numpy().round(3))
       [1. 2. 3. 4.]
@@ -269,7 +264,6 @@ def mdct(
       ValueError: If `frame_length` is not a multiple of 4.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.signal.mdct(tf.range(16.0), frame_length=8).shape
       TensorShape([3, 4])
     """
@@ -307,7 +301,6 @@ def inverse_mdct(
       Tensor [..., samples].
 
     Example:
-      >>> import meshflow as tf
       >>> spectra = tf.signal.mdct(tf.range(16.0), frame_length=8, norm="ortho")
       >>> print(tf.signal.inverse_mdct(spectra, norm="ortho")[4:8].numpy().round(3))
       [4. 5. 6. 7.]

@@ -81,7 +81,6 @@ def hann_window(
       ValueError: If `dtype` is not floating-point.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.signal.hann_window(4).numpy()
       array([0. , 0.5, 1. , 0.5], dtype=float32)
     """
@@ -97,7 +96,6 @@ def hamming_window(
     """Compute the Hamming window, of shape [window_length] and ending at 0.08; see `hann_window`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.signal.hamming_window(4).numpy().round(3))
       [0.08 0.54 1.   0.54]
     """
@@ -116,7 +114,6 @@ def kaiser_window(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.signal.kaiser_window(5, beta=2.0).numpy().round(3))
       [0.439 0.835 1.    0.835 0.439]
     """
@@ -132,7 +129,6 @@ def kaiser_bessel_derived_window(
     """Compute the Kaiser-Bessel-derived window of even size, for `mdct`; see `kaiser_window`.
 
     Example:
-      >>> import meshflow as tf
       >>> window = tf.signal.kaiser_bessel_derived_window(4)
       >>> print((window[:2] ** 2 + window[2:] ** 2).numpy().round(3))
       [1. 1.]
@@ -150,7 +146,6 @@ def vorbis_window(
     """Compute the window of the Vorbis codec, a vector of shape [window_length], for `mdct`.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.signal.vorbis_window(4).numpy().round(3))
       [0.228 0.974 0.974 0.228]
     """

@@ -25,7 +25,6 @@ class SyncBatchNormalization(BatchNormalization):
       The same as the input shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.experimental.SyncBatchNormalization().synchronized
       True
     """

@@ -16,8 +16,6 @@ from meshflow.ops import array
 from meshflow.ops import random as random_ops
 from meshflow.ops.control_flow import cond
 
-__all__ = ["RandomImageLayer"]
-
 
 class RandomImageLayer(Layer):
     """Layer that transforms each image of a batch at random, in training only.

@@ -51,7 +51,6 @@ class CategoryEncoding(EncodingLayer):
       InvalidArgumentError: If an id is outside of [0, num_tokens) in an eager call.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.CategoryEncoding(3)([[0, 1], [2, 2]]).numpy()
       array([[1., 1., 0.],
              [0., 0., 1.]], dtype=float32)

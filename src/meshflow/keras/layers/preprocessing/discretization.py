@@ -51,7 +51,6 @@ class Discretization(EncodingLayer):
       ValueError: If both `bin_boundaries` and `num_bins` are passed.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.Discretization([0.0, 1.0])
       >>> layer([-0.5, 0.0, 3.0]).numpy().tolist()
       [0, 1, 2]

@@ -23,8 +23,6 @@ from meshflow.ops import array, math
 from meshflow.ops.coordinates import add_elements, get_sizes_list, make_sparse, unique_rows
 from meshflow.ops.ragged import RaggedTensor
 
-__all__ = ["check_sparse", "compute_encoded_shape", "encode_ids", "map_ids", "parse_output_mode"]
-
 # Names of `output_mode` in older releases.
 _MODE_ALIASES = {"binary": "multi_hot", "tf-idf": "tf_idf"}
 

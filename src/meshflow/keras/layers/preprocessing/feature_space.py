@@ -168,7 +168,6 @@ class FeatureSpace(Model):
       ValueError: If an argument is invalid.
 
     Example:
-      >>> import meshflow as tf
       >>> space = tf.keras.utils.FeatureSpace({"size": "float", "color": "string_categorical"})
       >>> data = {"size": [1.0, 2.0], "color": ["red", "blue"]}
       >>> space.adapt(tf.data.Dataset.from_tensor_slices(data))

@@ -91,7 +91,6 @@ class Hashing(_HashLayer):
       ValueError: If `num_bins` is not positive, or the salt is invalid.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Hashing(3)([["A"], ["B"]]).numpy().tolist()
       [[1], [0]]
     """
@@ -193,7 +192,6 @@ class HashedCrossing(_HashLayer):
       The same as the input shape with 'int'; with 'one_hot' (batch, num_bins).
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.HashedCrossing(5)
       >>> layer((tf.constant(["A", "B"]), tf.constant([101, 101]))).numpy().tolist()
       [1, 4]

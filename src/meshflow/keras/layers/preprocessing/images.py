@@ -119,7 +119,6 @@ class Resizing(_FixedSizeLayer):
       ValueError: If `fill_mode` is not 'constant', or both cropping and padding are requested.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.Resizing(2, 3)(tf.ones([1, 8, 8, 3])).shape
       TensorShape([1, 2, 3, 3])
     """
@@ -196,7 +195,6 @@ class CenterCrop(_FixedSizeLayer):
       The input shape, with the `height` and `width` of the layer.
 
     Example:
-      >>> import meshflow as tf
       >>> image = tf.reshape(tf.range(16.0), [4, 4, 1])
       >>> tf.keras.layers.CenterCrop(2, 2)(image).numpy()[..., 0].tolist()
       [[5.0, 6.0], [9.0, 10.0]]

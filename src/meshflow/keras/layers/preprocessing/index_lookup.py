@@ -31,8 +31,6 @@ from meshflow.keras.layers.preprocessing.encoding import (
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
 from meshflow.keras.literals import OutputMode
 
-__all__ = ["IndexLookup"]
-
 _MODES = ("int", "one_hot", "multi_hot", "count", "tf_idf")
 
 
@@ -427,6 +425,7 @@ class IndexLookup(EncodingLayer):
 
 
 def format_oov_error(missing: list[Any]) -> str:
+    """Format the message about values that the vocabulary does not contain."""
     return (
         f"When `num_oov_indices=0` all inputs should be in vocabulary, found OOV values {missing[:5]}, consider "
         "setting `num_oov_indices=1`."

@@ -14,7 +14,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedErro
 from meshflow.core.values.convert import constant, convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array, Config
-from meshflow.keras.layers.keyword_arguments import LookupArguments
+from meshflow.keras.layers.keyword_arguments import LookupArguments, get_arguments
 from meshflow.keras.layers.preprocessing.index_lookup import IndexLookup, format_oov_error
 from meshflow.keras.layers.preprocessing.preprocessing_layer import read_host_values
 from meshflow.keras.literals import OutputMode
@@ -56,7 +56,6 @@ class StringLookup(IndexLookup):
       FailedPreconditionError: If the layer is called without a vocabulary.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.StringLookup(vocabulary=["a", "b"])
       >>> layer([["b", "?"]]).numpy()
       array([[2, 0]])
@@ -80,19 +79,7 @@ class StringLookup(IndexLookup):
         **kwargs: Unpack[LookupArguments],
     ) -> None:
         self.encoding = encoding
-        super().__init__(
-            max_tokens,
-            num_oov_indices,
-            mask_token,
-            oov_token,
-            vocabulary,
-            idf_weights,
-            invert,
-            output_mode,
-            sparse,
-            pad_to_max_tokens,
-            **kwargs,
-        )
+        super().__init__(**get_arguments(locals(), "encoding"))
 
     def to_token(self, value: str | bytes) -> str:
         """Decode a string."""
@@ -201,7 +188,6 @@ class IntegerLookup(IndexLookup):
       The same as the input shape with 'int'; otherwise (batch, vocabulary).
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.IntegerLookup(vocabulary=[12, 36])
       >>> layer([[36, 1]]).numpy()
       array([[2, 0]])
@@ -232,19 +218,7 @@ class IntegerLookup(IndexLookup):
                 f"vocabulary_dtype must be 'int64' or 'int32', got {vocabulary_dtype!r}."
             )
         self.vocabulary_dtype = self.token_dtype = vocabulary_dtype
-        super().__init__(
-            max_tokens,
-            num_oov_indices,
-            mask_token,
-            oov_token,
-            vocabulary,
-            idf_weights,
-            invert,
-            output_mode,
-            sparse,
-            pad_to_max_tokens,
-            **kwargs,
-        )
+        super().__init__(**get_arguments(locals(), "vocabulary_dtype"))
 
     def to_token(self, value: int | np.integer) -> np.integer:
         """Convert a value to the dtype of the vocabulary."""

@@ -45,7 +45,6 @@ class Normalization(PreprocessingLayer):
         unknown size, or `adapt` is called although they were passed.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.Normalization()
       >>> layer.adapt([[0.0, 7.0], [2.0, 9.0]])
       >>> layer([[0.0, 9.0]]).numpy()

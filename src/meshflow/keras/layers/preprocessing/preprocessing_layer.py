@@ -34,7 +34,6 @@ class PreprocessingLayer(Layer):
         compiled.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.Normalization(axis=None)
       >>> layer.adapt([1.0, 3.0])
       >>> layer([5.0]).numpy()

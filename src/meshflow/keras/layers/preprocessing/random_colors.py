@@ -32,7 +32,6 @@ class RandomContrast(RandomImageLayer):
       ValueError: If the lower value is outside of [0, 1], or the upper value is negative.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.RandomContrast(0.2)(tf.ones([1, 2, 2, 3])).shape
       TensorShape([1, 2, 2, 3])
     """
@@ -85,7 +84,6 @@ class RandomBrightness(RandomImageLayer):
       ValueError: If a factor is outside of [-1, 1], or `value_range` is not a pair of numbers.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.RandomBrightness((0.5, 0.5), value_range=(0, 1))
       >>> layer(tf.constant([[[0.25, 0.75]]]), training=True).numpy().tolist()
       [[[0.75, 1.0]]]

@@ -43,7 +43,6 @@ class RandomCrop(RandomImageLayer):
       The input shape, with the `height` and `width` of the layer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.RandomCrop(2, 3)(tf.ones([5, 8, 8, 1]), training=True).shape
       TensorShape([5, 2, 3, 1])
     """
@@ -97,7 +96,6 @@ class RandomFlip(RandomImageLayer):
       ValueError: If the mode is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> images = tf.reshape(tf.range(2.0), [1, 1, 2, 1])
       >>> flipped = tf.keras.layers.RandomFlip("horizontal", seed=1)(images, training=True)
       >>> sorted(flipped.numpy().ravel().tolist())
@@ -197,7 +195,6 @@ class RandomTranslation(_AffineLayer):
       NotImplementedError: If the mode or interpolation is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> move = tf.keras.layers.RandomTranslation(0.0, (0.5, 0.5), fill_mode="constant")
       >>> move(tf.constant([[[1.0], [2.0]]])).numpy().ravel()
       array([0., 1.], dtype=float32)
@@ -251,7 +248,6 @@ class RandomRotation(_AffineLayer):
       NotImplementedError: If the mode or interpolation is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> image = tf.reshape(tf.range(4.0), [1, 2, 2, 1])
       >>> turned = tf.keras.layers.RandomRotation((0.25, 0.25))(image, training=True)
       >>> turned.numpy()[0, ..., 0].round(2).tolist()
@@ -313,7 +309,6 @@ class RandomZoom(_AffineLayer):
       NotImplementedError: If the mode or interpolation is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.RandomZoom((1.0, 1.0), fill_mode="constant")
       >>> layer(tf.ones([1, 4, 4, 1]), training=True).numpy()[0, ..., 0].round(2).tolist()
       [[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]

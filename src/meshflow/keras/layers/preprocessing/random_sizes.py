@@ -93,7 +93,6 @@ class RandomHeight(_StretchLayer):
       NotImplementedError: If the layer is compiled, because the size is unknown then.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.RandomHeight((0.5, 0.5))(tf.ones([1, 4, 6, 3]), training=True).shape
       TensorShape([1, 6, 6, 3])
     """
@@ -109,7 +108,6 @@ class RandomWidth(_StretchLayer):
       (batch, height, new_width, channels) in training; otherwise the input shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.RandomWidth((0.5, 0.5))(tf.ones([1, 4, 6, 3]), training=True).shape
       TensorShape([1, 4, 9, 3])
     """

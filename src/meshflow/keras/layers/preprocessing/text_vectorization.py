@@ -82,7 +82,6 @@ class TextVectorization(EncodingLayer):
         more than one column.
 
     Example:
-      >>> import meshflow as tf
       >>> layer = tf.keras.layers.TextVectorization(output_sequence_length=4)
       >>> layer.adapt(["a cat, a dog"])
       >>> layer(["The dog!", "a cat"]).numpy()
