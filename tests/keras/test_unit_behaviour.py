@@ -648,3 +648,31 @@ def test_optimizers_check_their_arguments_as_since_2_11():
     clipped = optimizers.SGD(1.0, clipnorm=0.5, clipvalue=0.1)
     clipped.apply_gradients([(tf.constant(4.0), variable)])
     assert float(variable) == 0.5
+
+
+@pytest.mark.parametrize("make", [lambda x: x, lambda x: tf.data.Dataset.from_tensors(x)])
+@pytest.mark.parametrize("mode", ["int", "tf_idf"])
+def test_lookup_layers_adapt_to_ragged_tensors(make, mode):
+    lookup = layers.StringLookup(output_mode=mode)
+    lookup.adapt(make(tf.ragged.constant([["a", "b"], ["b"], ["b", "c", "c"]])))
+    assert lookup.get_vocabulary() == ["[UNK]", "b", "c", "a"]
+    words = layers.TextVectorization(split=None, standardize=None)
+    words.adapt(make(tf.ragged.constant([["a", "b"], ["b"]])))
+    assert words.get_vocabulary() == ["", "[UNK]", "b", "a"]
+    numbers = layers.IntegerLookup()
+    numbers.adapt(make(tf.ragged.constant([[[5], [7, 7]], [[7]]])))
+    assert numbers.get_vocabulary() == [-1, 7, 5]
+
+
+def test_ragged_texts_have_no_length():
+    with pytest.raises(ValueError, match="must not be set if `ragged` is true"):
+        layers.TextVectorization(ragged=True, output_sequence_length=4)
+
+
+def test_callbacks_compare_by_the_names_of_metrics():
+    names = ("loss", "val_acc", "accuracy_1", "val_auc", "fmeasure")
+    stopping = [callbacks.EarlyStopping(name).monitor_op is np.greater for name in names]
+    assert stopping == [False, True, False, True, False]
+    saving = [callbacks.ModelCheckpoint("m", name).monitor_op is np.greater for name in names]
+    assert saving == [False, True, True, True, True]
+    assert [callbacks.ProgbarLogger(m).use_steps for m in ("steps", "samples")] == [True, False]

@@ -127,5 +127,5 @@ def test_subclassed_models_are_refused_in_hdf5_files(tmp_path):
 
 
 def test_names_of_keras_files_are_checked(tmp_path):
-    with pytest.raises(ValueError, match="ends in `.keras`"):
+    with pytest.raises(ValueError, match=r"ends in `\.keras`"):
         make_sequential().save(tmp_path / "model", save_format="keras")
