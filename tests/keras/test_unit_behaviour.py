@@ -676,3 +676,28 @@ def test_callbacks_compare_by_the_names_of_metrics():
     saving = [callbacks.ModelCheckpoint("m", name).monitor_op is np.greater for name in names]
     assert saving == [False, True, True, True, True]
     assert [callbacks.ProgbarLogger(m).use_steps for m in ("steps", "samples")] == [True, False]
+
+
+@pytest.mark.parametrize("label_mode", ["int", None])
+def test_recordings_of_different_lengths_are_ragged(tmp_path, label_mode):
+    for name, count in (("a", 20), ("b", 30)):
+        (tmp_path / name).mkdir()
+        sound = tf.audio.encode_wav(np.full((count, 1), 0.5, "float32"), 1000)
+        (tmp_path / name / "1.wav").write_bytes(sound.numpy())
+    load = utils.audio_dataset_from_directory
+    options = {"shuffle": False, "ragged": True, "label_mode": label_mode}
+    batch = next(iter(load(tmp_path, batch_size=4, **options)))
+    sounds = batch[0] if label_mode else batch
+    assert sounds.row_lengths().numpy().tolist() == [20, 30]
+    if label_mode:
+        assert batch[1].numpy().tolist() == [0, 1]
+    element = next(iter(load(tmp_path, batch_size=None, **options)))
+    element = element[0] if label_mode else element
+    assert isinstance(element, tf.RaggedTensor)
+    with pytest.raises(ValueError, match="both `ragged` and `output_sequence_length`"):
+        load(tmp_path, output_sequence_length=3, **options)
+
+
+def test_padded_sequences_have_steps_of_one_shape():
+    with pytest.raises(ValueError, match="position 1 is different"):
+        utils.pad_sequences([[[1, 2]], [[1]]])
