@@ -701,3 +701,9 @@ def test_recordings_of_different_lengths_are_ragged(tmp_path, label_mode):
 def test_padded_sequences_have_steps_of_one_shape():
     with pytest.raises(ValueError, match="position 1 is different"):
         utils.pad_sequences([[[1, 2]], [[1]]])
+
+
+def test_groups_of_one_channel_are_counted_when_built():
+    layer = layers.GroupNormalization(groups=-1)
+    layer.build((None, 4, 3))
+    assert layer.get_config()["groups"] == 3
