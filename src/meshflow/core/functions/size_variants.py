@@ -53,7 +53,8 @@ def allow_unknown_sizes(hints: Mapping[str, int]) -> Iterator[Any]:
     except Exception as error:
         if sizes is None or not sizes.num_unknown or context.trace is not None:
             raise
-        if is_raised_by_user(error) and not sizes.list_guards():
+        is_decided = not isinstance(sizes, SizeScope) or bool(sizes.list_guards())
+        if is_raised_by_user(error) and not is_decided:
             raise  # The error does not depend on a size that was guessed.
         raise ValueNeededError(f"{type(error).__name__}: {error}") from error
 
