@@ -448,12 +448,7 @@ def _create_dataset(
         if ragged and batch_size is not None:
             dataset = dataset.ragged_batch(batch_size)
         elif ragged:
-            to_ragged = RaggedTensor.from_tensor
-            dataset = dataset.map(
-                lambda content, *label: (
-                    (to_ragged(content), *label) if label else to_ragged(content)
-                )
-            )
+            dataset = dataset.map(_to_ragged)
         elif batch_size is not None:
             has_static_shape = not spec.shape.rank or spec.shape[0] is not None
             dataset = (
@@ -465,6 +460,12 @@ def _create_dataset(
         return dataset
 
     return [create("training"), create("validation")] if subset == "both" else create(subset)
+
+
+def _to_ragged(content: Any, *label: Any) -> Any:
+    """Convert a recording to a ragged tensor, and keep its label."""
+    rows = RaggedTensor.from_tensor(content)
+    return (rows, *label) if label else rows
 
 
 def _load_image(
