@@ -37,6 +37,7 @@ def write_assets(model: Layer, archive: zipfile.ZipFile) -> None:
       model: A model or layer.
       archive: A `.keras` file that is open for writing.
     """
+    layer: Any
     for path, layer in iterate_objects(model, KERAS_2_STYLE):
         if not is_overridden(layer, "save_assets"):
             continue
@@ -55,6 +56,7 @@ def read_assets(model: Layer, archive: Archive) -> None:
       model: The model.
       archive: A `.keras` file.
     """
+    layer: Any
     for path, layer in iterate_objects(model, KERAS_2_STYLE):
         if not is_overridden(layer, "load_assets"):
             continue
