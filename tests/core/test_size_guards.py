@@ -232,3 +232,65 @@ def test_row_splits_have_one_more_element_than_rows():
         result = subtract(rows, tf.zeros([count, 1]), ones).numpy().ravel()
         assert result.tolist() == [8.0] * count
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_errors_of_users_are_raised_once_and_at_every_call(declared):
+    runs = []
+
+    def check(x):
+        runs.append(x.shape)
+        if len(runs) in (2, 3) or x.shape[0] == 9:
+            raise KeyError("mine")
+        return x * 2.0
+
+    signature = [tf.TensorSpec([None])] if declared else None
+    function = tf.function(check, input_signature=signature, reduce_retracing=not declared)
+    if declared:
+        runs.append(None)
+    else:
+        function(tf.ones([3]))
+    for _ in range(2):
+        with pytest.raises(KeyError, match="mine"):
+            function(tf.ones([4]))
+    assert len(runs) == 3
+    assert function(tf.ones([4])).shape == [4]
+    with pytest.raises(KeyError, match="mine"):
+        function(tf.ones([9]))
+
+
+def test_errors_of_type_checks_lead_to_exact_traces():
+    @tf.function(reduce_retracing=True)
+    def check(x):
+        if not isinstance(x.shape[0], int):
+            raise TypeError("no integer")
+        return x
+
+    assert [check(tf.ones([n])).shape[0] for n in (2, 3, 4)] == [2, 3, 4]
+
+
+def test_errors_for_unknown_sizes_are_raised_once():
+    runs = []
+
+    @tf.function
+    def fail(x):
+        tf.boolean_mask(x, x > 0)
+        runs.append(1)
+        raise ValueError("mine")
+
+    for count in (1, 2):
+        with pytest.raises(ValueError, match="mine"):
+            fail(tf.constant([1.0, -1.0]))
+        assert len(runs) == count
+
+
+def test_sizes_of_one_vary_after_the_first_call():
+    shapes = []
+
+    @tf.function(reduce_retracing=True)
+    def add_row(x):
+        shapes.append(x.shape)
+        return x + tf.ones([1, 2])
+
+    assert [add_row(tf.zeros([n, 2])).shape[0] for n in (1, 2, 3, 1)] == [1, 2, 3, 1]
+    assert len(shapes) == 2

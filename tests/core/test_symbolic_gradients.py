@@ -68,13 +68,35 @@ def test_symbolic_gradients_are_refused_outside_functions():
     with pytest.raises(RuntimeError, match="GradientTape"):
         tf.gradients(x, x)
 
-    @tf.function
-    def in_a_loop(x, is_inside):
-        y = x * x
-        for _ in tf.range(3):
-            x = tf.gradients(x * x if is_inside else y, x)[0]
-        return x
 
-    assert_close(in_a_loop(x, True), 8.0)
-    with pytest.raises(NotImplementedError, match="loop or branch"):
-        in_a_loop(x, False)
+def test_gradients_in_loops_of_computations_before_them():
+    v = tf.Variable(5.0)
+
+    @tf.function
+    def in_loop(w, count):
+        scale = w * w
+        for _ in tf.range(2):
+            scale = scale * v
+        total, moved = 0.0, w
+        for i in tf.range(count):
+            moved = tf.gradients(moved * moved, moved)[0]
+            total += tf.gradients(scale, v)[0] + tf.gradients(scale * w, w)[0]
+            if i > 0:
+                total += tf.gradients(scale, w)[0]
+        return total, moved
+
+    # `scale` is w^2 v^2.
+    total, moved = in_loop(tf.constant(2.0), tf.constant(2))
+    assert_close(total, 2 * (40 + 300) + 100)
+    assert_close(moved, 8)
+
+
+def test_gradients_in_loops_of_tensors_that_do_not_depend_on_loop_variables():
+    @tf.function
+    def in_loop(w):
+        y, found = w * w, True
+        for _ in tf.range(3):
+            found = tf.gradients(y, w + 1.0)[0] is not None
+        return found
+
+    assert not in_loop(tf.constant(2.0))

@@ -559,3 +559,151 @@ def test_branches_and_loops_with_varying_values(value, tmp_path):
 def test_input_accepts_either_name_of_its_shape():
     assert tf.keras.Input(batch_shape=None, batch_input_shape=(2, 3)).shape == (2, 3)
     assert tf.keras.Input(batch_shape=(2, 3), batch_input_shape=None).shape == (2, 3)
+
+
+def choose_loss(y_true, y_pred):
+    """Loss with control flow that depends on values."""
+    if tf.reduce_mean(y_true) > 0:
+        return tf.abs(y_true - y_pred)
+    return tf.square(y_true - y_pred)
+
+
+class ChoosingLoss(keras.losses.Loss):
+    """Loss with control flow in `call`."""
+
+    def call(self, y_true, y_pred):
+        if tf.reduce_mean(y_true) > 0:
+            return tf.abs(y_true - y_pred)
+        return tf.square(y_true - y_pred)
+
+
+class CountPositive(keras.metrics.Metric):
+    """Metric with control flow in `update_state`."""
+
+    def __init__(self, name="positive"):
+        super().__init__(name)
+        self.total = self.add_weight("total", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        if tf.reduce_mean(y_true) > 0:
+            self.total.assign_add(1.0)
+        else:
+            self.total.assign_add(10.0)
+
+    def result(self):
+        return self.total
+
+
+@pytest.mark.parametrize("loss", [choose_loss, ChoosingLoss()])
+def test_control_flow_of_losses_and_metrics_is_converted(loss):
+    model = compile_model(loss=loss, metrics=[CountPositive(), choose_loss])
+    values = model.evaluate(np.zeros((4, 3)), np.full((4, 2), 3.0), verbose=0)
+    np.testing.assert_allclose(values, [3, 1, 3])
+    values = model.evaluate(np.ones((4, 3)), np.zeros((4, 2)), verbose=0)
+    np.testing.assert_allclose(values, [9, 10, 9])
+    wrapper = keras.losses.LossFunctionWrapper(choose_loss)
+    assert float(tf.function(lambda a, b: wrapper(a, b))(tf.constant([3.0]), 1.0)) == 2
+
+
+def test_metrics_without_methods_are_abstract():
+    with pytest.raises(TypeError, match="abstract class Metric without result and update_state"):
+        keras.metrics.Metric()
+
+
+@pytest.mark.parametrize("arguments", [{"beta": 1}, {"threshold": 1}, {"threshold": 2.0}])
+def test_f_scores_require_floats(arguments):
+    with pytest.raises(ValueError, match="Python float"):
+        keras.metrics.FBetaScore(**arguments)
+
+
+def test_optimizers_write_their_own_variables(caplog):
+    store = {}
+    trained = []
+    for _ in range(2):
+        variable = tf.Variable([1.0, 2.0])
+        optimizer = optimizers.Adam(0.1)
+        optimizer.apply_gradients([(tf.constant([0.5, 1.0]), variable)])
+        trained.append(optimizer)
+    trained[0].iterations.assign(7)
+    trained[0].save_own_variables(store)
+    trained[1].load_own_variables(store)
+    for a, b in zip(trained[0].get_weights(), trained[1].get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    trained[1].load_own_variables({})
+    assert "Skipping variable loading for optimizer 'Adam'" in caplog.text
+
+
+def test_optimizers_check_their_arguments_as_since_2_11():
+    assert type(optimizers.get("adam", use_legacy_optimizer=True)) is optimizers.legacy.Adam
+    config = {"class_name": "SGD", "config": {"learning_rate": 0.5}}
+    restored = optimizers.deserialize(config, use_legacy_optimizer=True)
+    assert type(restored) is optimizers.legacy.SGD
+    with pytest.raises(ValueError, match="ema_overwrite_frequency"):
+        optimizers.SGD(use_ema=True, ema_overwrite_frequency=-1)
+    variable = tf.Variable(1.0)
+    optimizer = optimizers.AdamW()
+    optimizer.build([variable])
+    with pytest.raises(ValueError, match="was called after it was built"):
+        optimizer.exclude_from_weight_decay([variable])
+    clipped = optimizers.SGD(1.0, clipnorm=0.5, clipvalue=0.1)
+    clipped.apply_gradients([(tf.constant(4.0), variable)])
+    assert float(variable) == 0.5
+
+
+@pytest.mark.parametrize("make", [lambda x: x, lambda x: tf.data.Dataset.from_tensors(x)])
+@pytest.mark.parametrize("mode", ["int", "tf_idf"])
+def test_lookup_layers_adapt_to_ragged_tensors(make, mode):
+    lookup = layers.StringLookup(output_mode=mode)
+    lookup.adapt(make(tf.ragged.constant([["a", "b"], ["b"], ["b", "c", "c"]])))
+    assert lookup.get_vocabulary() == ["[UNK]", "b", "c", "a"]
+    words = layers.TextVectorization(split=None, standardize=None)
+    words.adapt(make(tf.ragged.constant([["a", "b"], ["b"]])))
+    assert words.get_vocabulary() == ["", "[UNK]", "b", "a"]
+    numbers = layers.IntegerLookup()
+    numbers.adapt(make(tf.ragged.constant([[[5], [7, 7]], [[7]]])))
+    assert numbers.get_vocabulary() == [-1, 7, 5]
+
+
+def test_ragged_texts_have_no_length():
+    with pytest.raises(ValueError, match="must not be set if `ragged` is true"):
+        layers.TextVectorization(ragged=True, output_sequence_length=4)
+
+
+def test_callbacks_compare_by_the_names_of_metrics():
+    names = ("loss", "val_acc", "accuracy_1", "val_auc", "fmeasure")
+    stopping = [callbacks.EarlyStopping(name).monitor_op is np.greater for name in names]
+    assert stopping == [False, True, False, True, False]
+    saving = [callbacks.ModelCheckpoint("m", name).monitor_op is np.greater for name in names]
+    assert saving == [False, True, True, True, True]
+    assert [callbacks.ProgbarLogger(m).use_steps for m in ("steps", "samples")] == [True, False]
+
+
+@pytest.mark.parametrize("label_mode", ["int", None])
+def test_recordings_of_different_lengths_are_ragged(tmp_path, label_mode):
+    for name, count in (("a", 20), ("b", 30)):
+        (tmp_path / name).mkdir()
+        sound = tf.audio.encode_wav(np.full((count, 1), 0.5, "float32"), 1000)
+        (tmp_path / name / "1.wav").write_bytes(sound.numpy())
+    load = utils.audio_dataset_from_directory
+    options = {"shuffle": False, "ragged": True, "label_mode": label_mode}
+    batch = next(iter(load(tmp_path, batch_size=4, **options)))
+    sounds = batch[0] if label_mode else batch
+    assert sounds.row_lengths().numpy().tolist() == [20, 30]
+    if label_mode:
+        assert batch[1].numpy().tolist() == [0, 1]
+    element = next(iter(load(tmp_path, batch_size=None, **options)))
+    element = element[0] if label_mode else element
+    assert isinstance(element, tf.RaggedTensor)
+    with pytest.raises(ValueError, match="both `ragged` and `output_sequence_length`"):
+        load(tmp_path, output_sequence_length=3, **options)
+
+
+def test_padded_sequences_have_steps_of_one_shape():
+    with pytest.raises(ValueError, match="position 1 is different"):
+        utils.pad_sequences([[[1, 2]], [[1]]])
+
+
+def test_groups_of_one_channel_are_counted_when_built():
+    layer = layers.GroupNormalization(groups=-1)
+    layer.build((None, 4, 3))
+    assert layer.get_config()["groups"] == 3

@@ -277,7 +277,11 @@ class ObjectRegistry:
             return target
         if isinstance(config, dict):
             config = {k: self._create_marked(v, custom_objects) for k, v in config.items()}
-        return _create_from_config(target, config, custom_objects)
+        created = _create_from_config(target, config, custom_objects)
+        build_config = identifier.get("build_config")
+        if build_config and is_overridden(created, "build_from_config"):
+            created.build_from_config(build_config)
+        return created
 
     def _create_marked(self, entry: Any, custom_objects: CustomObjects) -> Any:
         """Return the object for a marked entry of a configuration; other entries unchanged."""
@@ -308,6 +312,17 @@ _WRONG_NAMES = re.compile(
     r" missing \d+ |unexpected keyword argument|keywords must be strings|takes no arguments|argument after \*\*|"
     r"multiple values for (keyword )?argument"
 )
+
+
+def is_overridden(obj: object, method: str) -> bool:
+    """Check whether the class of an object, outside of Meshflow, defines a method.
+
+    Args:
+      obj: The object.
+      method: Name of the method.
+    """
+    module = getattr(getattr(type(obj), method, None), "__module__", None) or "meshflow."
+    return not module.startswith("meshflow.")
 
 
 def _create_from_config(cls: type, config: Config, custom_objects: CustomObjects) -> Any:

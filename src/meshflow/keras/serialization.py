@@ -29,6 +29,7 @@ from meshflow.keras.registry import (
     get_public_module,
     get_registered_name,
     get_registered_object,
+    is_overridden,
 )
 from meshflow.keras.safe_mode import BoundCode, is_in_safe_mode
 from meshflow.keras.safe_mode import safe_mode_scope as safe_mode_scope
@@ -201,7 +202,8 @@ def to_legacy_config(config: object) -> Json:
       config: Result of `serialize_keras_object` or `get_config`.
 
     Returns:
-      The configuration without the modules of its classes and without `build_config`.
+      The configuration without the modules of its classes, and without `build_config` unless a user's
+      `get_build_config` returned it.
 
     Example:
       >>> from meshflow.keras.serialization import to_legacy_config
@@ -220,7 +222,9 @@ def to_legacy_config(config: object) -> Json:
         return config["config"]
     if config["class_name"] == "__numpy__":
         return config["config"]["value"]
-    omitted = {"module", "build_config"}
+    omitted = {"module"}
+    if set(config.get("build_config") or ()) <= {"input_shape"}:
+        omitted.add("build_config")
     if config.get("registered_name") in (None, config["class_name"]):
         omitted.add("registered_name")
     return {key: to_legacy_config(value) for key, value in config.items() if key not in omitted}
@@ -290,7 +294,12 @@ def build_and_compile(obj: object, config: object) -> Json:
     for part in ("build", "compile"):
         stored = config.get(f"{part}_config") if isinstance(config, dict) else None
         apply = getattr(obj, f"{part}_from_config", None)
-        if stored and apply is not None:
+        # The registry has called a user's `build_from_config`.
+        if (
+            stored
+            and apply is not None
+            and not (part == "build" and is_overridden(obj, apply.__name__))
+        ):
             apply(stored)
     return obj
 

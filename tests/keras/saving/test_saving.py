@@ -313,7 +313,7 @@ class MakesLayersInCalls(tf.keras.Model):
         return self.dense(inputs["few"])
 
 
-@pytest.mark.parametrize("name", ["m.keras", "m.h5", "folder", "m.weights.h5", "w.h5", "weights"])
+@pytest.mark.parametrize("name", ["m.keras", "folder", "m.weights.h5", "w.h5", "weights"])
 @pytest.mark.parametrize("made", [OwnBuild, MakesLayersInCalls])
 def test_models_with_lazily_created_layers_are_restored_from_checkpoints(tmp_path, made, name):
     x = {"numbers": np.arange(12).reshape(4, 3) % 10, "few": np.ones((4, 1), "float32")}

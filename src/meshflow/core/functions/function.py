@@ -470,6 +470,9 @@ class Function:
                     "https://www.tensorflow.org/guide/function#creating_tfvariables for more information."
                 )
             self._created_variables = True
+            if not traced.sets_initial_values:
+                # As in TensorFlow, this second trace raises the error if it creates variables again.
+                return self._trace(args, kwargs, key, runs, hints)
         traced.record_iterator_positions(nest.flatten((args, kwargs)))
         concrete = ConcreteFunction(traced, signature, self._arguments.list_parameter_names())
         concrete.is_stored = self._is_stored

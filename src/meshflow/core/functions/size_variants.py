@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from meshflow.core.dispatch.tiers import is_interpreter_enabled
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import ValueNeededError
+from meshflow.core.runtime.tracebacks import is_raised_by_user
 from meshflow.core.values.size_guards import SizeScope
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.types import PyTree
@@ -52,6 +53,9 @@ def allow_unknown_sizes(hints: Mapping[str, int]) -> Iterator[Any]:
     except Exception as error:
         if sizes is None or not sizes.num_unknown or context.trace is not None:
             raise
+        is_decided = not isinstance(sizes, SizeScope) or bool(sizes.list_guards())
+        if is_raised_by_user(error) and not is_decided:
+            raise  # The error does not depend on a size that was guessed.
         raise ValueNeededError(f"{type(error).__name__}: {error}") from error
 
 

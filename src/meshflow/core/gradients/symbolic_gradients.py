@@ -7,11 +7,13 @@ with a `GraphTape`, which records every op.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from meshflow.core.dispatch.recorded_op import is_differentiable
 from meshflow.core.gradients.gradient_targets import UnconnectedGradients, parse_unconnected
-from meshflow.core.gradients.tape import GradientTape
+from meshflow.core.gradients.tape import GradientTape, Node
 from meshflow.core.gradients.tape_nodes import ReadNode
 from meshflow.core.runtime.context import Trace, context
 from meshflow.core.tracing.trace import GraphTapeRequired
@@ -22,10 +24,23 @@ from meshflow.environment.types import PyTree
 
 
 class GraphTape(GradientTape):
-    """A tape that records all ops while a function is traced."""
+    """A tape that records all ops while a function, or the body of a loop or branch, is traced.
 
-    def __init__(self) -> None:
+    Gradients in a body are propagated through the ops of the body, then through those before it, which
+    the tapes of the enclosing traces recorded.
+
+    Args:
+      records_bodies: Whether each loop and branch that is traced inside gets such a tape, too.
+
+    Attributes:
+      make_body_tape: Function that creates the tape of a loop or branch, or None.
+    """
+
+    def __init__(self, records_bodies: bool = False) -> None:
         super().__init__(persistent=True)
+        self._outer = _find_graph_tape()
+        make = functools.partial(GraphTape, records_bodies=True)
+        self.make_body_tape = make if records_bodies else None
 
     def watches(self, tensor: Tensor) -> bool:
         """Check whether the tensor is differentiable."""
@@ -35,21 +50,23 @@ class GraphTape(GradientTape):
         """Check whether at least one of the tensors is differentiable."""
         return any(is_differentiable(t) for t in tensors)
 
-    def check_targets(self, targets: PyTree) -> None:
-        """Check that targets were computed in the innermost trace, if it is the body of a loop or branch.
+    def _list_nodes(self) -> list[Node]:
+        return [*(self._outer._list_nodes() if self._outer is not None else ()), *self._nodes]
 
-        Raises:
-          NotImplementedError: If a target was computed earlier.
-        """
+    def _backpropagate(
+        self, targets: list[Tensor], seeds: list[Any], sources: list[Any], stopped: Collection[int]
+    ) -> dict[int, Any]:
+        gradients = super()._backpropagate(targets, seeds, sources, stopped)
         scope: Trace | None = context.trace
-        if scope is None or scope.runs_once_per_call:
-            return
-        recorded = {id(output) for node in self._nodes for output in node.outputs}
-        if not recorded.issuperset(map(id, nest.flatten(targets))):
-            raise NotImplementedError(
-                "tf.gradients in the body of a loop or branch of a compiled function: a target was computed outside of "
-                "the body. Use tf.GradientTape."
-            )
+        is_body = scope is not None and scope.parent is not None and not scope.runs_once_per_call
+        if is_body and self._outer is None and any(tape is self for tape in context.tapes):
+            rest = gradients.keys() - {id(s) for s in sources} - set(stopped)
+            operands = [*targets, *(t for node in self._nodes for t in node.inputs)]
+            if any(id(t) in rest and _is_outer(t, scope) for t in operands):
+                # The operand may depend on a source by ops before the loop.
+                make = functools.partial(GraphTape, records_bodies=True)
+                raise GraphTapeRequired(make, is_for_function=True)
+        return gradients
 
     def record_read(self, variable: Variable, value: Tensor) -> None:
         """Record that `value` was read from `variable`."""
@@ -87,7 +104,6 @@ def gradients(
 
     Raises:
       RuntimeError: Outside of a `tf.function`.
-      NotImplementedError: In the body of a loop or branch, if `ys` were computed outside of it.
 
     Example:
       >>> import meshflow as tf
@@ -96,7 +112,6 @@ def gradients(
       6.0
     """
     tape = _get_graph_tape("gradients")
-    tape.check_targets(ys)
     stopped = {id(t) for t in nest.flatten(stop_gradients)}
     targets, seeds = nest.flatten(ys), None if grad_ys is None else nest.flatten(grad_ys)
     kind = parse_unconnected(unconnected_gradients)
@@ -124,7 +139,6 @@ def hessians(
 
     Raises:
       RuntimeError: Outside of a `tf.function`.
-      NotImplementedError: In the body of a loop or branch, if `ys` were computed outside of it.
 
     Example:
       >>> import meshflow as tf
@@ -149,7 +163,17 @@ def _get_graph_tape(name: str) -> GraphTape:
         raise RuntimeError(
             f"tf.{name} is not supported when eager execution is enabled. Use tf.GradientTape instead."
         )
-    for tape in context.tapes:
-        if isinstance(tape, GraphTape):
-            return tape
-    raise GraphTapeRequired(GraphTape)
+    tape = _find_graph_tape()
+    if tape is None:
+        raise GraphTapeRequired(GraphTape)
+    return tape
+
+
+def _find_graph_tape() -> GraphTape | None:
+    """Return the tape of the innermost trace, or None."""
+    return next((tape for tape in context.tapes if isinstance(tape, GraphTape)), None)
+
+
+def _is_outer(tensor: object, scope: Trace | None) -> bool:
+    """Check whether a tensor belongs to a trace that encloses another."""
+    return isinstance(tensor, Tensor) and tensor._owner is not None and tensor._owner is not scope

@@ -42,6 +42,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 
 # Lists are invariant, so each kind is listed.
+Node: TypeAlias = RecordedOp | FunctionNode | ReadNode
 SourceList: TypeAlias = list[Variable] | list[Tensor] | list[Tensor | Variable]
 _log = logging.getLogger("meshflow")
 
@@ -92,7 +93,7 @@ class GradientTape(JacobianMethods):
                 yield
 
     def _clear(self) -> None:
-        self._nodes: list[RecordedOp | FunctionNode | ReadNode] = []
+        self._nodes: list[Node] = []
         # Watched objects by id; they are held so that no other object can get their ids.
         self._watched: dict[int, Any] = {}
         self._variables: dict[int, Variable] = {}
@@ -172,7 +173,7 @@ class GradientTape(JacobianMethods):
         watched = self._watched
         return any(id(t) in watched for t in tensors)
 
-    def record(self, node: RecordedOp | FunctionNode | ReadNode) -> None:
+    def record(self, node: Node) -> None:
         """Add a node and watch its outputs."""
         self._nodes.append(node)
         for output in node.outputs:
@@ -321,6 +322,9 @@ class GradientTape(JacobianMethods):
         remaining = iter(results)
         return nest.pack_sequence_as(sources, [_take_gradient(leaf, remaining) for leaf in leaves])
 
+    def _list_nodes(self) -> list[Node]:
+        return list(self._nodes)
+
     def _backpropagate(
         self, targets: list[Tensor], seeds: list[Any], sources: list[Any], stopped: Collection[int]
     ) -> dict[int, Any]:
@@ -340,7 +344,7 @@ class GradientTape(JacobianMethods):
             _accumulate(gradients, target, make_initial_gradient(target, seed))
         keep = {id(s) for s in sources}
         # An active tape also records the ops of this loop, so it iterates over a copy.
-        for node in reversed(list(self._nodes)):
+        for node in reversed(self._list_nodes()):
             outputs = node.outputs
             # Only the gradients of sources are kept after they are propagated.
             output_gradients = [

@@ -6,6 +6,7 @@ all frames.
 
 from __future__ import annotations
 
+import dis
 import functools
 import os
 from collections.abc import Callable
@@ -58,6 +59,21 @@ def hide_frames(error: BaseException) -> None:
         if context is not None and not _has_user_frames(context.__traceback__):
             shown.__suppress_context__ = True
         shown = shown.__cause__ or (None if shown.__suppress_context__ else context)
+
+
+def is_raised_by_user(error: BaseException) -> bool:
+    """Check whether a `raise` statement outside of Meshflow and JAX raised an error, apart from type checks.
+
+    `TypeError` and `AssertionError` are excluded: code may check that sizes are integers.
+    """
+    entry = error.__traceback__
+    if entry is None or isinstance(error, (TypeError, AssertionError)):
+        return False
+    while entry.tb_next is not None:
+        entry = entry.tb_next
+    code = entry.tb_frame.f_code
+    is_raise = code.co_code[entry.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return is_raise and not code.co_filename.startswith((*_HIDDEN_PATHS, _STANDARD_LIBRARY))
 
 
 def filter_traceback(traceback: TracebackType | None) -> TracebackType | None:

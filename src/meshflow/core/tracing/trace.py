@@ -98,15 +98,17 @@ class MutableCell(Protocol):
 
 
 class GraphTapeRequired(BaseException):
-    """Restarts the innermost trace with a tape that records all ops; see `symbolic_gradients`.
+    """Restarts a trace with a tape that records all ops; see `symbolic_gradients`.
 
     Args:
       make: Creates the tape.
+      is_for_function: Whether to restart the trace of the function instead of that of the innermost
+        loop or branch.
     """
 
-    def __init__(self, make: Callable[[], Recorder]) -> None:
+    def __init__(self, make: Callable[[], Recorder], is_for_function: bool = False) -> None:
         super().__init__("the function is traced again")
-        self.make = make
+        self.make, self.is_for_function = make, is_for_function
 
 
 class TraceContext:
@@ -667,10 +669,13 @@ def trace(
             for source, element in reversed(scope.borrowed_elements):
                 source.give_back(element)
 
+    makers = [] if isolated else [getattr(t, "make_body_tape", None) for t in context.tapes]
     try:
         try:
-            closed = attempt([])
+            closed = attempt([make() for make in makers if make is not None])
         except GraphTapeRequired as request:
+            if request.is_for_function and not scope.runs_once_per_call and scope.parent:
+                raise
             closed = attempt([request.make()])
     except Exception as error:
         if not isolated:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from meshflow.core.runtime.tracebacks import is_raised_by_user
 from meshflow.core.values.size_guards import GuardedSizes
 
 __all__ = ["TraceFamily", "vary_unknown_sizes"]
@@ -70,7 +71,8 @@ class TraceFamily(Generic[T]):
         Args:
           shapes: Shapes of the arguments.
           trace: Traces the function for the given sizes. Its errors are ignored, because any code may
-            need the value of a size; the trace for exact sizes runs that code again.
+            need the value of a size, and the trace for exact sizes runs that code again; errors of
+            `raise` statements of the user are raised.
 
         Returns:
           A trace that is valid for these shapes; None if they must be traced exactly, such as those of
@@ -88,6 +90,9 @@ class TraceFamily(Generic[T]):
         if self._num_attempts[ones] == _MAX_TRACES:
             return None
         similar = [call for call in self._calls if _find_ones(call) == ones]
+        if not similar and self._known_sizes is None:
+            # An axis that had the size 1 before may have any size from now on.
+            similar = [call for call in self._calls if not _has_more_ones(hints, call)]
         self._calls = [*self._calls[: _MAX_CALLS - 1], list(shapes)]
         if not similar:
             return None
@@ -101,6 +106,11 @@ class TraceFamily(Generic[T]):
             with sizes.record():
                 self._traces.insert(0, (sizes, trace(sizes)))
         except Exception as error:
+            if is_raised_by_user(error) and sizes.bind(shapes) is not None:
+                # The trace for exact sizes would raise it as well, after a second run of the function.
+                self._num_attempts[ones] -= 1
+                self._calls = [call for call in self._calls if call != list(shapes)]
+                raise
             _log.debug("No trace with symbolic sizes: %r", error)
             # The next sizes may be related differently to each other.
             self._calls = [list(shapes)]
@@ -142,6 +152,12 @@ def _raise_unknown_sizes(
         tuple([n if size is not None else max(n, 2) for n, size in zip(shape, s, strict=True)])
         for shape, s in zip(shapes, known_sizes, strict=True)
     ]
+
+
+def _has_more_ones(shapes: Shapes, earlier: Shapes) -> bool:
+    """Check whether an axis has the size 1 that was larger in an earlier call."""
+    pairs = zip(_find_ones(shapes), _find_ones(earlier), strict=True)
+    return any(now and not before for now, before in pairs)
 
 
 def _find_ones(shapes: Shapes) -> tuple[bool, ...]:

@@ -51,14 +51,15 @@ class MonitorCallback(Callback):
                 f"{self._description} mode {mode} is unknown, fallback to auto mode.", stacklevel=3
             )
             mode = "auto"
-        is_maximized = mode == "max" or (
-            mode == "auto"
-            and (monitor.endswith(("acc", "accuracy", "auc")) or monitor.startswith("fmeasure"))
-        )
+        is_maximized = mode == "max" or (mode == "auto" and self._is_maximized_by_default(monitor))
         self.monitor, self.mode = monitor, mode
         self.monitor_op: Callable[[Any, Any], Any] = np.greater if is_maximized else np.less
         self.min_delta = abs(min_delta) if is_maximized else -abs(min_delta)
         self._worst = -np.inf if is_maximized else np.inf
+
+    def _is_maximized_by_default(self, monitor: str) -> bool:
+        """Check whether larger values of a metric are better, by its name."""
+        return "acc" in monitor or monitor.startswith("fmeasure") or monitor.endswith("auc")
 
     def _is_improvement(self, monitor_value: float, reference_value: float) -> bool:
         """Check whether a value is better than another one by more than `min_delta`."""
@@ -117,6 +118,9 @@ class EarlyStopping(MonitorCallback):
         self.wait, self.stopped_epoch, self.best_epoch = 0, 0, 0
         self.best: float = self._worst
         self.best_weights: list[np.ndarray] | None = None
+
+    def _is_maximized_by_default(self, monitor: str) -> bool:
+        return monitor.endswith(("acc", "accuracy", "auc"))
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Reset the counters."""

@@ -564,10 +564,11 @@ class GroupNormalization(_ScaleAndShiftLayer):
         """Create gamma and beta."""
         channels = TensorShape(input_shape)[self.axis]
         self.input_spec = InputSpec(ndim=TensorShape(input_shape).rank, axes={self.axis: channels})
-        self._num_groups = channels if self.groups == -1 else self.groups
-        if channels % self._num_groups:
+        if self.groups == -1:
+            self.groups = channels
+        if channels % self.groups:
             raise ValueError(
-                f"Number of groups ({self._num_groups}) must divide the number of channels ({channels})."
+                f"Number of groups ({self.groups}) must divide the number of channels ({channels})."
             )
         self.gamma = self._add_parameter("gamma", (channels,)) if self.scale else None
         self.beta = self._add_parameter("beta", (channels,)) if self.center else None
@@ -581,8 +582,8 @@ class GroupNormalization(_ScaleAndShiftLayer):
         axis = self.axis % len(shape)
         split = [
             *shape[:axis],
-            self._num_groups,
-            shape[axis] // self._num_groups,
+            self.groups,
+            shape[axis] // self.groups,
             *shape[axis + 1 :],
         ]
         grouped = array.reshape(x, split)

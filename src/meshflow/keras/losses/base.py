@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
+from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.convert import has_registered_conversion
@@ -110,7 +111,7 @@ class Loss:
         if not has_registered_conversion(y_pred):
             y_pred = convert_values(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
-        losses = convert_values(self.call(convert_values(y_true), y_pred))
+        losses = convert_values(convert_if_enabled(self.call)(convert_values(y_true), y_pred))
         is_counted = getattr(losses, "_keras_mask", None)
         if mask is not None and is_counted is not None:
             mask = math.logical_and(math.cast(mask, bool_), match_rank(is_counted, mask))
@@ -252,7 +253,7 @@ class LossFunctionWrapper(Loss):
         """Call the function."""
         if is_tensor(y_pred):
             y_true, y_pred = match_last_dimension(y_true, y_pred)
-        return self.fn(y_true, y_pred, **self._arguments)
+        return convert_if_enabled(self.fn)(y_true, y_pred, **self._arguments)
 
     def get_config(self) -> Config:
         """Return the configuration."""

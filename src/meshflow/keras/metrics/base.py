@@ -6,7 +6,7 @@ import copy
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 import numpy as np
 
@@ -66,6 +66,16 @@ def _flatten_ragged(method: Callable[..., Any]) -> Callable[..., Any]:
     return update_state
 
 
+def _convert_control_flow(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Convert the control flow of a user's `update_state` while a function with AutoGraph is traced."""
+
+    @functools.wraps(method)
+    def update_state(self: Metric, *args: Any, **kwargs: Any) -> Any:
+        return convert_if_enabled(method)(self, *args, **kwargs)
+
+    return update_state
+
+
 def _accept_mesh(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def init_with_mesh(self: Metric, *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> None:
@@ -117,10 +127,22 @@ class Metric(WeightValues):
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__ and cls.__module__.startswith("meshflow."):
             cls.__init__ = _accept_mesh(cls.__init__)  # type: ignore[method-assign]
-        if "update_state" in cls.__dict__ and cls.__module__.startswith("meshflow."):
-            cls.update_state = _flatten_ragged(cls.update_state)  # type: ignore[method-assign]
+        if "update_state" in cls.__dict__:
+            is_built_in = cls.__module__.startswith("meshflow.")
+            wrap = _flatten_ragged if is_built_in else _convert_control_flow
+            cls.update_state = wrap(cls.update_state)  # type: ignore[method-assign]
         if "result" in cls.__dict__:
             cls.result = _read_all_replicas(cls.result)  # type: ignore[method-assign]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Create a metric of a class that defines both methods."""
+        missing = [n for n in ("result", "update_state") if getattr(cls, n) is getattr(Metric, n)]
+        if missing:
+            raise TypeError(
+                f"Can't instantiate abstract class {cls.__name__} without {' and '.join(missing)}. "
+                "Define these methods in the subclass."
+            )
+        return super().__new__(cls)
 
     def __init__(
         self, name: str | None = None, dtype: DTypeLike | None = None, **kwargs: Any

@@ -29,7 +29,7 @@ class FBetaScore(Metric):
       dtype: Dtype of the state.
 
     Raises:
-      ValueError: If the average is unknown, or if beta or the threshold is not positive.
+      ValueError: If the average is unknown, or if beta or the threshold is not a positive float.
 
     Example:
       >>> import meshflow as tf
@@ -51,13 +51,13 @@ class FBetaScore(Metric):
             raise ValueError(
                 f"Invalid `average` argument value. Expected one of: {{None, 'micro', 'macro', 'weighted'}}. Received: average={average}"
             )
-        if not isinstance(beta, (int, float)) or beta <= 0:
+        if not isinstance(beta, float) or beta <= 0:
             raise ValueError(
                 f"Invalid `beta` argument value. It should be a Python float > 0. Received: beta={beta}"
             )
-        if threshold is not None and not 0 < threshold <= 1:
+        if threshold is not None and not (isinstance(threshold, float) and 0 < threshold <= 1):
             raise ValueError(
-                f"Invalid `threshold` argument value. It should verify 0 < threshold <= 1. Received: threshold={threshold}"
+                f"Invalid `threshold` argument value. It should be a Python float with 0 < threshold <= 1. Received: threshold={threshold}"
             )
         self.average, self.beta, self.threshold = average, beta, threshold
         self._counts: dict[str, Variable] = {}

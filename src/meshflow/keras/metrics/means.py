@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -260,7 +261,7 @@ class MeanMetricWrapper(Mean):
         y_true, y_pred = match_last_dimension(
             self._convert_argument(y_true), self._convert_argument(y_pred)
         )
-        values = self._fn(y_true, y_pred, **self._fn_kwargs)
+        values = convert_if_enabled(self._fn)(y_true, y_pred, **self._fn_kwargs)
         mask = getattr(values, "_keras_mask", None)
         if mask is not None:
             mask = math.cast(mask, self._dtype)

@@ -63,7 +63,7 @@ def get(identifier: Any, **kwargs: Any) -> Optimizer:
       identifier: A name such as "adam", an `Optimizer` or subclass, a configuration, or an optax
         `GradientTransformation`, which is wrapped in an `OptaxOptimizer`. Optimizers of TensorFlow 1 are
         wrapped, too.
-      **kwargs: `use_legacy_optimizer`, accepted and ignored.
+      **kwargs: `use_legacy_optimizer`, whether a name or configuration is that of a class of `legacy`.
 
     Raises:
       ValueError: If `identifier` is anything else.
@@ -73,7 +73,7 @@ def get(identifier: Any, **kwargs: Any) -> Optimizer:
       >>> tf.keras.optimizers.get("adam").name
       'Adam'
     """
-    kwargs.pop("use_legacy_optimizer", None)
+    is_legacy = kwargs.pop("use_legacy_optimizer", False)
     if kwargs:
         raise TypeError(f"Invalid keyword arguments: {sorted(kwargs)}.")
     if not isinstance(identifier, type):
@@ -88,7 +88,9 @@ def get(identifier: Any, **kwargs: Any) -> Optimizer:
             f"Could not interpret optimizer identifier: {identifier!r}. Expected a name, an Optimizer, a configuration, or an optax transformation."
         )
     if isinstance(identifier, dict):
-        return deserialize(identifier)
+        return deserialize(identifier, use_legacy_optimizer=is_legacy)
+    if is_legacy and isinstance(identifier, str):
+        return registry.OPTIMIZERS.get(_find_legacy_name(identifier))
     return registry.OPTIMIZERS.get(identifier)
 
 
@@ -120,7 +122,8 @@ def deserialize(
       config: The result of `serialize`, here or in Keras 2. A configuration without
         `is_legacy_optimizer`, as TensorFlow wrote them until 2.10, creates the class of `legacy`.
       custom_objects: Further classes by name.
-      **kwargs: `use_legacy_optimizer` and `use_legacy_format`, accepted and ignored.
+      **kwargs: `use_legacy_optimizer`, whether to create a class of `legacy`, and `use_legacy_format`, which
+        is ignored.
 
     Raises:
       ValueError: If the class is unknown.
@@ -131,5 +134,12 @@ def deserialize(
       >>> float(tf.keras.optimizers.deserialize(config).learning_rate)
       0.5
     """
-    del kwargs
+    if kwargs.get("use_legacy_optimizer"):
+        config = {**config, "class_name": _find_legacy_name(config["class_name"])}
     return registry.OPTIMIZERS.deserialize(config, custom_objects)
+
+
+def _find_legacy_name(name: str) -> str:
+    """Return the registered name of the optimizer of `legacy` that a name refers to, or the name itself."""
+    names = [n for n in legacy.__all__ if n.lower() == name.lower() and n != "Optimizer"]
+    return f"legacy.{names[0].lower()}" if names else name

@@ -136,6 +136,10 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             raise ValueError(
                 f"`ema_momentum` must be in the range [0, 1]. Received: ema_momentum={ema_momentum}"
             )
+        if use_ema and ema_overwrite_frequency is not None and ema_overwrite_frequency < 0:
+            raise ValueError(
+                f"`ema_overwrite_frequency` must be an integer > 1 or None. Received: ema_overwrite_frequency={ema_overwrite_frequency}"
+            )
         self.use_ema, self.ema_momentum = use_ema, ema_momentum
         self.ema_overwrite_frequency = ema_overwrite_frequency
         self._excluded: tuple[list[Variable], list[str]] = ([], [])
@@ -299,9 +303,11 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         return grads_and_vars
 
     def _transform_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
-        grads_and_vars = clip_gradients(
-            grads_and_vars, self.clipvalue, self.clipnorm, self.global_clipnorm
-        )
+        limits = (self.clipvalue, self.clipnorm, self.global_clipnorm)
+        if self._since_2_11 and (self.clipnorm or self.global_clipnorm):
+            # Since TensorFlow 2.11, a limit of norms disables that of values.
+            limits = None, *limits[1:]
+        grads_and_vars = clip_gradients(grads_and_vars, *limits)
         for transform in self.gradient_transformers:
             grads_and_vars = transform(grads_and_vars)
         return grads_and_vars
@@ -450,7 +456,15 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         Args:
           var_list: Variables.
           var_names: Regular expressions to search in variable names.
+
+        Raises:
+          ValueError: If the optimizer is built.
         """
+        if self._index_dict:
+            raise ValueError(
+                f"`exclude_from_weight_decay()` of optimizer {self._name} was called after it was built. "
+                "Call it before `build(variables)` and the first `apply_gradients`."
+            )
         self._excluded = (list(var_list or []), list(var_names or []))
 
     def get_update_group(self, var: Variable) -> UpdateGroup:

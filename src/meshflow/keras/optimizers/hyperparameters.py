@@ -134,9 +134,10 @@ class Hyperparameters:
     def _call_if_callable(self, param: Any) -> TensorLike:
         return param() if callable(param) else param
 
-    def _serialize_hyperparameter(self, hyperparameter_name: str) -> Json:
-        """Return a hyperparameter for `get_config`: a number, or a schedule's configuration."""
-        value = self._hyper[hyperparameter_name]
+    def _serialize_hyperparameter(self, hyperparameter: Any) -> Json:
+        """Return a hyperparameter, given by name or value, for `get_config`: a number, or a schedule's configuration."""
+        is_name = isinstance(hyperparameter, str)
+        value = self._hyper[hyperparameter] if is_name else hyperparameter
         if isinstance(value, LearningRateSchedule):
             return serialize_schedule(value)
         value = value() if _is_function(value) else value

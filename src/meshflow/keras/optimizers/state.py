@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -28,6 +29,7 @@ from meshflow.keras.optimizers.checkpoint_children import (
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
+_log = logging.getLogger("meshflow")
 _T = TypeVar("_T")
 # Pairs of a gradient (a tensor, `IndexedSlices` or None) and its variable.
 GradientPairs: TypeAlias = list[tuple[Any, Variable]]
@@ -66,6 +68,7 @@ class State:
     # Names of the slot lists in checkpoints, where they differ from the default ones.
     _list_names: dict[str, str] = {}
     _name: str
+    _is_keras_2: bool
     _mesh: Mesh | None = None
 
     def _init_state(self) -> None:
@@ -141,6 +144,8 @@ class State:
 
     @iterations.setter
     def iterations(self, variable: Variable) -> None:
+        if variable is self._iterations:
+            return
         if self._iterations is not None:
             raise RuntimeError(
                 "Cannot set `iterations` to a new Variable after the Optimizer weights have been created."
@@ -382,7 +387,7 @@ class State:
           ValueError: If the number of arrays or a shape differs.
         """
         own = self.weights
-        if not own and len(weights):
+        if not own and len(weights) and not self._is_keras_2:
             raise ValueError(
                 f"You are calling `set_weights` on optimizer {self._name}, which has not been built. Call "
                 "`optimizer.build(variables)` or `optimizer.apply_gradients` first."
@@ -398,6 +403,32 @@ class State:
                 )
         for variable, value in zip(own, weights, strict=True):
             variable.assign(np.asarray(value).astype(variable.dtype.dtype))
+
+    def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
+        """Write the values of the state to a dictionary.
+
+        Args:
+          store: Arrays by name; the names are indices in `variables`.
+        """
+        store.update({str(i): value for i, value in enumerate(self.get_weights())})
+
+    def load_own_variables(self, store: Mapping[str, np.ndarray]) -> None:
+        """Read the values that `save_own_variables` wrote; if their number differs, log a warning instead.
+
+        Args:
+          store: Arrays by name.
+        """
+        count = len(self.weights)
+        if len(store) == count:
+            self.set_weights([store[str(i)] for i in range(count)])
+            return
+        _log.warning(
+            "Skipping variable loading for optimizer %r, because it has %d variables whereas the saved optimizer has %d. "
+            "Build the optimizer for the same variables first.",
+            self._name,
+            count,
+            len(store),
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # The variables of a copied or unpickled optimizer have other ids.

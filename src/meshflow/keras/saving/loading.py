@@ -31,6 +31,7 @@ from meshflow.keras.engine.saving.keras3_configuration import from_keras_3, rest
 from meshflow.keras.engine.saving.model_configuration import (
     compile_from_config,
 )
+from meshflow.keras.engine.saving.user_state import read_assets
 from meshflow.keras.engine.saving.vocabularies import read_vocabularies
 from meshflow.keras.error_context import prefix_errors
 from meshflow.keras.registry import CustomObjects
@@ -161,10 +162,10 @@ def _is_keras_3(version: str | bytes) -> bool:
 
 def _compile_archived(model: Model, config: Config, custom_objects: CustomObjects) -> bool:
     """Compile a model as TensorFlow does, which does not call a user's `compile`; return whether it is compiled."""
-    if _is_overridden(model, "compile_from_config"):
+    if registry.is_overridden(model, "compile_from_config"):
         with registry.custom_object_scope(custom_objects or {}):
             model.compile_from_config(config)
-    elif _is_overridden(model, "compile"):
+    elif registry.is_overridden(model, "compile"):
         _log.warning(
             "`compile()` was not called as part of model loading because the model's `compile()` method is custom. All "
             "subclassed Models that have `compile()` overridden should also override `get_compile_config()` and "
@@ -175,10 +176,6 @@ def _compile_archived(model: Model, config: Config, custom_objects: CustomObject
     return getattr(model, "optimizer", None) is not None
 
 
-def _is_overridden(model: Model, method: str) -> bool:
-    return not getattr(type(model), method).__module__.startswith("meshflow.")
-
-
 def _load_archive(archive: Archive, custom_objects: CustomObjects, compile: bool) -> Model:
     config = archive.read_config()
     if _is_keras_3(archive.read_keras_version()):
@@ -186,6 +183,7 @@ def _load_archive(archive: Archive, custom_objects: CustomObjects, compile: bool
     build_config = dict(config.get("build_config") or {})
     build_config["built_shape"] = build_config.pop("input_shape", None)
     model = _create_model(config, build_config, custom_objects)
+    read_assets(model, archive)
     with archive.open_weights() as file:
         read_vocabularies(model, archive, file)
         (keras3_weights if keras3_weights.has_keras3_layout(file) else hdf5).read_model(model, file)

@@ -208,7 +208,7 @@ def pad_sequences(
       value: Value of the padding.
 
     Raises:
-      ValueError: If `padding` or `truncating` is invalid.
+      ValueError: If `padding` or `truncating` is invalid, or if the shapes of steps differ.
 
     Example:
       >>> tf.keras.utils.pad_sequences([[1, 2, 3], [4]], padding="post").tolist()
@@ -233,6 +233,11 @@ def pad_sequences(
         truncated = np.asarray(
             sequence[-length:] if truncating == "pre" else sequence[:length], dtype=dtype
         )
+        if truncated.shape[1:] != inner_shape:
+            raise ValueError(
+                f"Shape of sample {truncated.shape[1:]} of sequence at position {i} is different from expected shape "
+                f"{inner_shape}."
+            )
         if padding == "post":
             result[i, : len(truncated)] = truncated
         else:

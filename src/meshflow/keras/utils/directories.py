@@ -23,6 +23,7 @@ from meshflow.keras.literals import Interpolation
 from meshflow.ops.audio import decode_wav
 from meshflow.ops.image.codecs import decode_pixels
 from meshflow.ops.image.resampling import resize_array
+from meshflow.ops.ragged import RaggedTensor
 
 _IMAGE_FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 _CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
@@ -216,7 +217,7 @@ def audio_dataset_from_directory(
       sampling_rate: Must be None: recordings keep the rate of their file.
       output_sequence_length: Number of samples, to which recordings are cut or padded with zeros;
         that of the longest recording of a batch by default.
-      ragged: Must be False.
+      ragged: Whether batches are ragged tensors, without padding.
       shuffle: Whether to shuffle the recordings; otherwise they are sorted.
       seed: Seed of the order.
       validation_split: Fraction of the files for validation.
@@ -229,7 +230,7 @@ def audio_dataset_from_directory(
 
     Raises:
       ValueError: If arguments are inconsistent, or if there is no recording.
-      NotImplementedError: If `ragged` or `sampling_rate` is set.
+      NotImplementedError: If `sampling_rate` is set.
       NotFoundError: If the directory does not exist.
 
     Example:
@@ -242,10 +243,13 @@ def audio_dataset_from_directory(
       Found 1 files.
       TensorShape([1, 100, 1])
     """
-    if ragged or sampling_rate is not None:
+    if sampling_rate is not None:
         raise NotImplementedError(
-            "audio_dataset_from_directory: ragged tensors and resampling are not supported. Use "
-            "output_sequence_length, and files with one sampling rate."
+            "audio_dataset_from_directory: resampling is not supported. Use files with one sampling rate."
+        )
+    if ragged and output_sequence_length is not None:
+        raise ValueError(
+            "Cannot set both `ragged` and `output_sequence_length`: ragged rows keep their lengths."
         )
 
     def load(path: str) -> np.ndarray:
@@ -264,6 +268,7 @@ def audio_dataset_from_directory(
         seed,
         validation_split,
         subset,
+        ragged,
     )
 
 
@@ -400,6 +405,7 @@ def _create_dataset(
     seed: int | None,
     split: float | None,
     subset: Literal["training", "validation", "both"] | None,
+    ragged: bool = False,
 ) -> Any:
     if split and not 0 < split < 1:
         raise ValueError(f"`validation_split` must be between 0 and 1, got {split}.")
@@ -430,7 +436,11 @@ def _create_dataset(
             # The dataset shuffles indices instead of contents, which uses no memory.
             dataset = dataset.shuffle(1024 if batch_size is None else batch_size * 8, seed=seed)
         dataset = HostMap(dataset, load_element, (spec, label_spec) if folder.label_mode else spec)
-        if batch_size is not None:
+        if ragged and batch_size is not None:
+            dataset = dataset.ragged_batch(batch_size)
+        elif ragged:
+            dataset = dataset.map(_to_ragged)
+        elif batch_size is not None:
             has_static_shape = not spec.shape.rank or spec.shape[0] is not None
             dataset = (
                 dataset.batch(batch_size) if has_static_shape else dataset.padded_batch(batch_size)
@@ -441,6 +451,12 @@ def _create_dataset(
         return dataset
 
     return [create("training"), create("validation")] if subset == "both" else create(subset)
+
+
+def _to_ragged(content: Any, *label: Any) -> Any:
+    """Convert a recording to a ragged tensor, and keep its label."""
+    rows = RaggedTensor.from_tensor(content)
+    return (rows, *label) if label else rows
 
 
 def _load_image(

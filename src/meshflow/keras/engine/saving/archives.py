@@ -132,6 +132,11 @@ class Archive:
             content.write(chunk)
         return content
 
+    def list_members(self, prefix: str) -> list[str]:
+        """Return the names of the files whose paths start with a prefix."""
+        names = self._zip.namelist()
+        return [n for n in names if n.startswith(prefix) and not n.endswith("/")]
+
     def _iter_chunks(self, name: str) -> Iterator[bytes]:
         """Yield the content of a member, and compare it with its checksum; see `read`."""
         member = self._zip.getinfo(name)

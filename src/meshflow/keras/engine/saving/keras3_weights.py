@@ -21,6 +21,7 @@ from meshflow.keras.engine.saving.hdf5 import (
     read_dataset,
     to_storable,
 )
+from meshflow.keras.engine.saving.user_state import find_stores
 
 if TYPE_CHECKING:
     from h5py import Dataset as HDF5Dataset
@@ -58,8 +59,15 @@ def write_model(model: Any, group: HDF5Group) -> None:
       group: An HDF5 file or group.
     """
     paths: dict[tuple[int, ...], str] = {}
+    stores = find_stores(model, KERAS_2_STYLE)
     for path, variables in iterate_variables(model, KERAS_2_STYLE):
         subgroup = group.require_group(path)
+        if path in stores:
+            values: dict[str, np.ndarray] = {}
+            stores[path].save_own_variables(values)
+            for key, value in values.items():
+                subgroup.create_dataset(key, data=np.asarray(value))
+            continue
         paths[_get_ids(variables)] = path
         for key, variable in variables.items():
             subgroup.create_dataset(key, data=to_storable(variable))
@@ -88,12 +96,17 @@ def read_model(model: Any, group: HDF5Group, skip_mismatch: bool = False) -> Non
         raise ValueError(
             "The file has the layout of Keras 2.12, which only that version can read. Load it there and save it as .h5."
         )
-    walks = [
-        list(iterate_variables(model, style))
-        for style in (KERAS_2_STYLE, KERAS_3_STYLE, *LEGACY_STYLES)
-    ]
+    styles = (KERAS_2_STYLE, KERAS_3_STYLE, *LEGACY_STYLES)
+    walks = [list(iterate_variables(model, style)) for style in styles]
+    counts = [_count_matching_weights(entries, group) for entries in walks]
     # The file does not declare which version wrote it, so the style that matches the most weights is used.
-    for path, variables in max(walks, key=lambda entries: _count_matching_weights(entries, group)):
+    best = counts.index(max(counts))
+    stores = find_stores(model, styles[best])
+    for path, variables in walks[best]:
+        if path in stores:
+            part = group.get(path, {})
+            stores[path].load_own_variables({key: read_dataset(part[key]) for key in part})
+            continue
         datasets = _select_datasets(group, path, variables)
         if set(datasets) != set(variables):
             # Weights with names, unlike those with indices, are in the configuration, too.

@@ -21,7 +21,7 @@ from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
 from meshflow.files.paths import to_path_string
-from meshflow.keras import registry
+from meshflow.keras import registry, serialization
 from meshflow.keras.engine.graph.added_terms import AddMetric
 from meshflow.keras.engine.layer.helpers import as_tuples, remove_duplicates
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
@@ -43,6 +43,7 @@ from meshflow.keras.engine.saving.model_configuration import (
     to_json,
 )
 from meshflow.keras.engine.saving.serving_signatures import find_input_specs
+from meshflow.keras.engine.saving.user_state import write_assets
 from meshflow.keras.literals import SaveFormat
 from meshflow.saved_model.saving import model_writer as saved_model
 
@@ -103,8 +104,8 @@ def save_model(
       FileExistsError: if the file exists and `overwrite` is False.
       ValueError: if the format is unknown, `keras_version` is not 2 or 3, or is 3 for a folder, or
         if Keras 3 does not have a part of the model.
-      NotImplementedError: if the model is subclassed and defines no `get_config`, unless the target
-        is a folder and the model has been called.
+      NotImplementedError: if the model is subclassed, for an `.h5` file; and if it defines no
+        `get_config`, unless the target is a folder and the model has been called.
 
     Example:
       >>> import meshflow as tf
@@ -127,6 +128,8 @@ def save_model(
                 f"The following argument(s) are not supported with the native Keras format: {refused}. Leave them out, or "
                 f"save a folder instead of {path}."
             )
+    if file_format == "h5":
+        _check_can_be_in_hdf5(model)
     include_optimizer = include_optimizer is not False
     if keras_version not in (2, 3) or (keras_version == 3 and file_format == "tf"):
         raise ValueError(
@@ -209,14 +212,23 @@ def _choose_format(path: str, save_format: SaveFormat | None) -> str:
             "Unknown `save_format` argument. Expected one of 'keras', 'tf', or 'h5'. "
             f"Received: {save_format!r}"
         )
-    if save_format == "keras_v3" and not path.endswith(".keras"):
-        raise ValueError(
-            f"Invalid `filepath` argument: with save_format='keras_v3' it ends in `.keras`. Received: {path!r}"
-        )
     file_format = _FORMATS.get(save_format or "")
+    if file_format == "keras" and not path.endswith(".keras"):
+        raise ValueError(
+            f"Invalid `filepath` argument: with save_format={save_format!r} it ends in `.keras`. Received: {path!r}"
+        )
     if path.endswith((".h5", ".hdf5")) or file_format == "h5":
         return "h5"
-    return "keras" if path.endswith(".keras") or file_format == "keras" else "tf"
+    return "keras" if path.endswith(".keras") else "tf"
+
+
+def _check_can_be_in_hdf5(model: Any) -> None:
+    """Raise the error of Keras 2 if a model is neither Functional nor Sequential."""
+    if not (model._is_graph_network or hasattr(model, "add")):
+        raise NotImplementedError(
+            "Saving the model to HDF5 format requires the model to be a Functional model or a Sequential model. "
+            f"{model.name} is a subclassed model: save it to a `.keras` file or a folder, or use `save_weights`."
+        )
 
 
 def _find_model_config(model: Any) -> Config | None:
@@ -362,6 +374,7 @@ def _write_archive(
         _write_weights(model, weights, optimizer, keras_version)
         for name, content in _format_members(model, meta, optimizer, keras_version).items():
             archive.writestr(name, content)
+        write_assets(model, archive)
         member = zipfile.ZipInfo("model.weights.h5", time.localtime()[:6])
         member.file_size = weights.seek(0, os.SEEK_END)
         member.external_attr = 0o600 << 16
@@ -387,11 +400,15 @@ def _format_members(
     config = {**_get_class_identifiers(type(model)), **meta["model_config"]}
     if config["class_name"] == "Functional":
         config["class_name"] = "Model"  # Keras looks up the class under its public name.
-    if meta["built_shape"] is not None:
+    if registry.is_overridden(model, "get_build_config"):
+        config["build_config"] = serialization.serialize_keras_object(model.get_build_config())
+    elif meta["built_shape"] is not None:
         config["build_config"] = {"input_shape": meta["built_shape"]}
         if meta["input_specs"] is not None:
             config["build_config"]["input_specs"] = meta["input_specs"]
-    if meta["training_config"] and keras_version == 3:
+    if registry.is_overridden(model, "get_compile_config"):
+        config["compile_config"] = serialization.serialize_keras_object(model.get_compile_config())
+    elif meta["training_config"] and keras_version == 3:
         config["compile_config"] = keras3_serialization.to_compile_config(meta["training_config"])
     elif meta["training_config"]:
         is_new = optimizer_state.find_keras_version(optimizer) is not None

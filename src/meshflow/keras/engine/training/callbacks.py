@@ -377,6 +377,9 @@ class ProgbarLogger(Callback):
     Args:
       count_mode: 'steps' or 'samples'.
       stateful_metrics: Ignored: all metrics are shown without averaging.
+
+    Attributes:
+      use_steps: Whether `count_mode` is 'steps'.
     """
 
     _supports_tf_logs = True
@@ -389,6 +392,7 @@ class ProgbarLogger(Callback):
             raise ValueError(
                 f"Unknown `count_mode`: {count_mode}. Expected values are ['samples', 'steps']"
             )
+        self.use_steps = count_mode == "steps"
         self._bar: Progbar | None = None
         self._seen = 0
         self._training = False

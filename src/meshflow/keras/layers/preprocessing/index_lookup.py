@@ -30,6 +30,7 @@ from meshflow.keras.layers.preprocessing.encoding import (
 )
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
 from meshflow.keras.literals import OutputMode
+from meshflow.ops.ragged import RaggedTensor
 
 _MODES = ("int", "one_hot", "multi_hot", "count", "tf_idf")
 
@@ -265,6 +266,10 @@ class IndexLookup(EncodingLayer):
                 f"Cannot adapt layer {self.name} after setting a static vocabulary via init argument or "
                 "`set_vocabulary`."
             )
+        if isinstance(data, RaggedTensor):
+            parts = [row.flat_values if isinstance(row, RaggedTensor) else row for row in data]
+            self.count_rows([self.read_tokens(part).reshape(-1).tolist() for part in parts])
+            return
         tokens = self.read_tokens(data)
         rows = tokens.reshape(-1, tokens.shape[-1]) if tokens.ndim > 1 else tokens.reshape(1, -1)
         self.count_rows([row.tolist() for row in rows] if tokens.ndim > 1 else rows.tolist())

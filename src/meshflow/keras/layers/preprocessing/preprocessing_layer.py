@@ -205,7 +205,7 @@ def read_host_values(tensor: TensorLike, purpose: str) -> np.ndarray:
 
 def _iterate_batches(
     data: PyTree, batch_size: int | None, uses_small_batches: bool
-) -> Iterator[tuple[Tensor, TensorShape]]:
+) -> Iterator[tuple[Any, TensorShape]]:
     """Yield batches of data and their shapes, with None for sizes that may vary."""
     spec = getattr(data, "element_spec", None)
     if spec is not None:
@@ -220,6 +220,12 @@ def _iterate_batches(
             yield tensor, TensorShape([*known, *tensor.shape.as_list()[1:]] if tensor.ndim else [])
     elif hasattr(data, "__array__") or isinstance(data, (list, tuple)) or is_tensor(data):
         tensor = as_tensor(data)
+        if isinstance(tensor, RaggedTensor):
+            size = batch_size or 32
+            for first in range(0, int(tensor.nrows()), size):
+                rows = tensor[first : first + size]
+                yield rows, TensorShape([None, *rows.shape.as_list()[1:]])
+            return
         values = read_host_values(tensor, "data to adapt to")
         if not values.ndim:
             yield tensor, TensorShape([])

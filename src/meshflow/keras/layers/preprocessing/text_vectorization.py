@@ -126,6 +126,11 @@ class TextVectorization(EncodingLayer):
             raise ValueError(
                 f"`ragged` must not be true if `output_mode` is not 'int'. Received output_mode={output_mode}."
             )
+        if ragged and output_sequence_length is not None:
+            raise ValueError(
+                "`output_sequence_length` must not be set if `ragged` is true, because rows keep their lengths. Received "
+                f"output_sequence_length={output_sequence_length}."
+            )
         if output_sequence_length is not None and mode != "int":
             raise ValueError(
                 "`output_sequence_length` must not be set if `output_mode` is not 'int'. Received "
