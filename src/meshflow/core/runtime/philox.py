@@ -40,11 +40,11 @@ __all__ = [
 # Words of a counter or key: Python integers, or arrays of uint64.
 Words: TypeAlias = int | np.unsignedinteger | np.ndarray | jax.Array
 
-_ROUNDS = 10
-_FACTORS = 0xD2511F53, 0xCD9E8D57
-_KEY_INCREMENTS = 0x9E3779B9, 0xBB67AE85
+ROUNDS = 10
+FACTORS = 0xD2511F53, 0xCD9E8D57
+KEY_INCREMENTS = 0x9E3779B9, 0xBB67AE85
 _SEED_KEY = 0x02461E293EC8F720
-_WORD_MASK = 0xFFFFFFFF
+WORD_MASK = 0xFFFFFFFF
 # TensorFlow advances the counter by this number for each element that it draws.
 COUNTS_PER_OUTPUT = 256
 # For floating dtypes narrower than 64 bits: the width of the mantissa, the bit pattern of 1, and
@@ -70,19 +70,19 @@ def generate_block(low: Words, high: Words, key: Words) -> tuple[Any, Any, Any, 
     Returns:
       Four words of 32 bits, of the type and shape of the arguments.
     """
-    words: tuple[Any, Any, Any, Any] = low & _WORD_MASK, low >> 32, high & _WORD_MASK, high >> 32
-    first, second = key & _WORD_MASK, key >> 32
-    for _ in range(_ROUNDS):
-        left, right = words[0] * _FACTORS[0], words[2] * _FACTORS[1]
+    words: tuple[Any, Any, Any, Any] = low & WORD_MASK, low >> 32, high & WORD_MASK, high >> 32
+    first, second = key & WORD_MASK, key >> 32
+    for _ in range(ROUNDS):
+        left, right = words[0] * FACTORS[0], words[2] * FACTORS[1]
         words = (
             (right >> 32) ^ words[1] ^ first,
-            right & _WORD_MASK,
+            right & WORD_MASK,
             (left >> 32) ^ words[3] ^ second,
-            left & _WORD_MASK,
+            left & WORD_MASK,
         )
         first, second = (
-            (first + _KEY_INCREMENTS[0]) & _WORD_MASK,
-            (second + _KEY_INCREMENTS[1]) & _WORD_MASK,
+            (first + KEY_INCREMENTS[0]) & WORD_MASK,
+            (second + KEY_INCREMENTS[1]) & WORD_MASK,
         )
     return words
 

@@ -8,6 +8,7 @@ The counter is processed in blocks, so that the arrays fit in the processor's ca
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -23,13 +24,46 @@ _COUNTS_PER_GROUP = 256
 _MIN_UNIFORM = np.float32(philox.MIN_UNIFORM)
 
 
-def _generate_blocks(low: np.ndarray, high: int, key: int) -> np.ndarray:
-    """Return the four words of each counter, uint32 [n, 4]."""
-    columns = philox.generate_block(low, np.uint64(high), np.uint64(key))
-    words = np.empty((len(low), 4), np.uint32)
-    for column, word in enumerate(columns):
-        words[:, column] = word
-    return words
+# For at most this number of counters, Python's integers are faster than arrays.
+_MAX_INTEGER_COUNTERS = 4
+
+
+def _generate_blocks(
+    low: np.ndarray, high: int | np.ndarray, key: int | np.ndarray
+) -> np.ndarray:
+    """Return the four words of each counter, uint32 [..., 4].
+
+    Args:
+      low: Low halves of the counters, uint64.
+      high: High halves, which broadcast to the shape of `low`.
+      key: Keys, which broadcast to the shape of `low`.
+    """
+    if low.size <= _MAX_INTEGER_COUNTERS:
+        halves = (np.broadcast_to(np.asarray(a, np.uint64), low.shape) for a in (low, high, key))
+        blocks = [philox.generate_block(*row) for row in zip(*(a.ravel().tolist() for a in halves))]
+        return np.array(blocks, np.uint32).reshape(*low.shape, 4)
+    # Words 0 and 2 are multiplied, then words 1 and 3 are combined with the products.
+    split = lambda word: (word & np.uint64(philox.WORD_MASK), word >> np.uint64(32))
+    pairs: np.ndarray = np.empty((2, 2, *low.shape), np.uint32)
+    (pairs[0, 0], pairs[1, 0]) = split(low)
+    (pairs[0, 1], pairs[1, 1]) = split(np.asarray(high, np.uint64))
+    multiplied, combined = pairs
+    column = (2,) + (1,) * low.ndim
+    factors = np.array(philox.FACTORS, np.uint64).reshape(column)
+    increments = np.array(philox.KEY_INCREMENTS, np.uint32).reshape(column)
+    keys = np.stack(split(np.asarray(key, np.uint64))).astype(np.uint32)
+    keys = keys.reshape(2, *(1,) * (low.ndim + 1 - keys.ndim), *keys.shape[1:])
+    products: np.ndarray = np.empty((2, *low.shape), np.uint64)
+    halves = products.view(np.uint32).reshape(2, *low.shape, 2)
+    first = int(sys.byteorder == "big")
+    low_halves, high_halves = halves[::-1, ..., first], halves[::-1, ..., 1 - first]
+    for _ in range(philox.ROUNDS):
+        np.multiply(multiplied, factors, out=products)
+        np.bitwise_xor(high_halves, combined, out=multiplied)
+        multiplied ^= keys
+        combined[...] = low_halves
+        keys = keys + increments
+    return np.moveaxis(pairs, (1, 0), (-2, -1)).reshape(*low.shape, 4)
 
 
 class PhiloxWordStream:
@@ -176,9 +210,7 @@ def _draw_words(states: np.ndarray, count: int) -> np.ndarray:
         stop = min(start + step, words.shape[1])
         counters = np.arange(start, stop, dtype=np.uint64) + low
         # The high half of a counter that overflows is larger by 1.
-        columns = philox.generate_block(counters, high + (counters < low).astype(np.uint64), key)
-        for column, word in enumerate(columns):
-            words[:, start:stop, column] = word
+        words[:, start:stop] = _generate_blocks(counters, high + (counters < low), key)
     return words
 
 

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import inspect
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -44,6 +44,7 @@ from meshflow.core.variables.random_streams import call_key_scope, is_stream_sta
 from meshflow.core.variables.variable import Variable
 from meshflow.data import structure
 from meshflow.data.execution import affine, chunks
+from meshflow.data.execution.checked_maps import CheckedMap, separate_checks
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
 from meshflow.data.execution.element_programs import ElementProgram, SizedPrograms
 from meshflow.data.execution.host_plan import HostPlan, HostResult
@@ -88,6 +89,7 @@ class ElementFunction:
       rows: The results as affine maps of the rows of a batch of any size, if all of them are such
         maps.
       segments: The execution of a function with results of unknown sizes, for many elements.
+      checked: The execution of a function with checks of values, for many elements.
       plan: The execution on the host, if the function processes strings or arrays of unknown sizes.
     """
 
@@ -112,6 +114,7 @@ class ElementFunction:
         self.rows: affine.AffineMaps | None = None
         self.plan: HostPlan | None = None
         self.segments: SegmentedMap | None = None
+        self.checked: CheckedMap | None = None
         self.reason = ""
         # This is the first successful trace of the function.
         self._first_trace: TracedFunction | None = None
@@ -219,7 +222,9 @@ class ElementFunction:
             elif traced.writes and not is_stackable(traced):
                 self.reason = f"it changes variable {traced.writes[0].name}"
             elif traced.closed_jaxpr.effects:
-                self.reason = "it calls Python"
+                self.checked = separate_checks(traced)
+                self.reason = "it calls Python" if self.checked is None else "it checks values"
+                self._vectorized = None if self.checked is None else self.checked.program
             elif traced.writes:
                 self.random_map, self.reason = (
                     RandomMap(traced),
@@ -439,7 +444,7 @@ class ElementFunction:
     @property
     def vectorizes(self) -> bool:
         """Return whether the function can run on many elements at once, in any order."""
-        if self.segments is not None:
+        if self.segments is not None or self.checked is not None:
             return False
         return self._vectorized is not None or (self.plan is not None and self.plan.vectorizes)
 
@@ -652,6 +657,18 @@ class ElementFunction:
         compute = lambda chunk: self.compute_chunk(chunk, random_states)
         fall_back = lambda row: self(pack(row), random_states)
         return self.segments.compute_rows(leaves, compute, fall_back)
+
+    def compute_items(self, leaves: list[Any], random_states: RandomStates) -> Iterable[Any]:
+        """Compute the results for consecutive elements, by `checked`, as chunks and failures.
+
+        Args:
+          leaves: Stacked leaves of the elements.
+          random_states: Random states of a pass.
+        """
+        assert self.checked is not None
+        pack = structure.make_packer(self._spec)
+        fall_back = lambda row: self(pack(row), random_states)
+        return self.checked.compute_items(leaves, self.compute_many, fall_back)
 
     def can_scan(self, state: PyTree) -> bool:
         """Check whether `scan_chunk` supports the function, which takes a state and an element.

@@ -26,6 +26,7 @@ from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.affine import AffineMap
 from meshflow.data.execution.batched_gather import Gather, join_gathers
 from meshflow.data.execution.failures import Failure, RaisingIterator, catch_failures
+from meshflow.data.execution.function_templates import get_templates
 from meshflow.data.execution.map_function import (
     are_states_equal,
     get_random_states,
@@ -264,6 +265,7 @@ class FlatMap(RandomTransformation):
             raise InvalidValueError(f"`map_func` must be a callable, got {fn!r}.")
         self._fn, self._cycle, self._block = fn, cycle, block
         self._unpack = type(parent.element_spec) is tuple
+        self._templates = get_templates()
         # This is True if the first datasets can produce chunks, see `_infer_spec`.
         self._supports_chunks = False
         if structure.is_static(parent.element_spec):
@@ -377,7 +379,9 @@ class FlatMap(RandomTransformation):
             if type(element) is Failure:
                 return iter([element])
             try:
-                return start(self._create_inner_dataset(element, next(call_indices)))
+                with self._templates.use():
+                    inner = self._create_inner_dataset(element, next(call_indices))
+                return start(inner)
             except Exception as error:
                 return iter([Failure(error)])
 
