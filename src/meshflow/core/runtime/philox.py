@@ -34,6 +34,7 @@ __all__ = [
     "fold_in",
     "generate_block",
     "make_flat_indices",
+    "philox_seed_key",
     "words_to_float64",
 ]
 
@@ -43,7 +44,7 @@ Words: TypeAlias = int | np.unsignedinteger | np.ndarray | jax.Array
 ROUNDS = 10
 FACTORS = 0xD2511F53, 0xCD9E8D57
 KEY_INCREMENTS = 0x9E3779B9, 0xBB67AE85
-_SEED_KEY = 0x02461E293EC8F720
+SEED_KEY = 0x02461E293EC8F720
 WORD_MASK = 0xFFFFFFFF
 # TensorFlow advances the counter by this number for each element that it draws.
 COUNTS_PER_OUTPUT = 256
@@ -97,8 +98,16 @@ def derive_state(first: Words, second: Words) -> tuple[Any, Any, Any]:
     Returns:
       The low and high halves of the counter, and the key.
     """
-    a, b, c, d = generate_block(first, second, _SEED_KEY)
+    a, b, c, d = generate_block(first, second, SEED_KEY)
     return a & 0, c | d << 32, a | b << 32
+
+
+# The interpreter recognizes calls of this function by its name.
+@jax.jit
+def philox_seed_key(seed: jax.Array) -> jax.Array:
+    """Return the key of a stateless op, int64 [3], for its seed of two integers."""
+    words = seed.astype(jnp.int64).astype(jnp.uint64)
+    return jnp.stack(derive_state(words[0], words[1])).astype(jnp.int64)
 
 
 def advance_state(state: jax.Array, counts: ArrayLike) -> jax.Array:

@@ -272,3 +272,26 @@ def _draw_normal(states: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
 
 _register_draw("philox_uniform", _draw_uniform)
 _register_draw("philox_normal", _draw_normal)
+
+
+@call_rule("philox_seed_key")
+def _derive_keys(equation: Equation) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Return the function of a seed, or of seeds that `vmap` stacked along the first or last axis."""
+    shape, result = equation.inputs[0].shape, equation.outputs[0].shape
+    batch = () if len(shape) == 1 else shape[:-1] if shape[-1] == 2 else shape[1:]
+    is_ambiguous = len(shape) > 1 and (shape[0] == shape[-1] or result[0] == result[-1])
+    if is_ambiguous or result not in ((*batch, 3), (3, *batch)):
+        raise UnsupportedPrimitive([f"philox_seed_key of seeds of shape {shape}"])
+    is_transposed, is_last = batch != shape[:-1], result == (3, *batch) and batch != ()
+
+    def run(seeds: np.ndarray) -> list[np.ndarray]:
+        rows = np.moveaxis(seeds, 0, -1) if is_transposed else seeds
+        words = rows.reshape(-1, 2).astype(np.int64).astype(np.uint64)
+        blocks = _generate_blocks(words[:, 0], words[:, 1], philox.SEED_KEY).astype(np.uint64)
+        high = blocks[:, 2] | blocks[:, 3] << np.uint64(32)
+        key = blocks[:, 0] | blocks[:, 1] << np.uint64(32)
+        states = np.stack([np.zeros_like(key), high, key], -1).astype(np.int64)
+        states = states.reshape(*batch, 3)
+        return [np.moveaxis(states, -1, 0) if is_last else states]
+
+    return run

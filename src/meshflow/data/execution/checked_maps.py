@@ -56,7 +56,11 @@ class CheckedMap:
           fall_back: Runs the function for the leaves of an element.
         """
         count, num_results = chunks.count_elements(chunk), self._traced.num_results
-        computed = compute(chunk)
+        get_row = lambda index: [structure.item_to_array(leaf[index]) for leaf in chunk]
+        try:
+            computed = compute(chunk)
+        except Exception:
+            return [self._verify(get_row(index), fall_back) for index in range(count)]
         results, conditions = computed[:num_results], computed[num_results:]
         holds = np.all([c.reshape(count, -1).all(1) for c in conditions], axis=0)
         if holds.all():
@@ -67,7 +71,7 @@ class CheckedMap:
             if start < index:
                 items.append(chunks.slice_chunk(results, start, index))
             if index < count:
-                items.append(self._verify([structure.item_to_array(a[index]) for a in chunk], fall_back))
+                items.append(self._verify(get_row(index), fall_back))
             start = index + 1
         return items
 

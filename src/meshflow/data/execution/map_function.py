@@ -103,6 +103,8 @@ class ElementFunction:
         self._unpack = unpack and type(spec) is tuple
         self._check_arguments(len(spec) if self._unpack else 1)
         self._eager = False
+        # Whether to try a trace for the sizes that the first elements suggest, such as two for a seed.
+        self._can_assume_sizes = False
         self._programs = SizedPrograms(spec, self._trace, self._trace_for_any_size)
         self._results_of_shapes: dict[Any, PyTree] = {}
         self._vectorized: Any = None
@@ -247,6 +249,7 @@ class ElementFunction:
                 self._find_batch_maps(first, second)
             if self.rows is None and self._find_plan(on_host=True):
                 self._run_eagerly(self.plan.description)  # type: ignore[union-attr]
+            self._can_assume_sizes = self._eager and self.plan is None
 
     def _divide(self, traced: TracedFunction) -> None:
         """Let the part of a function with static sizes run on many elements at once, if possible."""
@@ -498,6 +501,13 @@ class ElementFunction:
                         raise
                     # A guard of a size failed, or the function raises this error when it runs eagerly, too:
                     # the program had no effects.
+        elif self._can_assume_sizes:
+            leaves = nest.flatten(element)
+            program = self._programs.find_symbolic(leaves)
+            if program is not None:
+                self._first_trace = self._first_trace or program.traced
+                return self._run_program(program, program.interpret, leaves, random_states)
+            self._can_assume_sizes = False
         with host_scope(), cpu_scope(), contextlib.ExitStack() as scopes:
             if random_states is not None:
                 scopes.enter_context(call_key_scope(next(random_states.count_calls(self))))
@@ -562,6 +572,9 @@ class ElementFunction:
           observed_spec: Spec of the first result. It determines the ranks.
         """
         relaxed_spec = structure.relax_spec(observed_spec)
+        if self._can_assume_sizes and self._first_trace is not None:
+            spec = _infer_result_spec(self._first_trace)
+            return spec if structure.are_compatible(spec, observed_spec) else relaxed_spec
         is_composite = any(isinstance(s, CompositeSpec) for s in nest.flatten(observed_spec))
         if self._example is None or relaxed_spec == observed_spec or is_composite:
             return relaxed_spec
