@@ -55,6 +55,11 @@ def make_tensor_function(fn: Callable[..., Any]) -> Callable[..., Any]:
             result = converted(*arguments)
         if type(result) is not RecordedSlices:
             raise TypeError("The function does not only slice tensors.")
-        return structure.map_leaves(result.tensors, convert_to_tensor)
+        return structure.map_leaves(result.tensors, _join_list)
 
     return compute_tensors
+
+
+def _join_list(leaf: Any) -> Any:
+    """Convert a list to a tensor, as `from_tensor_slices` does."""
+    return convert_to_tensor(leaf) if isinstance(leaf, list) else leaf
