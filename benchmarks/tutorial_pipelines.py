@@ -30,7 +30,7 @@ def _(tf, folder):
 
 @case("tutorial: segmentation of images and masks")
 def _(tf, folder):
-    images, labels = _images(500)
+    images, _ = _images(500)
     masks = (images[..., :1] // 86).astype(np.uint8)
 
     def load(image, mask):
@@ -221,4 +221,8 @@ def _(tf, folder):
 def _(tf, folder):
     parse = lambda s: tf.strings.to_number(tf.strings.substr(s, 1, 1), tf.int32)
     data = tf.data.TextLineDataset(_paths(folder, "lines-*.txt")[:2]).map(parse)
-    return data.map(lambda n: tf.debugging.check_numerics(1.0 / tf.cast(n - 3, tf.float32), "n")).ignore_errors().batch(64)
+    return (
+        data.map(lambda n: tf.debugging.check_numerics(1.0 / tf.cast(n - 3, tf.float32), "n"))
+        .ignore_errors()
+        .batch(64)
+    )

@@ -169,9 +169,7 @@ def _sort(equation: Equation) -> Compute:
         keys = [_make_sort_key(x) for x in arrays[:num_keys]]
         if len(arrays) == 1 and keys[0] is arrays[0]:
             return [_sort_values(arrays[0], axis)]
-        order = (
-            _sort_indices(keys[0], axis) if num_keys == 1 else np.lexsort(keys[::-1], axis)
-        )
+        order = _sort_indices(keys[0], axis) if num_keys == 1 else np.lexsort(keys[::-1], axis)
         return [np.take_along_axis(x, order, axis) for x in arrays]
 
     return run

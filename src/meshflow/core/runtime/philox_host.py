@@ -28,9 +28,7 @@ _MIN_UNIFORM = np.float32(philox.MIN_UNIFORM)
 _MAX_INTEGER_COUNTERS = 4
 
 
-def _generate_blocks(
-    low: np.ndarray, high: int | np.ndarray, key: int | np.ndarray
-) -> np.ndarray:
+def _generate_blocks(low: np.ndarray, high: int | np.ndarray, key: int | np.ndarray) -> np.ndarray:
     """Return the four words of each counter, uint32 [..., 4].
 
     Args:

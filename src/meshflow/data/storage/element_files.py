@@ -105,7 +105,9 @@ def read_elements(
     """
     pack, specs = structure.make_packer(spec), nest.flatten(spec)
     for leaves, size in read_chunks(path, spec, compression, count):
-        rows: Iterable[Any] = [leaves] if size is None else zip(*map(iter_leaf, leaves), strict=True)
+        rows: Iterable[Any] = (
+            [leaves] if size is None else zip(*map(iter_leaf, leaves), strict=True)
+        )
         for row in rows:
             yield pack(_join_rows(specs, list(row)))
 

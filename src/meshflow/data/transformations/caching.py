@@ -19,9 +19,9 @@ from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.storage.element_files import ElementWriter, read_chunks, read_elements
 from meshflow.data.transformations.base import ChunkList, ElementList, Unary
+from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
-from meshflow.environment.types import PyTree
 
 
 class Cache(Unary):

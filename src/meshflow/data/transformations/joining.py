@@ -315,7 +315,9 @@ class FlatMap(RandomTransformation):
                 function.plan is not None and not function.plan.draws
             )
             leaves = nest.flatten(spec)
-            if not is_supported or not all(isinstance(s, TensorSpec) and s.shape.rank for s in leaves):
+            if not is_supported or not all(
+                isinstance(s, TensorSpec) and s.shape.rank for s in leaves
+            ):
                 return None
             return Unbatch(mapped) if are_states_equal(states, get_random_states()) else None
         except Exception:

@@ -78,7 +78,10 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
             raise InvalidValueError(f"Expected size[{dim}] in [0, {n}], but got {s}")
     # With static sizes, only the running program needs the start, so it becomes no symbol of the trace.
     is_static = all(isinstance(s, int) and s >= 0 for s in sizes)
-    saved, context.unknown_sizes = context.unknown_sizes, None if is_static else context.unknown_sizes
+    saved, context.unknown_sizes = (
+        context.unknown_sizes,
+        None if is_static else context.unknown_sizes,
+    )
     try:
         begins = to_static_value(begin, "begin")
     except TypeError:
