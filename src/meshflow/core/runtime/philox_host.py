@@ -25,7 +25,7 @@ _MIN_UNIFORM = np.float32(philox.MIN_UNIFORM)
 
 
 # For at most this number of counters, Python's integers are faster than arrays.
-_MAX_INTEGER_COUNTERS = 4
+_MAX_INTEGER_COUNTERS = 8
 
 
 def _generate_blocks(low: np.ndarray, high: int | np.ndarray, key: int | np.ndarray) -> np.ndarray:

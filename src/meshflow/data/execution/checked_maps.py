@@ -42,6 +42,7 @@ class CheckedMap:
         self.program = program
         self._traced = traced
         self._with_checks = InterpretedProgram(traced.closed_jaxpr)
+        self._interpreted = InterpretedProgram(program.closed_jaxpr)
         # Several threads may iterate over the dataset.
         self._lock = threading.Lock()
 
@@ -75,15 +76,31 @@ class CheckedMap:
             start = index + 1
         return items
 
+    def compute_element(self, leaves: Chunk) -> PyTree | None:
+        """Compute the result for one element; return None if the interpreter does not support the function.
+
+        Args:
+          leaves: Leaves of the element.
+
+        Raises:
+          Exception: The error of a check.
+        """
+        with self._lock:
+            operands = [*leaves, *map(np.asarray, self._traced.get_captured_arrays())]
+            if not (is_interpreter_enabled() and self._interpreted.estimate_limit(operands)):
+                return None
+            results = self._interpreted.run_on_host(operands)
+            if not all(map(np.all, results[self._traced.num_results :])):
+                if not self._with_checks.estimate_limit(operands):
+                    return None
+                results = self._with_checks.run_on_host(operands)
+        return self._traced.rebuild_result(results[: self._traced.num_results])
+
     def _verify(self, leaves: Chunk, fall_back: Callable[[Chunk], PyTree]) -> Chunk | Failure:
         """Run the checks for an element; return its results as a chunk if they hold after all."""
         try:
-            with self._lock:
-                operands = [*leaves, *map(np.asarray, self._traced.get_captured_arrays())]
-                if is_interpreter_enabled() and self._with_checks.estimate_limit(operands):
-                    results = self._with_checks.run_on_host(operands)
-                else:
-                    results = nest.flatten(fall_back(leaves))
+            element = self.compute_element(leaves)
+            results = nest.flatten(fall_back(leaves) if element is None else element)
         except Exception as error:
             return Failure(error)
         return [np.asarray(r)[None] for r in results]

@@ -421,6 +421,16 @@ class ElementFunction:
         return self._eager
 
     @property
+    def is_pure(self) -> bool:
+        """Return whether the function has no effects but its results, and draws no random numbers in order."""
+        if self.plan is not None:
+            return not self.plan.draws
+        traced = self._first_trace
+        if self._eager or traced is None or traced.writes or traced.iterator_captures:
+            return False
+        return self.checked is not None or not (traced.infeeds or traced.closed_jaxpr.effects)
+
+    @property
     def holds_variables(self) -> bool:
         """Return whether the function refers to variables, layers or generators.
 
@@ -492,6 +502,12 @@ class ElementFunction:
                 )
             if self.rows is not None:
                 return self.rows.rebuild_element(self.rows.compute(leaves))
+            if self.checked is not None and chunks.matches_spec(
+                [a[None] for a in leaves], self._spec
+            ):
+                result = self.checked.compute_element(leaves)
+                if result is not None:
+                    return result
             found = self._programs.find(element, leaves)
             if found is not None:
                 try:

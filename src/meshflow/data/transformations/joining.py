@@ -309,13 +309,8 @@ class FlatMap(RandomTransformation):
         states = get_random_states()
         try:
             mapped = Map(self.parent, make_tensor_function(self._fn))
-            spec = mapped.function.output_spec
-            function = mapped.function
-            is_supported = function.vectorizes or (
-                function.plan is not None and not function.plan.draws
-            )
-            leaves = nest.flatten(spec)
-            if not is_supported or not all(
+            leaves = nest.flatten(mapped.function.output_spec)
+            if not mapped.function.is_pure or not all(
                 isinstance(s, TensorSpec) and s.shape.rank for s in leaves
             ):
                 return None
