@@ -210,7 +210,8 @@ class SeedStream:
         """
         state = self.state
         start = state.value().array if context.trace is None and isinstance(used, int) else None
-        if start is not None and is_interpreter_enabled() and is_local(start):
+        is_known = start is not None and not isinstance(start, jax.core.Tracer)
+        if is_known and is_interpreter_enabled() and is_local(start):
             known = np.asarray(start)
             low, high, word = (w & 0xFFFFFFFFFFFFFFFF for w in known.tolist())
             carry, low = divmod(low + used, 1 << 64)
