@@ -140,6 +140,8 @@ def _pack_keys(key: HostArray, is_reversed: bool = False) -> HostArray | None:
     elif key.dtype.kind not in "biu" or key.dtype.itemsize > 4:
         return None
     packed = key.astype(np.int64)
+    if key.dtype == np.uint32:
+        packed -= 1 << 31
     packed <<= 32
     count = key.shape[-1]
     packed |= np.arange(count - 1, -1, -1) if is_reversed else np.arange(count)

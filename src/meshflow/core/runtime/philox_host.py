@@ -38,13 +38,13 @@ def _generate_blocks(low: np.ndarray, high: int | np.ndarray, key: int | np.ndar
     """
     if low.size <= _MAX_INTEGER_COUNTERS:
         columns = [np.asarray(a, np.uint64) for a in (low, high, key)]
-        halves = [
+        rows = [
             a.ravel().tolist() * (low.size if a.size == 1 else 1)
             if a.size in (1, low.size)
             else np.broadcast_to(a, low.shape).ravel().tolist()
             for a in columns
         ]
-        blocks = [philox.generate_block(*row) for row in zip(*halves, strict=True)]
+        blocks = [philox.generate_block(*row) for row in zip(*rows, strict=True)]
         return np.array(blocks, np.uint32).reshape(*low.shape, 4)
     # Words 0 and 2 are multiplied, then words 1 and 3 are combined with the products.
     split = lambda word: (word & np.uint64(philox.WORD_MASK), word >> np.uint64(32))
