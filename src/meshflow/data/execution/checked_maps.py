@@ -89,11 +89,15 @@ class CheckedMap:
             operands = [*leaves, *map(np.asarray, self._traced.get_captured_arrays())]
             if not (is_interpreter_enabled() and self._interpreted.estimate_limit(operands)):
                 return None
-            results = self._interpreted.run_on_host(operands)
-            if not all(map(np.all, results[self._traced.num_results :])):
-                if not self._with_checks.estimate_limit(operands):
-                    return None
-                results = self._with_checks.run_on_host(operands)
+            try:
+                results = self._interpreted.run_on_host(operands)
+                if not all(map(np.all, results[self._traced.num_results :])):
+                    if not self._with_checks.estimate_limit(operands):
+                        return None
+                    results = self._with_checks.run_on_host(operands)
+            except FloatingPointError:
+                # JAX's options forbid a value; in a compiled program, a check may report it first.
+                return None
         return self._traced.rebuild_result(results[: self._traced.num_results])
 
     def _verify(self, leaves: Chunk, fall_back: Callable[[Chunk], PyTree]) -> Chunk | Failure:
@@ -136,7 +140,7 @@ def separate_checks(traced: TracedFunction) -> CheckedMap | None:
         traced.name,
         jex_core.ClosedJaxpr(program, closed.consts),
         traced.captures,
-        (),
+        [],
         tuple(map(TensorSlot, range(len(outputs)))),
         len(outputs),
     )

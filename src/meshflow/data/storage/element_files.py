@@ -36,7 +36,7 @@ from meshflow.environment.types import Json, PyTree
 from meshflow.files import gfile
 from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
 
-_MAGIC = b"MFELEM3\n"
+_MAGIC = b"MFELEMC\n"
 # Files with this magic number contain no chunks.
 _MAGIC_WITHOUT_CHUNKS = b"MFELEM2\n"
 # The key of the number of elements in the header of a chunk, and that of the header of its leaves.
@@ -103,13 +103,12 @@ def read_elements(
     Yields:
       Elements as structures of host arrays.
     """
-    pack, specs = structure.make_packer(spec), nest.flatten(spec)
+    pack = structure.make_packer(spec)
     for leaves, size in read_chunks(path, spec, compression, count):
-        rows: Iterable[Any] = (
-            [leaves] if size is None else zip(*map(iter_leaf, leaves), strict=True)
-        )
-        for row in rows:
-            yield pack(_join_rows(specs, list(row)))
+        if size is None:
+            yield pack(leaves)
+        else:
+            yield from map(pack, map(list, zip(*map(iter_leaf, leaves), strict=True)))
 
 
 def read_chunks(
@@ -141,7 +140,7 @@ def read_chunks(
                 limit = min(unpacked_size, get_unpacked_limit(size))
                 reader = _ElementReader(path, file, limit)
                 reader.check_spec(spec)
-                yield from reader.iter_parts(count)
+                yield from reader.iter_parts(nest.flatten(spec), count)
     except (EOFError, OSError, zlib.error) as error:
         raise DataLossError(f"{path} is damaged: {error or 'it ends early'}.") from None
 
@@ -229,7 +228,7 @@ class _ElementReader:
             )
 
     def iter_parts(
-        self, expected_count: int | None
+        self, specs: Sequence[Any], expected_count: int | None
     ) -> Generator[tuple[list[Any], int | None], None, None]:
         """Iterate over the elements and chunks, and verify each; see `read_chunks`."""
         index = 0
@@ -239,12 +238,15 @@ class _ElementReader:
                 if size == 0:
                     break
                 header = self._read_json(size, checksum)
-                is_chunk = isinstance(header, dict)
-                leaves = self._read_leaves(header[_LEAVES] if is_chunk else header, index)
-                if is_chunk and {len(leaf) for leaf in leaves} != {header[_COUNT]}:
-                    raise ValueError("the leaves of a chunk have different lengths")
-                yield leaves, header[_COUNT] if is_chunk else None
-                index += header[_COUNT] if is_chunk else 1
+                if not isinstance(header, dict):
+                    yield _join_rows(specs, self._read_leaves(header, index)), None
+                    index += 1
+                    continue
+                leaves, size = self._read_leaves(header[_LEAVES], index), header[_COUNT]
+                if len(leaves) != len(specs) or {len(leaf) for leaf in leaves} != {size}:
+                    raise ValueError("the leaves of a chunk do not fit its header")
+                yield leaves, size
+                index += size
         counts = {
             index,
             _parse_count(self._read_bytes(_END.size)),
