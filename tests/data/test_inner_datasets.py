@@ -145,3 +145,13 @@ def test_rows_of_batches_in_chunks():
         lambda d: {"a": d["a"] + 1}
     )
     np.testing.assert_array_equal([d["a"].numpy() for d in data.unbatch()], np.arange(1, 1201))
+
+
+def test_slices_reserve_no_seed():
+    def shuffle(function):
+        tf.random.set_seed(4)
+        data = Dataset.range(3).flat_map(function)
+        assert data.element_spec.shape == []
+        return [int(n) for n in Dataset.range(50).shuffle(50)]
+
+    assert shuffle(lambda n: Dataset.from_tensor_slices([n])) == shuffle(Dataset.from_tensors)

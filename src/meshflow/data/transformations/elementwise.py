@@ -49,6 +49,7 @@ class Map(RandomTransformation):
         processor.
       spec: Function from the spec of the elements to that of the results; by default the function
         is traced.
+      seed: Function that returns the words of the seed of random ops, by default those of a new one.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class Map(RandomTransformation):
         fn: Callable[..., Any],
         calls: IntLike | None = None,
         spec: Callable[[Any], Any] | None = None,
+        seed: Callable[[], list[int]] | None = None,
     ) -> None:
-        super().__init__(parent)
+        super().__init__(parent, seed)
         self._infer_result_spec = spec
         self.function = create_function(fn, parent.element_spec, "map")
         threads = 1 if calls is None else parse_parallel_calls(calls)

@@ -308,7 +308,7 @@ class FlatMap(RandomTransformation):
             return None
         states = get_random_states()
         try:
-            mapped = Map(self.parent, make_tensor_function(self._fn))
+            mapped = Map(self.parent, make_tensor_function(self._fn), seed=self._seed)
             leaves = nest.flatten(mapped.function.output_spec)
             if not mapped.function.is_pure or not all(
                 isinstance(s, TensorSpec) and s.shape.rank for s in leaves
