@@ -155,3 +155,12 @@ def test_slices_reserve_no_seed():
         return [int(n) for n in Dataset.range(50).shuffle(50)]
 
     assert shuffle(lambda n: Dataset.from_tensor_slices([n])) == shuffle(Dataset.from_tensors)
+
+
+def test_functions_without_tensors_share_a_trace(templates):
+    def pairs(i):
+        return Dataset.range(3).map(lambda j: (i, j)).filter(lambda i, j: (i + j) % 2 == 0)
+
+    found = [(int(i), int(j)) for i, j in Dataset.range(20).flat_map(pairs)]
+    assert found == [(i, j) for i in range(20) for j in range(3) if (i + j) % 2 == 0]
+    assert len(templates) == 2 and None not in templates

@@ -81,7 +81,7 @@ def _is_known_number(value: object) -> bool:
 
 
 def _read_closure(fn: types.FunctionType) -> _Closure | None:
-    """Return the closure of a function, None if it contains no tensors or is incomplete."""
+    """Return the closure of a function, None if it is incomplete."""
     try:
         cells = [cell.cell_contents for cell in fn.__closure__ or ()]
     except ValueError:
@@ -93,7 +93,7 @@ def _read_closure(fn: types.FunctionType) -> _Closure | None:
         and all(map(_is_known_number, nest.flatten(v)))
         for v in values
     ]
-    return _Closure(values, are_tensors, len(cells)) if any(are_tensors) else None
+    return _Closure(values, are_tensors, len(cells))
 
 
 def _rebuild_function(fn: types.FunctionType, values: Sequence[Any], num_cells: int) -> Any:
