@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pipeline_cases
+import tutorial_pipelines  # noqa: F401 (registers cases)
 
 
 def describe(value):

@@ -262,3 +262,28 @@ def test_interrupted_cache_is_complete_or_rebuilt(tmp_path):
         assert os.listdir(tmp_path) == ["c.meshflow"]
     finally:
         nursery.close()
+
+
+def test_files_without_chunks_are_read(tmp_path):
+    """Test that a cache of an earlier version, with one element in each part, is used."""
+    data = tf.data.Dataset.range(5).map(lambda n: (n, tf.cast(n, tf.float32)))
+    with (tmp_path / "old.meshflow").open("wb") as file:
+        writer = ElementWriter(file, data.element_spec)
+        for n in range(5):
+            writer.write((np.int64(n + 10), np.float32(n)))
+        writer.write_end()
+    path = tmp_path / "old.meshflow"
+    path.write_bytes(path.read_bytes().replace(b"MFELEMC", b"MFELEM2"))
+    cached = data.cache(str(tmp_path / "old")).batch(3)
+    assert [n.numpy().tolist() for n, _ in cached] == [[10, 11, 12], [13, 14]]
+
+
+def test_chunks_of_caches_are_complete(tmp_path):
+    data = tf.data.Dataset.range(600).map(lambda n: {"a": n, "b": tf.fill([3], n)})
+    cached = data.cache(str(tmp_path / "cache"))
+    next(iter(cached.batch(10)))
+    assert not list(tmp_path.glob("*.meshflow"))
+    for _ in range(2):
+        found = [d["b"].numpy() for d in cached]
+        np.testing.assert_array_equal(found, np.repeat(np.arange(600), 3).reshape(600, 3))
+    assert len(list(tmp_path.glob("*.meshflow"))) == 1

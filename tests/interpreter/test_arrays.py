@@ -103,6 +103,31 @@ def test_sorts(dtype):
     check(run, x.astype(np.float32).astype(x.dtype), zeros)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint32", "int8", "int64"])
+def test_largest_elements_of_long_rows(dtype):
+    """Test rows of which few elements are requested, with equal elements, NaN and both zeros."""
+    x = (RANDOM.randn(6, 40) * 4).round().astype(np.dtype(dtype))
+    if dtype[0] == "f":
+        x[:, 3::11], x[3, 7], x[4], x[5, ::2] = np.nan, np.inf, -np.inf, -0.0
+    rank = lambda x: jnp.where(x == 0, 0, x)  # XLA orders zeros by their sign in `top_k`.
+    check(lambda x: [*lax.top_k(rank(x), 2), *lax.top_k(rank(x), 30), jnp.argsort(x, 0)], x)
+    check(lambda x: [lax.sort(x, 1), *lax.sort([x, x], 0, num_keys=1)], x)
+
+
+def test_conversions_to_integers_and_extrema_of_large_arrays():
+    x = (RANDOM.randn(40, 50) * 1e3).astype(np.float32)
+    special = x.copy()
+    special[0, :6] = np.nan, np.inf, -np.inf, 3e9, -3e9, -0.0
+
+    def run(x):
+        limits = [jnp.maximum(x, 0.5), jnp.minimum(0.5, x), jnp.maximum(x, jnp.float32(np.nan))]
+        names = ["int8", "uint8", "int32", "uint32", "int64"]
+        return [*limits, *[lax.convert_element_type(x, name) for name in names]]
+
+    check(run, x)
+    check(run, special)
+
+
 MODES = ["clip", "fill", "promise_in_bounds"]
 
 

@@ -5,6 +5,8 @@ import pytest
 
 import meshflow as tf
 from helpers import assert_close
+from meshflow.core.runtime import philox, philox_host
+from meshflow.core.variables import random_streams
 
 SEED = [3, 5]
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
@@ -205,3 +207,29 @@ def test_random_ops_in_datasets_depend_on_the_element_index():
         data = tf.data.Dataset.range(5).map(lambda _: tf.random.uniform([]), parallel)
         for _ in range(2):
             assert_close(list(data.as_numpy_iterator()), wanted, **CLOSE)
+
+
+@pytest.mark.parametrize("count", [1, 3, 9, 1000])
+@pytest.mark.parametrize("high, key", [(5, 7), (1 << 63, (1 << 64) - 3)])
+def test_blocks_on_the_host_are_those_of_the_definition(count, high, key):
+    low = np.random.default_rng(0).integers(0, 1 << 63, count, dtype=np.uint64) * 2 + 1
+    found = philox_host._generate_blocks(low, high, key)
+    blocks = [philox.generate_block(int(n), high, key) for n in low]
+    np.testing.assert_array_equal(found, blocks)
+
+
+def test_mapped_seeds_draw_the_numbers_of_single_seeds():
+    seeds = np.arange(10).reshape(5, 2)
+    expected = [tf.random.stateless_uniform([3], seed).numpy() for seed in seeds]
+    draw = lambda seed: tf.random.stateless_uniform([3], seed)
+    np.testing.assert_array_equal(tf.vectorized_map(draw, tf.constant(seeds)), expected)
+    drawn = list(tf.data.Dataset.from_tensor_slices(seeds.reshape(-1)).batch(2).map(draw))
+    np.testing.assert_array_equal(drawn, expected)
+    assert tf.data.Dataset.range(4).batch(2).map(draw).element_spec.shape == [3]
+
+
+def test_eager_keys_carry_into_the_high_half():
+    stream = random_streams.SeedStream(0)
+    stream.reset([-2, 4, 5])
+    keys = [stream.next_key(3).numpy().tolist(), stream.next_key(1).numpy().tolist()]
+    assert keys == [[-2, 4, 5], [1, 5, 5]] and stream.state.numpy().tolist() == [2, 5, 5]

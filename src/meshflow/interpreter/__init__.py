@@ -27,6 +27,7 @@ from meshflow.interpreter import (
     windows,
 )
 from meshflow.interpreter.costs import CostEstimate, Costs
+from meshflow.interpreter.elementwise import take_extremum
 from meshflow.interpreter.indexing import update_rows
 from meshflow.interpreter.plan import Plan, build_plan
 from meshflow.interpreter.symbolic_sizes import SizeGuardError
@@ -39,5 +40,6 @@ __all__ = [
     "SizeGuardError",
     "UnsupportedPrimitive",
     "build_plan",
+    "take_extremum",
     "update_rows",
 ]

@@ -72,6 +72,28 @@ _WRITERS: dict[Compute, Compute] = {
     np.maximum: lambda x, y, out: np.maximum(x, y, out=out),
     np.minimum: lambda x, y, out: np.minimum(x, y, out=out),
 }
+# Below this number of elements, filling an array takes longer than it saves.
+_MIN_FILLED_SIZE = 1 << 10
+
+
+def take_extremum(function: np.ufunc, x: HostArray, y: HostArray) -> HostArray:
+    """Return `numpy.maximum` or `numpy.minimum` of two arrays of one dtype.
+
+    Their loops for a scalar operand use no vector instructions, so a large array of it is filled.
+    """
+    if np.ndim(x) == 0:
+        x, y = y, x
+    if np.ndim(y) or np.size(x) < _MIN_FILLED_SIZE:
+        return function(x, y)
+    filled: HostArray = np.full(x.shape, y, x.dtype)
+    return function(x, filled, out=filled)
+
+
+def _adapt_extremum(function: np.ufunc, equation: Equation) -> Compute | Writer:
+    adapted = adapt(function, equation)
+    if not isinstance(adapted, Writer):
+        return adapted
+    return Writer(functools.partial(take_extremum, function), adapted.write)
 
 
 def _register_ufuncs() -> None:
@@ -80,8 +102,6 @@ def _register_ufuncs() -> None:
         "add_any": np.add,
         "sub": np.subtract,
         "mul": np.multiply,
-        "max": np.maximum,
-        "min": np.minimum,
         "neg": np.negative,
         "abs": np.absolute,
         "pow": np.power,
@@ -124,6 +144,9 @@ def _register_ufuncs() -> None:
         "nextafter": np.nextafter,
     }.items():
         rule(name, **_PROPERTIES)(functools.partial(adapt, function))
+
+    for name, function in {"max": np.maximum, "min": np.minimum}.items():
+        rule(name, **_PROPERTIES)(functools.partial(_adapt_extremum, function))
 
 
 _register_ufuncs()
@@ -301,6 +324,11 @@ def make_conversion(source: np.dtype, target: np.dtype) -> Compute:
         info = jnp.iinfo(target)
 
         def saturate(x: HostArray) -> HostArray:
+            if info.bits >= 32 and info.min:
+                # Processors convert NaN and numbers that do not fit to a limit, mostly to this one.
+                result = x.astype(target)
+                if not np.any((result == info.min) | (result == info.max)):
+                    return result
             x = x.astype(np.float64)
             limited = np.clip(np.trunc(x), float(info.min), float(info.max))
             result = np.where(np.isnan(x), 0, limited).astype(target)

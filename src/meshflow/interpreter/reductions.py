@@ -120,6 +120,49 @@ def _make_sort_key(x: HostArray) -> HostArray:
     return x.astype(get_compute_dtype(x.dtype), copy=False)
 
 
+def _pack_keys(key: HostArray, is_reversed: bool = False) -> HostArray | None:
+    """Return int64 numbers with the order of keys, in which the position along the last axis decides ties.
+
+    All numbers differ, so an unstable sort, which uses vector instructions, has the result of a stable one.
+
+    Args:
+      key: Keys of at most 32 bits; NaN is larger than any number.
+      is_reversed: Whether the larger of two equal keys is the first, and not the last.
+
+    Returns:
+      The key in the high and the position in the low half of each number; None for other dtypes.
+    """
+    if key.dtype == np.float32:
+        # Adding zero makes the bits of both zeros equal; NaN may be negative.
+        key = np.where(np.isnan(key), np.float32(np.nan), key + np.float32(0))
+        bits = key.view(np.int32)
+        key = bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
+    elif key.dtype.kind not in "biu" or key.dtype.itemsize > 4:
+        return None
+    packed = key.astype(np.int64)
+    if key.dtype == np.uint32:
+        packed -= 1 << 31
+    packed <<= 32
+    count = key.shape[-1]
+    packed |= np.arange(count - 1, -1, -1) if is_reversed else np.arange(count)
+    return packed
+
+
+def _sort_indices(key: HostArray, axis: int) -> HostArray:
+    """Return the indices that sort an array along an axis; equal elements keep their order."""
+    packed = _pack_keys(np.moveaxis(key, axis, -1))
+    if packed is None:
+        return np.argsort(key, axis, kind="stable")
+    packed.sort(-1)
+    return np.moveaxis(packed & 0xFFFFFFFF, -1, axis)
+
+
+def _sort_values(x: HostArray, axis: int) -> HostArray:
+    """Sort an array along an axis; the zeros of both signs keep their order."""
+    has_two_zeros = x.dtype.kind == "f" and bool(np.any(np.signbit(x) & (x == 0)))
+    return np.sort(x, axis, kind="stable" if has_two_zeros or x.dtype.kind == "c" else None)
+
+
 @rule("sort", uses_shapes=False)
 def _sort(equation: Equation) -> Compute:
     axis, num_keys = equation.params["dimension"], equation.params["num_keys"]
@@ -127,11 +170,8 @@ def _sort(equation: Equation) -> Compute:
     def run(*arrays: HostArray) -> list[HostArray]:
         keys = [_make_sort_key(x) for x in arrays[:num_keys]]
         if len(arrays) == 1 and keys[0] is arrays[0]:
-            return [np.sort(arrays[0], axis, kind="stable")]
-        if num_keys == 1:
-            order = np.argsort(keys[0], axis, kind="stable")
-        else:
-            order = np.lexsort(keys[::-1], axis)
+            return [_sort_values(arrays[0], axis)]
+        order = _sort_indices(keys[0], axis) if num_keys == 1 else np.lexsort(keys[::-1], axis)
         return [np.take_along_axis(x, order, axis) for x in arrays]
 
     return run
@@ -143,14 +183,25 @@ def _find_top(equation: Equation) -> Compute:
     axis = p.get("axis", p.get("reduction_dimension", -1))
     k, is_min = p["k"], not p.get("is_max_k", True)
 
+    def find_largest(key: HostArray) -> HostArray:
+        """Return the positions of the largest keys along the last axis; of equal ones, the first."""
+        count = key.shape[-1]
+        packed = _pack_keys(key, is_reversed=True)
+        if packed is None:
+            order = count - 1 - np.argsort(key[..., ::-1], -1, kind="stable")
+            return order[..., ::-1][..., :k]
+        if 0 < k <= count // 4:
+            packed = np.partition(packed, count - k, -1)[..., count - k :]
+        packed.sort(-1)
+        return count - 1 - (packed[..., ::-1][..., :k] & 0xFFFFFFFF)
+
     def run(x: HostArray) -> list[HostArray]:
-        key = np.moveaxis(_make_sort_key(x), axis, -1)
+        key = _make_sort_key(x)
         if is_min:
-            order = np.moveaxis(np.argsort(key, -1, kind="stable")[..., :k], -1, axis)
-            return [np.take_along_axis(x, order, axis), order.astype(index)]
-        # Sort the reversed array in ascending order, so that of equal elements the first is last.
-        order = x.shape[axis] - 1 - np.argsort(key[..., ::-1], -1, kind="stable")
-        order = np.moveaxis(order[..., ::-1][..., :k], -1, axis)
+            indices = np.arange(k)
+            order = np.take(_sort_indices(key, axis), indices, axis)
+        else:
+            order = np.moveaxis(find_largest(np.moveaxis(key, axis, -1)), -1, axis)
         return [np.take_along_axis(x, order, axis), order.astype(index)]
 
     return run

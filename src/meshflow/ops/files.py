@@ -30,7 +30,7 @@ from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
 from meshflow.files.paths import to_path_string
-from meshflow.ops.deferred_host_values import defer_host_values, defer_strings
+from meshflow.ops.deferred_host_values import DeferredValue, defer_host_values, defer_strings
 
 __all__ = [
     "decode_base64",
@@ -149,7 +149,21 @@ def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
     return Tensor(np.array(sorted(paths), object))
 
 
+def _make_raw_spec(
+    input_bytes: DeferredValue,
+    out_type: DTypeLike,
+    little_endian: bool = True,
+    fixed_length: int | None = None,
+    name: str | None = None,
+) -> TensorSpec:
+    """Return the spec of the result of `decode_raw` for strings that are only known for each element."""
+    dtype, shape = as_dtype(out_type), input_bytes.spec.shape
+    size = None if fixed_length is None else fixed_length // dtype.size
+    return TensorSpec([*shape.as_list(), size], dtype)
+
+
 @dispatch_composites
+@defer_host_values(_make_raw_spec)
 def decode_raw(
     input_bytes: TensorLike,
     out_type: DTypeLike,

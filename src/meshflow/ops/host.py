@@ -8,6 +8,7 @@ in TensorFlow, where XLA multiplies by the reciprocal of a scalar.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -19,10 +20,10 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.context import context
 from meshflow.core.variables import indexing
-from meshflow.interpreter import update_rows
+from meshflow.interpreter import take_extremum, update_rows
 from meshflow.ops import casting, coordinates
 from meshflow.ops.array import gather_scatter, joining, shaping
-from meshflow.ops.math import arithmetic, clipping, comparison, division, segments
+from meshflow.ops.math import arithmetic, clipping, comparison, division, elementwise, segments
 from meshflow.ops.nn import activation
 from meshflow.ops.random import from_keys
 
@@ -59,7 +60,7 @@ def _make_division(function: Callable[..., np.ndarray]) -> _HostFunction:
 
 
 def _clip(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    return np.maximum(np.minimum(t, high), low)
+    return take_extremum(np.maximum, take_extremum(np.minimum, t, high), low)
 
 
 def _cast(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
@@ -217,8 +218,9 @@ _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
     (division.truediv, _make_elementwise(np.divide, "f")),
     (division._floordiv, _make_division(np.floor_divide)),
     (division._floormod, _make_division(np.mod)),
-    (arithmetic.maximum, _make_elementwise(np.maximum)),
-    (arithmetic.minimum, _make_elementwise(np.minimum)),
+    (arithmetic.maximum, _make_elementwise(functools.partial(take_extremum, np.maximum))),
+    (arithmetic.minimum, _make_elementwise(functools.partial(take_extremum, np.minimum))),
+    (elementwise.abs, _make_elementwise(np.absolute)),
     (comparison.less, _make_elementwise(np.less)),
     (comparison.less_equal, _make_elementwise(np.less_equal)),
     (comparison.greater, _make_elementwise(np.greater)),

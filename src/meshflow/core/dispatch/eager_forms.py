@@ -35,7 +35,7 @@ _log = logging.getLogger("meshflow")
 # Calls that take at most this time with the interpreter, in seconds, are never compiled.
 _MAX_INTERPRETED_SECONDS = 2e-4
 # Results of at most this number of elements remain on the host, where the next op needs them.
-_MAX_HOST_SIZE = 1 << 14
+_MAX_HOST_SIZE = 1 << 16
 # Operands of at most this number of bytes are passed to the NumPy function of an op, if it has one.
 _MAX_HOST_BYTES = 1 << 20
 # A form caches at most this number of combinations of shapes.

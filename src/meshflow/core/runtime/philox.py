@@ -34,17 +34,18 @@ __all__ = [
     "fold_in",
     "generate_block",
     "make_flat_indices",
+    "philox_seed_key",
     "words_to_float64",
 ]
 
 # Words of a counter or key: Python integers, or arrays of uint64.
 Words: TypeAlias = int | np.unsignedinteger | np.ndarray | jax.Array
 
-_ROUNDS = 10
-_FACTORS = 0xD2511F53, 0xCD9E8D57
-_KEY_INCREMENTS = 0x9E3779B9, 0xBB67AE85
-_SEED_KEY = 0x02461E293EC8F720
-_WORD_MASK = 0xFFFFFFFF
+ROUNDS = 10
+FACTORS = 0xD2511F53, 0xCD9E8D57
+KEY_INCREMENTS = 0x9E3779B9, 0xBB67AE85
+SEED_KEY = 0x02461E293EC8F720
+WORD_MASK = 0xFFFFFFFF
 # TensorFlow advances the counter by this number for each element that it draws.
 COUNTS_PER_OUTPUT = 256
 # For floating dtypes narrower than 64 bits: the width of the mantissa, the bit pattern of 1, and
@@ -70,19 +71,19 @@ def generate_block(low: Words, high: Words, key: Words) -> tuple[Any, Any, Any, 
     Returns:
       Four words of 32 bits, of the type and shape of the arguments.
     """
-    words: tuple[Any, Any, Any, Any] = low & _WORD_MASK, low >> 32, high & _WORD_MASK, high >> 32
-    first, second = key & _WORD_MASK, key >> 32
-    for _ in range(_ROUNDS):
-        left, right = words[0] * _FACTORS[0], words[2] * _FACTORS[1]
+    words: tuple[Any, Any, Any, Any] = low & WORD_MASK, low >> 32, high & WORD_MASK, high >> 32
+    first, second = key & WORD_MASK, key >> 32
+    for _ in range(ROUNDS):
+        left, right = words[0] * FACTORS[0], words[2] * FACTORS[1]
         words = (
             (right >> 32) ^ words[1] ^ first,
-            right & _WORD_MASK,
+            right & WORD_MASK,
             (left >> 32) ^ words[3] ^ second,
-            left & _WORD_MASK,
+            left & WORD_MASK,
         )
         first, second = (
-            (first + _KEY_INCREMENTS[0]) & _WORD_MASK,
-            (second + _KEY_INCREMENTS[1]) & _WORD_MASK,
+            (first + KEY_INCREMENTS[0]) & WORD_MASK,
+            (second + KEY_INCREMENTS[1]) & WORD_MASK,
         )
     return words
 
@@ -97,8 +98,16 @@ def derive_state(first: Words, second: Words) -> tuple[Any, Any, Any]:
     Returns:
       The low and high halves of the counter, and the key.
     """
-    a, b, c, d = generate_block(first, second, _SEED_KEY)
+    a, b, c, d = generate_block(first, second, SEED_KEY)
     return a & 0, c | d << 32, a | b << 32
+
+
+# The interpreter recognizes calls of this function by its name.
+@jax.jit
+def philox_seed_key(seed: jax.Array) -> jax.Array:
+    """Return the key of a stateless op, int64 [3], for its seed of two integers."""
+    words = seed.astype(jnp.int64).astype(jnp.uint64)
+    return jnp.stack(derive_state(words[0], words[1])).astype(jnp.int64)
 
 
 def advance_state(state: jax.Array, counts: ArrayLike) -> jax.Array:

@@ -8,6 +8,7 @@ The counter is processed in blocks, so that the arrays fit in the processor's ca
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -23,13 +24,50 @@ _COUNTS_PER_GROUP = 256
 _MIN_UNIFORM = np.float32(philox.MIN_UNIFORM)
 
 
-def _generate_blocks(low: np.ndarray, high: int, key: int) -> np.ndarray:
-    """Return the four words of each counter, uint32 [n, 4]."""
-    columns = philox.generate_block(low, np.uint64(high), np.uint64(key))
-    words = np.empty((len(low), 4), np.uint32)
-    for column, word in enumerate(columns):
-        words[:, column] = word
-    return words
+# For at most this number of counters, Python's integers are faster than arrays.
+_MAX_INTEGER_COUNTERS = 8
+
+
+def _generate_blocks(low: np.ndarray, high: int | np.ndarray, key: int | np.ndarray) -> np.ndarray:
+    """Return the four words of each counter, uint32 [..., 4].
+
+    Args:
+      low: Low halves of the counters, uint64.
+      high: High halves, which broadcast to the shape of `low`.
+      key: Keys, which broadcast to the shape of `low`.
+    """
+    if low.size <= _MAX_INTEGER_COUNTERS:
+        columns = [np.asarray(a, np.uint64) for a in (low, high, key)]
+        rows = [
+            a.ravel().tolist() * (low.size if a.size == 1 else 1)
+            if a.size in (1, low.size)
+            else np.broadcast_to(a, low.shape).ravel().tolist()
+            for a in columns
+        ]
+        blocks = [philox.generate_block(*row) for row in zip(*rows, strict=True)]
+        return np.array(blocks, np.uint32).reshape(*low.shape, 4)
+    # Words 0 and 2 are multiplied, then words 1 and 3 are combined with the products.
+    split = lambda word: (word & np.uint64(philox.WORD_MASK), word >> np.uint64(32))
+    pairs: np.ndarray = np.empty((2, 2, *low.shape), np.uint32)
+    (pairs[0, 0], pairs[1, 0]) = split(low)
+    (pairs[0, 1], pairs[1, 1]) = split(np.asarray(high, np.uint64))
+    multiplied, combined = pairs
+    column = (2,) + (1,) * low.ndim
+    factors = np.array(philox.FACTORS, np.uint64).reshape(column)
+    increments = np.array(philox.KEY_INCREMENTS, np.uint32).reshape(column)
+    keys = np.stack(split(np.asarray(key, np.uint64))).astype(np.uint32)
+    keys = keys.reshape(2, *(1,) * (low.ndim + 1 - keys.ndim), *keys.shape[1:])
+    products: np.ndarray = np.empty((2, *low.shape), np.uint64)
+    halves = products.view(np.uint32).reshape(2, *low.shape, 2)
+    first = int(sys.byteorder == "big")
+    low_halves, high_halves = halves[::-1, ..., first], halves[::-1, ..., 1 - first]
+    for _ in range(philox.ROUNDS):
+        np.multiply(multiplied, factors, out=products)
+        np.bitwise_xor(high_halves, combined, out=multiplied)
+        multiplied ^= keys
+        combined[...] = low_halves
+        keys = keys + increments
+    return np.moveaxis(pairs, (1, 0), (-2, -1)).reshape(*low.shape, 4)
 
 
 class PhiloxWordStream:
@@ -176,9 +214,7 @@ def _draw_words(states: np.ndarray, count: int) -> np.ndarray:
         stop = min(start + step, words.shape[1])
         counters = np.arange(start, stop, dtype=np.uint64) + low
         # The high half of a counter that overflows is larger by 1.
-        columns = philox.generate_block(counters, high + (counters < low).astype(np.uint64), key)
-        for column, word in enumerate(columns):
-            words[:, start:stop, column] = word
+        words[:, start:stop] = _generate_blocks(counters, high + (counters < low), key)
     return words
 
 
@@ -240,3 +276,26 @@ def _draw_normal(states: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
 
 _register_draw("philox_uniform", _draw_uniform)
 _register_draw("philox_normal", _draw_normal)
+
+
+@call_rule("philox_seed_key")
+def _derive_keys(equation: Equation) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Return the function of a seed, or of seeds that `vmap` stacked along the first or last axis."""
+    shape, result = equation.inputs[0].shape, equation.outputs[0].shape
+    batch = () if len(shape) == 1 else shape[:-1] if shape[-1] == 2 else shape[1:]
+    is_ambiguous = len(shape) > 1 and (shape[0] == shape[-1] or result[0] == result[-1])
+    if is_ambiguous or result not in ((*batch, 3), (3, *batch)):
+        raise UnsupportedPrimitive([f"philox_seed_key of seeds of shape {shape}"])
+    is_transposed, is_last = batch != shape[:-1], result == (3, *batch) and batch != ()
+
+    def run(seeds: np.ndarray) -> list[np.ndarray]:
+        rows = np.moveaxis(seeds, 0, -1) if is_transposed else seeds
+        words = rows.reshape(-1, 2).astype(np.int64).astype(np.uint64)
+        blocks = _generate_blocks(words[:, 0], words[:, 1], philox.SEED_KEY).astype(np.uint64)
+        high = blocks[:, 2] | blocks[:, 3] << np.uint64(32)
+        key = blocks[:, 0] | blocks[:, 1] << np.uint64(32)
+        states = np.stack([np.zeros_like(key), high, key], -1).astype(np.int64)
+        states = states.reshape(*batch, 3)
+        return [np.moveaxis(states, -1, 0) if is_last else states]
+
+    return run

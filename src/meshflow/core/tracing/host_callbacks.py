@@ -66,7 +66,18 @@ def make_check_callback(callback: Callable[P, None]) -> Callable[P, None]:
             if not _RunningProgram.uses_several_devices:
                 raise
 
+    wrapper.is_check = True  # type: ignore[attr-defined]
     return wrapper
+
+
+def is_check(equation: JaxprEqn) -> bool:
+    """Check whether an equation calls a function of `make_check_callback`, which has no other effect than its error."""
+    if str(equation.primitive) != "debug_callback":
+        return False
+    function = equation.params["callback"]
+    # JAX wraps the callback in a function that takes flat arguments.
+    cells = getattr(function, "__closure__", None) or ()
+    return any(getattr(cell.cell_contents, "is_check", False) for cell in cells)
 
 
 class _RunningProgram:

@@ -26,6 +26,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.dispatch.tiers import is_interpreter_enabled, is_local
 from meshflow.core.runtime import determinism, philox
 from meshflow.core.runtime.context import Trace, context
 from meshflow.core.runtime.seed_sequence import generate_states
@@ -208,6 +209,15 @@ class SeedStream:
           used: Number of counters that belong to the key.
         """
         state = self.state
+        start = state.value().array if context.trace is None and isinstance(used, int) else None
+        is_known = start is not None and not isinstance(start, jax.core.Tracer)
+        if is_known and is_interpreter_enabled() and is_local(start):
+            known = np.asarray(start)
+            low, high, word = (w & 0xFFFFFFFFFFFFFFFF for w in known.tolist())
+            carry, low = divmod(low + used, 1 << 64)
+            state._write(Tensor(np.array(make_state(word, high + carry, low), np.int64)))
+            key = Tensor(known.copy())
+            return key if self.derive_replica_key is None else self.derive_replica_key(key)
         # Sizes are symbolic while a function for any size is saved.
         counts = Tensor(np.asarray(used) if isinstance(used, int) else jnp.asarray(used))
         key, advanced = apply(_NEXT_KEY, (state.value(), counts))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -175,6 +175,16 @@ def map_chunks(fn: Callable[[Chunk], Chunk | None], chunks: Iterator[Any]) -> It
             for item in results:
                 if item is not None:
                     yield item
+
+
+def expand_chunks(fn: Callable[[Chunk], Iterable[Any]], chunks: Iterator[Any]) -> Iterator[Any]:
+    """Replace each chunk by the chunks and failures that a function returns for it."""
+    with _close_at_exit(chunks):
+        for chunk in chunks:
+            if type(chunk) is Failure:
+                yield chunk
+            else:
+                yield from fn(chunk)
 
 
 def _map_elements(fn: Callable[[Chunk], Chunk | None], chunk: Chunk) -> Iterator[Any]:

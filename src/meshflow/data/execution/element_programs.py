@@ -117,6 +117,16 @@ class SizedPrograms:
             return None
         return exact, exact.interpret if interprets else exact.compiled
 
+    def find_symbolic(self, leaves: Sequence[Any]) -> ElementProgram | None:
+        """Return a program with symbolic sizes that the interpreter runs for an element, or None.
+
+        Args:
+          leaves: The arrays of the element.
+        """
+        key = tuple([(a.shape, a.dtype.str) for a in leaves])
+        general = self._general.get(key) or self._find_general(key, leaves)
+        return general if general is not None and general.should_interpret(leaves) else None
+
     def _find_general(self, key: Any, leaves: Sequence[Any]) -> ElementProgram | None:
         """Return a program with symbolic sizes that is valid for an element, or None."""
         if not is_interpreter_enabled():

@@ -260,7 +260,8 @@ class HostPlan:
         closed = traced.closed_jaxpr
         part = jaxpr.replace(outvars=outputs, debug_info=jaxpr.debug_info.with_unknown_names())
         self._program: Any = None
-        self._compiled: Any = None
+        # By number of elements, the program for the interpreter and the compiled one.
+        self._programs: dict[int, tuple[InterpretedProgram, Callable[..., Any]]] = {}
         # Several threads may compute groups.
         self._program_lock = threading.Lock()
         self._used_arguments: list[int] = []
@@ -338,11 +339,12 @@ class HostPlan:
         computed: list[np.ndarray] = []
         if self._program is not None:
             captures = self.traced.get_captured_arrays()
-            # The program is compiled once, for groups of the largest size.
-            inputs = [_pad_rows(get_leaf(i), self.group_size) for i in self._used_arguments]
             count = len(group)
+            # The program is compiled for groups of the largest size, and for larger chunks.
+            size = max(self.group_size, 1 << (count - 1).bit_length())
+            inputs = [_pad_rows(get_leaf(i), size) for i in self._used_arguments]
             # `vmap` needs at least one argument with a batch axis.
-            batch_axis = _pad_rows(np.zeros(count, np.uint8), self.group_size)
+            batch_axis = _pad_rows(np.zeros(count, np.uint8), size)
             results = self._run_program(batch_axis, inputs, captures)
             computed = [np.asarray(r)[:count] for r in results]
         for i, image in self._images.items():
@@ -365,15 +367,17 @@ class HostPlan:
         Loading images takes much longer than a short program, which therefore need not be compiled.
         """
         operands = nest.flatten(list(arguments))
+        size = len(arguments[0])
         with self._program_lock:
-            if self._compiled is None:
+            if size not in self._programs:
                 closed = jax.make_jaxpr(self._program)(*arguments)
-                self._interpreted = InterpretedProgram(closed)
-                self._compiled = compile_for_cpu(jex_core.jaxpr_as_fun(closed))
+                run = compile_for_cpu(jex_core.jaxpr_as_fun(closed))
+                self._programs[size] = InterpretedProgram(closed), run
+            interpreted, compiled = self._programs[size]
             can_interpret = self.loads and is_interpreter_enabled()
-            if can_interpret and self._interpreted.estimate_limit(operands) >= _MIN_RUNS:
-                return self._interpreted.run_on_host(operands)
-        results: Sequence[Any] = self._compiled(*operands)
+            if can_interpret and interpreted.estimate_limit(operands) >= _MIN_RUNS:
+                return interpreted.run_on_host(operands)
+        results: Sequence[Any] = compiled(*operands)
         return results
 
     def _load_images(

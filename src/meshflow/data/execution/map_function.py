@@ -12,7 +12,7 @@ import contextlib
 import functools
 import inspect
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -44,6 +44,7 @@ from meshflow.core.variables.random_streams import call_key_scope, is_stream_sta
 from meshflow.core.variables.variable import Variable
 from meshflow.data import structure
 from meshflow.data.execution import affine, chunks
+from meshflow.data.execution.checked_maps import CheckedMap, separate_checks
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
 from meshflow.data.execution.element_programs import ElementProgram, SizedPrograms
 from meshflow.data.execution.host_plan import HostPlan, HostResult
@@ -88,6 +89,7 @@ class ElementFunction:
       rows: The results as affine maps of the rows of a batch of any size, if all of them are such
         maps.
       segments: The execution of a function with results of unknown sizes, for many elements.
+      checked: The execution of a function with checks of values, for many elements.
       plan: The execution on the host, if the function processes strings or arrays of unknown sizes.
     """
 
@@ -101,6 +103,8 @@ class ElementFunction:
         self._unpack = unpack and type(spec) is tuple
         self._check_arguments(len(spec) if self._unpack else 1)
         self._eager = False
+        # Whether to try a trace for the sizes that the first elements suggest, such as two for a seed.
+        self._can_assume_sizes = False
         self._programs = SizedPrograms(spec, self._trace, self._trace_for_any_size)
         self._results_of_shapes: dict[Any, PyTree] = {}
         self._vectorized: Any = None
@@ -112,6 +116,7 @@ class ElementFunction:
         self.rows: affine.AffineMaps | None = None
         self.plan: HostPlan | None = None
         self.segments: SegmentedMap | None = None
+        self.checked: CheckedMap | None = None
         self.reason = ""
         # This is the first successful trace of the function.
         self._first_trace: TracedFunction | None = None
@@ -219,7 +224,9 @@ class ElementFunction:
             elif traced.writes and not is_stackable(traced):
                 self.reason = f"it changes variable {traced.writes[0].name}"
             elif traced.closed_jaxpr.effects:
-                self.reason = "it calls Python"
+                self.checked = separate_checks(traced)
+                self.reason = "it calls Python" if self.checked is None else "it checks values"
+                self._vectorized = None if self.checked is None else self.checked.program
             elif traced.writes:
                 self.random_map, self.reason = (
                     RandomMap(traced),
@@ -242,6 +249,7 @@ class ElementFunction:
                 self._find_batch_maps(first, second)
             if self.rows is None and self._find_plan(on_host=True):
                 self._run_eagerly(self.plan.description)  # type: ignore[union-attr]
+            self._can_assume_sizes = self._eager and self.plan is None
 
     def _divide(self, traced: TracedFunction) -> None:
         """Let the part of a function with static sizes run on many elements at once, if possible."""
@@ -413,6 +421,16 @@ class ElementFunction:
         return self._eager
 
     @property
+    def is_pure(self) -> bool:
+        """Return whether the function has no effects but its results, and draws no random numbers in order."""
+        if self.plan is not None:
+            return not self.plan.draws
+        traced = self._first_trace
+        if self._eager or traced is None or traced.writes or traced.iterator_captures:
+            return False
+        return self.checked is not None or not (traced.infeeds or traced.closed_jaxpr.effects)
+
+    @property
     def holds_variables(self) -> bool:
         """Return whether the function refers to variables, layers or generators.
 
@@ -439,7 +457,7 @@ class ElementFunction:
     @property
     def vectorizes(self) -> bool:
         """Return whether the function can run on many elements at once, in any order."""
-        if self.segments is not None:
+        if self.segments is not None or self.checked is not None:
             return False
         return self._vectorized is not None or (self.plan is not None and self.plan.vectorizes)
 
@@ -484,6 +502,12 @@ class ElementFunction:
                 )
             if self.rows is not None:
                 return self.rows.rebuild_element(self.rows.compute(leaves))
+            if self.checked is not None and chunks.matches_spec(
+                [a[None] for a in leaves], self._spec
+            ):
+                result = self.checked.compute_element(leaves)
+                if result is not None:
+                    return result
             found = self._programs.find(element, leaves)
             if found is not None:
                 try:
@@ -493,6 +517,13 @@ class ElementFunction:
                         raise
                     # A guard of a size failed, or the function raises this error when it runs eagerly, too:
                     # the program had no effects.
+        elif self._can_assume_sizes:
+            leaves = nest.flatten(element)
+            program = self._programs.find_symbolic(leaves)
+            if program is not None:
+                self._first_trace = self._first_trace or program.traced
+                return self._run_program(program, program.interpret, leaves, random_states)
+            self._can_assume_sizes = False
         with host_scope(), cpu_scope(), contextlib.ExitStack() as scopes:
             if random_states is not None:
                 scopes.enter_context(call_key_scope(next(random_states.count_calls(self))))
@@ -557,6 +588,9 @@ class ElementFunction:
           observed_spec: Spec of the first result. It determines the ranks.
         """
         relaxed_spec = structure.relax_spec(observed_spec)
+        if self._can_assume_sizes and self._first_trace is not None:
+            spec = _infer_result_spec(self._first_trace)
+            return spec if structure.are_compatible(spec, observed_spec) else relaxed_spec
         is_composite = any(isinstance(s, CompositeSpec) for s in nest.flatten(observed_spec))
         if self._example is None or relaxed_spec == observed_spec or is_composite:
             return relaxed_spec
@@ -652,6 +686,18 @@ class ElementFunction:
         compute = lambda chunk: self.compute_chunk(chunk, random_states)
         fall_back = lambda row: self(pack(row), random_states)
         return self.segments.compute_rows(leaves, compute, fall_back)
+
+    def compute_items(self, leaves: list[Any], random_states: RandomStates) -> Iterable[Any]:
+        """Compute the results for consecutive elements, by `checked`, as chunks and failures.
+
+        Args:
+          leaves: Stacked leaves of the elements.
+          random_states: Random states of a pass.
+        """
+        assert self.checked is not None
+        pack = structure.make_packer(self._spec)
+        fall_back = lambda row: self(pack(row), random_states)
+        return self.checked.compute_items(leaves, self.compute_many, fall_back)
 
     def can_scan(self, state: PyTree) -> bool:
         """Check whether `scan_chunk` supports the function, which takes a state and an element.

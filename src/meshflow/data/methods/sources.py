@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data import sparse_leaves, structure
 from meshflow.data.arguments import IntLike, to_int
-from meshflow.data.execution import padding
+from meshflow.data.execution import padding, slice_recording
 from meshflow.data.methods import constructors
 from meshflow.data.node import DatasetNode
 from meshflow.data.structure import to_array
@@ -87,6 +87,8 @@ class SourceMethods(DatasetNode):
           >>> [{k: v.numpy().item() for k, v in row.items()} for row in data]
           [{'x': 1, 'y': 3.0}, {'x': 2, 'y': 4.0}]
         """
+        if slice_recording.is_recording():
+            return cast(Any, slice_recording.RecordedSlices(tensors))
         element = structure.to_arrays(tensors)
         if any(map(sparse_leaves.is_sparse, nest.flatten(element))):
             return constructors.ElementList([element], structure.infer_spec(element)).unbatch()

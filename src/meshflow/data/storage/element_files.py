@@ -2,7 +2,8 @@
 
 A file consists of a magic number, the spec of the elements as JSON, the elements, and an end mark
 with their number. An element is a JSON header (for each leaf its dtype and shape, and the lengths
-of strings) and the bytes of the leaves. Header and bytes have a checksum each. So a truncated,
+of strings) and the bytes of the leaves. A chunk of elements has the same form for their stacked leaves,
+and a header with their number. Header and bytes have a checksum each. So a truncated,
 empty or modified file is never mistaken for a shorter dataset, no data is used before it is
 verified, and reading a file never executes code from it.
 """
@@ -27,6 +28,7 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
+from meshflow.data.execution.chunks import iter_leaf
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.json_documents import parse_json
 from meshflow.environment.limits import MAX_DEFLATE_RATIO, UNPACKED_VARIABLE, get_unpacked_limit
@@ -34,7 +36,11 @@ from meshflow.environment.types import Json, PyTree
 from meshflow.files import gfile
 from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
 
-_MAGIC = b"MFELEM2\n"
+_MAGIC = b"MFELEMC\n"
+# Files with this magic number contain no chunks.
+_MAGIC_WITHOUT_CHUNKS = b"MFELEM2\n"
+# The key of the number of elements in the header of a chunk, and that of the header of its leaves.
+_COUNT, _LEAVES = "count", "leaves"
 # Length and checksum of a header; the length 0 marks the end of the elements.
 _FRAME = struct.Struct("<II")
 _CHECK = struct.Struct("<I")
@@ -64,11 +70,24 @@ class ElementWriter:
         """Append an element."""
         leaves = [part for leaf in nest.flatten(element) for part in _split_rows(leaf)]
         header, buffers = _serialize_leaves(leaves)
+        self._write_frame(header, buffers, 1)
+
+    def write_chunk(self, leaves: Sequence[np.ndarray]) -> None:
+        """Append several elements.
+
+        Args:
+          leaves: Their stacked leaves.
+        """
+        header, buffers = _serialize_leaves(list(leaves))
+        count = len(leaves[0])
+        self._write_frame({_COUNT: count, _LEAVES: header}, buffers, count)
+
+    def _write_frame(self, header: Json, buffers: list[bytes], count: int) -> None:
         text = json.dumps(header).encode()
         checksum = functools.reduce(lambda crc, part: zlib.crc32(part, crc), buffers, 0)
         frame = _FRAME.pack(len(text), zlib.crc32(text))
         self._file.writelines([frame, text, *buffers, _CHECK.pack(checksum)])
-        self.count += 1
+        self.count += count
 
     def write_end(self) -> None:
         """Write the end mark."""
@@ -79,7 +98,23 @@ class ElementWriter:
 def read_elements(
     path: str, spec: PyTree, compression: str | None = None, count: int | None = None
 ) -> Generator[Any, None, None]:
-    """Iterate over the elements of a file.
+    """Iterate over the elements of a file; see `read_chunks`.
+
+    Yields:
+      Elements as structures of host arrays.
+    """
+    pack = structure.make_packer(spec)
+    for leaves, size in read_chunks(path, spec, compression, count):
+        if size is None:
+            yield pack(leaves)
+        else:
+            yield from map(pack, map(list, zip(*map(iter_leaf, leaves), strict=True)))
+
+
+def read_chunks(
+    path: str, spec: PyTree, compression: str | None = None, count: int | None = None
+) -> Generator[tuple[list[Any], int | None], None, None]:
+    """Iterate over the parts of a file of elements.
 
     Args:
       path: The file.
@@ -88,7 +123,7 @@ def read_elements(
       count: Expected number of elements, None if it is not known.
 
     Yields:
-      Elements as structures of host arrays.
+      The leaves of an element and None, or the stacked leaves of several elements and their number.
 
     Raises:
       DataLossError: If the file was truncated or modified; the message names it. The truncation of
@@ -105,7 +140,7 @@ def read_elements(
                 limit = min(unpacked_size, get_unpacked_limit(size))
                 reader = _ElementReader(path, file, limit)
                 reader.check_spec(spec)
-                yield from reader.iter_elements(spec, count)
+                yield from reader.iter_parts(nest.flatten(spec), count)
     except (EOFError, OSError, zlib.error) as error:
         raise DataLossError(f"{path} is damaged: {error or 'it ends early'}.") from None
 
@@ -181,7 +216,7 @@ class _ElementReader:
 
     def check_spec(self, spec: PyTree) -> None:
         """Check the format of the file and the spec of its elements."""
-        if self._read_bytes(len(_MAGIC)) != _MAGIC:
+        if self._read_bytes(len(_MAGIC)) not in (_MAGIC, _MAGIC_WITHOUT_CHUNKS):
             raise self._make_error("it is not a file of elements, or one of an older version")
         with self._report_invalid_header():
             spec_json = self._read_json(*_FRAME.unpack(self._read_bytes(_FRAME.size)))
@@ -192,9 +227,10 @@ class _ElementReader:
                 "choose another name."
             )
 
-    def iter_elements(self, spec: PyTree, expected_count: int | None) -> Generator[Any, None, None]:
-        """Iterate over the elements, and verify each."""
-        pack, specs = structure.make_packer(spec), nest.flatten(spec)
+    def iter_parts(
+        self, specs: Sequence[Any], expected_count: int | None
+    ) -> Generator[tuple[list[Any], int | None], None, None]:
+        """Iterate over the elements and chunks, and verify each; see `read_chunks`."""
         index = 0
         with self._report_invalid_header():
             while True:
@@ -202,8 +238,15 @@ class _ElementReader:
                 if size == 0:
                     break
                 header = self._read_json(size, checksum)
-                yield pack(_join_rows(specs, self._read_leaves(header, index)))
-                index += 1
+                if not isinstance(header, dict):
+                    yield _join_rows(specs, self._read_leaves(header, index)), None
+                    index += 1
+                    continue
+                leaves, size = self._read_leaves(header[_LEAVES], index), header[_COUNT]
+                if len(leaves) != len(specs) or {len(leaf) for leaf in leaves} != {size}:
+                    raise ValueError("the leaves of a chunk do not fit its header")
+                yield leaves, size
+                index += size
         counts = {
             index,
             _parse_count(self._read_bytes(_END.size)),

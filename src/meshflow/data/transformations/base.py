@@ -42,15 +42,16 @@ class RandomTransformation(Unary):
 
     Args:
       parent: The dataset that is transformed.
+      seed: Function that returns the words of the seed, by default those of a new one.
     """
 
     reshuffles = True
     epoch = 0
     _words: list[int] | None = None
 
-    def __init__(self, parent: DatasetNode) -> None:
+    def __init__(self, parent: DatasetNode, seed: Callable[[], list[int]] | None = None) -> None:
         super().__init__(parent)
-        self._seed = reserve_seed()
+        self._seed = reserve_seed() if seed is None else seed
 
     def get_seed_words(self) -> list[int]:
         """Return the words of the seed."""

@@ -303,6 +303,11 @@ class Unbatch(Unary):
         if not chunks.is_stackable(spec):
             return None
         size = chunks.choose_chunk_size(spec)
+        if self._has_static_rows():
+            # The rows of the elements of a chunk are consecutive in its memory.
+            streams = self.parent.iter_chunks(epoch)
+            if streams is not None:
+                return chunks.expand_chunks(lambda chunk: _split_chunk(chunk, size), streams)
 
         def parts() -> Iterator[Any]:
             for element in catch_failures(self.parent.iter_elements(epoch)):
@@ -317,6 +322,11 @@ class Unbatch(Unary):
 
         return parts() if is_live(self.parent) else chunks.merge_chunks(parts(), size)
 
+    def _has_static_rows(self) -> bool:
+        spec = self.parent.element_spec
+        leaves = nest.flatten(spec)
+        return chunks.is_stackable(spec) and len({s.shape.as_list()[0] for s in leaves}) == 1
+
     def _split_elements(self, parent: Iterator[Any]) -> Iterator[Any]:
         for element in parent:
             arrays = list(map(structure.split_rows, nest.flatten(element)))
@@ -328,6 +338,13 @@ class Unbatch(Unary):
                 yield nest.pack_sequence_as(
                     element, [None if v is None else structure.item_to_array(v) for v in row]
                 )
+
+
+def _split_chunk(chunk: chunks.Chunk, size: int) -> Iterator[chunks.Chunk]:
+    """Iterate over the rows of the elements of a chunk, in chunks of at most a size."""
+    rows = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in chunk]
+    for start in range(0, len(rows[0]), size):
+        yield chunks.slice_chunk(rows, start, start + size)
 
 
 def _make_uneven_failure(leaves: list[Any]) -> Failure:

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
@@ -15,8 +17,9 @@ from meshflow.data.execution import chunks
 from meshflow.data.execution.failures import Failure, RaisingIterator, catch_failures
 from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.static_shapes import StaticShapes
-from meshflow.data.storage.element_files import ElementWriter, read_elements
+from meshflow.data.storage.element_files import ElementWriter, read_chunks, read_elements
 from meshflow.data.transformations.base import ChunkList, ElementList, Unary
+from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
 
@@ -63,12 +66,14 @@ class Cache(Unary):
         return None if self._cached is None else self._cached.vectorize(epoch)
 
     def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        if self._file is not None or self._cached is not None:
+        if self._cached is not None or not chunks.is_stackable(self.element_spec):
             return None
-        if not chunks.is_stackable(self.element_spec):
-            return None
+        if self._file is not None and gfile.exists(self._file):
+            return _read_file_chunks(self._file, self.element_spec)
         parent = self.parent.iter_chunks(epoch)
-        return None if parent is None else self._cache_chunks(parent)
+        if parent is None:
+            return None
+        return self._cache_chunks(parent) if self._file is None else self._write_file(parent, True)
 
     def _iter_items(self, epoch: Epoch) -> Iterator[Any]:
         if self._cached is not None:
@@ -102,20 +107,35 @@ class Cache(Unary):
         if is_complete and cached_chunks:
             self._cached = ChunkList(cached_chunks, self.element_spec)
 
-    def _write_file(self, items: Iterator[Any]) -> Iterator[Any]:
+    def _write_file(self, items: Iterator[Any], are_chunks: bool = False) -> Iterator[Any]:
         assert self._file is not None
         with contextlib.suppress(_IncompleteCacheError), replace_file(self._file) as file:
             writer = ElementWriter(file, self.element_spec)
+            write = writer.write_chunk if are_chunks else writer.write
             is_complete = True
             for item in items:
                 if type(item) is Failure:
                     is_complete = False
                 else:
-                    writer.write(item)
+                    write(item)
                 yield item
             writer.write_end()
             if not is_complete:
                 raise _IncompleteCacheError
+
+
+def _read_file_chunks(path: str, spec: PyTree) -> Iterator[Any]:
+    """Iterate over the elements of a file in chunks."""
+    size = chunks.choose_chunk_size(spec)
+    parts = read_chunks(path, spec)
+    stacked = (
+        leaves if count is not None else [np.asarray(leaf)[None] for leaf in leaves]
+        for leaves, count in parts
+    )
+    try:
+        yield from chunks.merge_chunks(stacked, size)
+    finally:
+        parts.close()
 
 
 class _IncompleteCacheError(Exception):

@@ -24,6 +24,7 @@ from meshflow.data.execution.failures import (
     catch_failures,
     close_iterator,
 )
+from meshflow.data.execution.function_templates import create_function
 from meshflow.data.execution.host_plan import HostPlan, split_blocks
 from meshflow.data.execution.map_function import (
     ElementFunction,
@@ -48,6 +49,7 @@ class Map(RandomTransformation):
         processor.
       spec: Function from the spec of the elements to that of the results; by default the function
         is traced.
+      seed: Function that returns the words of the seed of random ops, by default those of a new one.
     """
 
     def __init__(
@@ -56,10 +58,11 @@ class Map(RandomTransformation):
         fn: Callable[..., Any],
         calls: IntLike | None = None,
         spec: Callable[[Any], Any] | None = None,
+        seed: Callable[[], list[int]] | None = None,
     ) -> None:
-        super().__init__(parent)
+        super().__init__(parent, seed)
         self._infer_result_spec = spec
-        self.function = ElementFunction(fn, parent.element_spec, "map")
+        self.function = create_function(fn, parent.element_spec, "map")
         threads = 1 if calls is None else parse_parallel_calls(calls)
         self._threads = (os.cpu_count() or 1) if threads < 0 else threads
         self._parallel = calls is not None and threads != 1
@@ -224,9 +227,16 @@ class Map(RandomTransformation):
         return parent._replace(gather=gather, gather_affine=None)
 
     def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        parent = self.parent.iter_chunks(epoch) if self.function.takes_chunks else None
+        has_checks = self.function.checked is not None
+        parent = (
+            self.parent.iter_chunks(epoch) if self.function.takes_chunks or has_checks else None
+        )
         if parent is None:
             return None
+        if has_checks:
+            return chunks.expand_chunks(
+                lambda chunk: self.function.compute_items(chunk, epoch.random_states), parent
+            )
         compute = lambda chunk: self.function.compute_chunk(chunk, epoch.random_states)
         return chunks.map_chunks(compute, parent)
 
@@ -286,7 +296,7 @@ class Filter(Unary):
 
     def __init__(self, parent: DatasetNode, predicate: Callable[..., Any]) -> None:
         super().__init__(parent)
-        self._predicate = ElementFunction(predicate, parent.element_spec, "filter")
+        self._predicate = create_function(predicate, parent.element_spec, "filter")
         self._predicate.check_condition()
 
     def count_elements(self) -> int:

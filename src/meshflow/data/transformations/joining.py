@@ -26,17 +26,20 @@ from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.affine import AffineMap
 from meshflow.data.execution.batched_gather import Gather, join_gathers
 from meshflow.data.execution.failures import Failure, RaisingIterator, catch_failures
+from meshflow.data.execution.function_templates import get_templates
 from meshflow.data.execution.map_function import (
     are_states_equal,
     get_random_states,
     holds_variables,
 )
 from meshflow.data.execution.round_robin import interleave
+from meshflow.data.execution.slice_recording import make_tensor_function
 from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.sources import iter_index_blocks, make_seed_words
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.transformations.base import ElementList, RandomTransformation
-from meshflow.data.transformations.batching import Batch
+from meshflow.data.transformations.batching import Batch, Unbatch
+from meshflow.data.transformations.elementwise import Map
 from meshflow.data.transformations.grouping import Window, WindowPlaceholder
 from meshflow.environment.types import PyTree
 
@@ -264,6 +267,7 @@ class FlatMap(RandomTransformation):
             raise InvalidValueError(f"`map_func` must be a callable, got {fn!r}.")
         self._fn, self._cycle, self._block = fn, cycle, block
         self._unpack = type(parent.element_spec) is tuple
+        self._templates = get_templates()
         # This is True if the first datasets can produce chunks, see `_infer_spec`.
         self._supports_chunks = False
         if structure.is_static(parent.element_spec):
@@ -297,7 +301,27 @@ class FlatMap(RandomTransformation):
             )
         return dataset
 
+    @functools.cached_property
+    def _slices(self) -> Unbatch | None:
+        """A dataset with the same elements, if the function only slices tensors that a map can compute."""
+        if self._cycle > 1 or holds_variables(self._fn):
+            return None
+        states = get_random_states()
+        try:
+            mapped = Map(self.parent, make_tensor_function(self._fn), seed=self._seed)
+            leaves = nest.flatten(mapped.function.output_spec)
+            if not mapped.function.is_pure or not all(
+                isinstance(s, TensorSpec) and s.shape.rank for s in leaves
+            ):
+                return None
+            return Unbatch(mapped) if are_states_equal(states, get_random_states()) else None
+        except Exception:
+            # The function does something else, or its errors occur when it gets an element.
+            return None
+
     def _infer_spec(self) -> PyTree:
+        if self._slices is not None:
+            return self._slices.element_spec
         elements = self.parent.iter_elements(Epoch(self.parent))
         try:
             samples = list(itertools.islice(elements, 2))
@@ -350,6 +374,8 @@ class FlatMap(RandomTransformation):
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Iterate over the elements of the inner datasets, in blocks from each open one in turn."""
+        if self._slices is not None:
+            return self._slices.iter_elements(epoch)
         windows = self._iter_batched_windows(epoch)
         if windows is not None:
             return RaisingIterator(chunks.unpack_chunks(windows, self.element_spec))
@@ -377,7 +403,9 @@ class FlatMap(RandomTransformation):
             if type(element) is Failure:
                 return iter([element])
             try:
-                return start(self._create_inner_dataset(element, next(call_indices)))
+                with self._templates.use():
+                    inner = self._create_inner_dataset(element, next(call_indices))
+                return start(inner)
             except Exception as error:
                 return iter([Failure(error)])
 
@@ -386,6 +414,8 @@ class FlatMap(RandomTransformation):
     def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         if not chunks.is_stackable(self.element_spec):
             return None
+        if self._slices is not None:
+            return self._slices.iter_chunks(epoch)
         windows = self._iter_batched_windows(epoch)
         if windows is not None or not self._supports_chunks:
             return windows

@@ -13,6 +13,7 @@ from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_begin
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -74,9 +75,16 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
     for dim, (s, n) in enumerate(zip(sizes, tensor.array.shape, strict=True)):
         if isinstance(s, int) and isinstance(n, int) and s > n:
             raise InvalidValueError(f"Expected size[{dim}] in [0, {n}], but got {s}")
+    # With static sizes, only the running program needs the start, so it becomes no symbol of the trace.
+    is_static = all(isinstance(s, int) and s >= 0 for s in sizes)
+    saved, context.unknown_sizes = (
+        context.unknown_sizes,
+        None if is_static else context.unknown_sizes,
+    )
     try:
         begins = to_static_value(begin, "begin")
     except TypeError:
+        context.unknown_sizes = saved
         begins = [
             convert_to_tensor(b)
             for b in (list(begin) if isinstance(begin, (list, tuple)) else unstack(begin))
@@ -87,6 +95,8 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
             for dim, (b, s, n) in enumerate(zip(begins, sizes, shape, strict=True))
         ]
         return apply(_SLICE, (tensor, begins), sizes)
+    finally:
+        context.unknown_sizes = saved
     for dim, (b, s, n) in enumerate(zip(begins, sizes, tensor.array.shape, strict=True)):
         check_begin(np.asarray(b), max(s, 0), n, dim)
     return getitem(

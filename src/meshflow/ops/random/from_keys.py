@@ -43,8 +43,7 @@ def _derive_key(seed: TensorLike) -> Tensor:
         raise InvalidValueError(
             f"seed must be two integers, got {seed.dtype} of shape {list(seed.shape)}."
         )
-    words = seed.astype(jnp.int64).astype(jnp.uint64)
-    return jnp.stack(philox.derive_state(words[0], words[1])).astype(jnp.int64)
+    return philox.philox_seed_key(seed)
 
 
 @op(same=("mean", "stddev"), name="random_normal")

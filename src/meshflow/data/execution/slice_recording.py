@@ -1,0 +1,65 @@
+"""Calls of `from_tensor_slices` in a function that is traced, recorded instead of creating a dataset.
+
+`flat_map(lambda x: Dataset.from_tensor_slices(f(x)))` has the elements of `map(f).unbatch()`, which needs no
+dataset for each element.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from meshflow.core.autograph.conversion import convert_callable
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.data import structure
+from meshflow.environment.types import PyTree
+
+__all__ = ["RecordedSlices", "is_recording", "make_tensor_function"]
+
+
+class RecordedSlices(NamedTuple):
+    """The tensors that a function passed to `from_tensor_slices`."""
+
+    tensors: PyTree
+
+
+class _Recording(threading.local):
+    is_active = False
+
+
+_recording = _Recording()
+
+
+def is_recording() -> bool:
+    """Check whether this thread records calls of `from_tensor_slices`."""
+    return _recording.is_active
+
+
+@contextlib.contextmanager
+def _record() -> Iterator[None]:
+    saved, _recording.is_active = _recording.is_active, True
+    try:
+        yield
+    finally:
+        _recording.is_active = saved
+
+
+def make_tensor_function(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the tensors that `fn` slices; it raises TypeError if `fn` does anything else with them."""
+    converted = convert_callable(fn)
+
+    def compute_tensors(*arguments: Any) -> PyTree:
+        with _record():
+            result = converted(*arguments)
+        if type(result) is not RecordedSlices:
+            raise TypeError("The function does not only slice tensors.")
+        return structure.map_leaves(result.tensors, _join_list)
+
+    return compute_tensors
+
+
+def _join_list(leaf: Any) -> Any:
+    """Convert a list to a tensor, as `from_tensor_slices` does."""
+    return convert_to_tensor(leaf) if isinstance(leaf, list) else leaf
