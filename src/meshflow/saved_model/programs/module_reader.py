@@ -21,6 +21,7 @@ from jax.export import Exported
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment.jax_internals import mlir, mlir_ir
 from meshflow.environment.types import Array, ClosedJaxpr
+from meshflow.kernels.recurrent import read_export_name
 
 __all__ = ["ModuleReader", "StaticValue", "UnsupportedOpError", "read_jaxpr", "register_op"]
 
@@ -148,7 +149,11 @@ class ModuleReader:
         name = operation.name
         if name == "func.call":
             callee = _get_symbol_name(operation.attributes["callee"])
-            return _divide_sizes(callee, operands) or self.call_function(callee, operands)
+            return (
+                _divide_sizes(callee, operands)
+                or _run_recurrent_layer(operation, callee, operands)
+                or self.call_function(callee, operands)
+            )
         evaluate = _STATIC_OPS.get(name.removeprefix("stablehlo."))
         if evaluate is not None and all(isinstance(v, StaticValue) for v in operands):
             with contextlib.suppress(UnsupportedOpError):
@@ -289,6 +294,25 @@ def _divide_sizes(callee: str, operands: Sequence[Any]) -> list[Any] | None:
     if not _is_plain(b) or b < 1:
         return None
     return [StaticValue(np.array(v, object), operands[-1].dtype) for v in divide(a, int(b))]
+
+
+def _run_recurrent_layer(operation: Any, callee: str, operands: list[Any]) -> list[Any] | None:
+    """Return the results of a function of a recurrent layer, as one primitive, or None for other calls.
+
+    The interpreter has a kernel for all steps.
+    """
+    found = read_export_name(callee)
+    if found is None:
+        return None
+    primitive, parameters, count = found
+    arrays = [as_array(v) for v in operands[len(operands) - count :]]
+    expected = [(get_element_type(v), mlir_ir.RankedTensorType(v.type).rank) for v in operation.results]  # fmt: skip
+    # The name belongs to another function if its arguments do not fit.
+    with contextlib.suppress(TypeError, ValueError):
+        results = primitive.bind(*arrays, **parameters)
+        if [(r.dtype, r.ndim) for r in results] == expected:
+            return list(results)
+    return None
 
 
 def _evaluate_compare(operation: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
