@@ -46,7 +46,9 @@ import kinds_models
 HERE = Path(__file__).parent
 ROWS = {
     "text": kinds_models.TEXT_MODELS,
-    "saved": tuple(f"{name} {call}" for call in ("signature", "function") for name in kinds_models.TEXT_MODELS),
+    "saved": tuple(
+        f"{name} {call}" for call in ("signature", "function") for name in kinds_models.TEXT_MODELS
+    ),
     "decode": ("call", "predict", "function", "signature"),
     "notebook": ("all",),
     "chains": tuple(kinds_models.CHAINS),

@@ -19,11 +19,18 @@ from jax import core
 from jax.export import Exported
 
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.environment.jax_internals import mlir, mlir_ir
+from meshflow.environment.jax_internals import make_reading_context, mlir_ir
 from meshflow.environment.types import Array, ClosedJaxpr
 from meshflow.kernels.recurrent import read_export_name
 
-__all__ = ["ModuleReader", "StaticValue", "UnsupportedOpError", "read_jaxpr", "register_op"]
+__all__ = [
+    "ModuleReader",
+    "StaticValue",
+    "UnsupportedOpError",
+    "read_jaxpr",
+    "register_op",
+    "trace_program",
+]
 
 # Integer tensors of at most this many elements are evaluated while a program is read.
 _MAX_STATIC_ELEMENTS = 64
@@ -92,19 +99,28 @@ def read_jaxpr(exported: Exported, avals: Sequence[Any]) -> ClosedJaxpr:
     Raises:
       UnimplementedError: if an op cannot be read; names the op and its location.
     """
-    argument_indices = exported.module_kept_var_idx
+    specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+    return jax.make_jaxpr(lambda *arrays: trace_program(exported, arrays))(*specs)
 
-    def run(*arrays: Array) -> list[Array]:
-        with mlir.make_ir_context(), mlir_ir.Location.unknown():
-            module: Any = exported.mlir_module(serialized=False)
-            reader = ModuleReader(module)
-            platform = [StaticValue(np.array(0, object), np.dtype(np.int32))] * (
-                len(exported.platforms) > 1
-            )
-            arguments = [*platform, *(arrays[i] for i in argument_indices)]
-            return [as_array(v) for v in reader.call_function("main", arguments)]
 
-    return jax.make_jaxpr(run)(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+def trace_program(exported: Exported, arrays: Sequence[Array]) -> list[Array]:
+    """Trace the ops of a saved program on arrays, and return its results.
+
+    Args:
+      exported: the saved program.
+      arrays: its arguments.
+
+    Raises:
+      UnimplementedError: if an op cannot be read; names the op and its location.
+    """
+    with make_reading_context(), mlir_ir.Location.unknown():
+        module: Any = exported.mlir_module(serialized=False)
+        reader = ModuleReader(module)
+        platform = [StaticValue(np.array(0, object), np.dtype(np.int32))] * (
+            len(exported.platforms) > 1
+        )
+        arguments = [*platform, *(arrays[i] for i in exported.module_kept_var_idx)]
+        return [as_array(v) for v in reader.call_function("main", arguments)]
 
 
 def as_array(value: Operand) -> Any:
