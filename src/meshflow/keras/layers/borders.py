@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any, Unpack
-
-from jax.errors import InconclusiveDimensionOperation
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
@@ -92,13 +89,11 @@ class Cropping(SpatialLayer):
         spatial = (
             inputs.shape.as_list()[2:] if self._is_channels_first else inputs.shape.as_list()[1:-1]
         )
-        # A symbolic size may be larger or not.
-        with contextlib.suppress(InconclusiveDimensionOperation):
-            if any(sum(cut) >= n for cut, n in zip(self.cropping, spatial, strict=True)):
-                raise ValueError(
-                    "Values in `cropping` argument should be smaller than the corresponding spatial dimension of the "
-                    f"input. Received: input_shape={inputs.shape}, cropping={self.cropping}"
-                )
+        if any(sum(cut) >= n for cut, n in zip(self.cropping, spatial, strict=True)):
+            raise ValueError(
+                "Values in `cropping` argument should be smaller than the corresponding spatial dimension of the "
+                f"input. Received: input_shape={inputs.shape}, cropping={self.cropping}"
+            )
         cuts = tuple(slice(a, n - b) for (a, b), n in zip(self.cropping, spatial, strict=True))
         return inputs[
             (slice(None), slice(None), *cuts) if self._is_channels_first else (slice(None), *cuts)
