@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -195,7 +196,7 @@ class ModuleReader:
             get_element_type(operation.results[0]),
             get_static_shape(operation.results[0]),
         )
-        if dtype.kind not in "biu" or shape is None or np.prod(shape) > _MAX_STATIC_ELEMENTS:
+        if dtype.kind not in "biu" or shape is None or math.prod(shape) > _MAX_STATIC_ELEMENTS:
             raise UnsupportedOpError("its elements are not static")
         try:
             values = evaluate(operation, *(v.values for v in operands))
