@@ -325,7 +325,7 @@ def test_extremes_of_axes_that_may_be_empty_are_saved_for_any_size(folder):
             # An image of 2 pixels has no position.
             y = tf.nn.conv2d(x, kernel, 1, "VALID")
             whole = tf.cast(10 * y, tf.int32)
-            places = tf.argmax(y, 1), tf.argmin(whole, 2)
+            places = tf.argmax(y, 1), tf.argmin(whole, -2)
             extremes = tf.reduce_max(y, [1, 2]), tf.reduce_min(whole, [1, 2])
             return *extremes, *places, tf.norm(y, np.inf, 1)
 

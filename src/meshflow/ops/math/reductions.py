@@ -294,14 +294,13 @@ def _find_index(
 ) -> jax.Array:
     if jnp.issubdtype(x.dtype, jnp.floating):
         x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)
-    axis = _check_axis(axis or 0, x.ndim)
-    if is_symbolic_dim(x.shape[axis]) and may_be_zero(x.shape[axis]):
+    _check_axis(axis or 0, x.ndim)
+    position = (axis or 0) % x.ndim
+    if is_symbolic_dim(x.shape[position]) and may_be_zero(x.shape[position]):
         # JAX requires an element. The additional one is last and worst, so no other element loses to it.
-        last = _get_worst(x, worst < 0)
-        x = jax.lax.pad(
-            x, jnp.asarray(last, x.dtype), [(0, int(i == axis), 0) for i in builtins.range(x.ndim)]
-        )
-    return find(x, axis=axis).astype(as_dtype(output_type).dtype)
+        last = jnp.asarray(_get_worst(x, worst < 0), x.dtype)
+        x = jax.lax.pad(x, last, [(0, int(i == position), 0) for i in builtins.range(x.ndim)])
+    return find(x, axis=position).astype(as_dtype(output_type).dtype)
 
 
 def _accumulate(
