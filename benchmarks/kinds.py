@@ -4,9 +4,10 @@
     .venv/bin/python benchmarks/kinds.py --peers .venv-peers/bin/python
     .venv/bin/python benchmarks/kinds.py --quick                  # a smoke test with tiny sizes
 
-The rows (`--only text,decode,notebook,chains,first,steady`):
+The rows (`--only text,saved,decode,notebook,chains,first,steady`):
 
 * text: one epoch over 60 batches that all have different lengths.
+* saved: 60 lengths of a loaded SavedModel's signature, or of its function; loading included.
 * decode: 20 tokens, each from all earlier ones, by `model(x)`, `predict` and `tf.function`.
 * notebook: 20 small models in one process.
 * chains: residual chains of 50, 100 and 200 convolutions, and DenseNet121, on one core.
@@ -45,6 +46,9 @@ import kinds_models
 HERE = Path(__file__).parent
 ROWS = {
     "text": kinds_models.TEXT_MODELS,
+    "saved": tuple(
+        f"{name} {call}" for call in ("signature", "function") for name in kinds_models.TEXT_MODELS
+    ),
     "decode": ("call", "predict", "function", "signature"),
     "notebook": ("all",),
     "chains": tuple(kinds_models.CHAINS),
@@ -53,6 +57,7 @@ ROWS = {
 }
 TITLES = {
     "text": "One epoch over 60 text lengths",
+    "saved": "60 text lengths of a loaded SavedModel",
     "decode": "20 tokens of greedy decoding",
     "notebook": "A notebook of 20 small models",
     "chains": "Chains of convolutions, on one core",
@@ -74,7 +79,10 @@ def has_case(column, case):
     """Check whether a column measures a case."""
     if case == "decode:function" and column == "torch":
         return False
-    if case in ("decode:call", "decode:predict") and column in ("tensorflow jit", "torch compile"):
+    if case.startswith(("decode:call", "decode:predict", "saved:")) and column in (
+        "tensorflow jit",
+        "torch compile",
+    ):
         # Compiling is an option of functions and of `fit`.
         return False
     if column in STEADY_COLUMNS and not case.startswith("steady"):
@@ -290,6 +298,8 @@ def format_row(row, results, columns):
     if row == "steady":
         return lines + format_steady(results, columns)
     lines += format_table(results, columns, "cpu_s", "CPU seconds")
+    if row == "saved":
+        lines += format_table(results, columns, "calls_cpu_s", "CPU seconds of the calls alone")
     if row in ("chains", "first"):
         long = "CPU seconds with the steady steps"
         lines += format_table(results, columns, "total_cpu_s", long)

@@ -8,7 +8,9 @@ import logging
 import os
 import re
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import types
 import warnings
@@ -60,6 +62,38 @@ def run_texts(tf, name, tiny, options, meter):
     first = meter()
     history = model.fit(data, verbose=0).history
     return first.read() | {"loss": history["loss"][-1], "is_deterministic": True}
+
+
+def run_saved(tf, name, tiny, options, meter):
+    """Load a SavedModel of a text model, and call its signature or function for all lengths."""
+    name, call = name.split()
+    vocabulary, width, batch = (100, 8, 4) if tiny else (2000, 64, 4)
+    rng = np.random.default_rng(0)
+    lengths = rng.permutation(np.arange(10, 10 + (6 if tiny else NUM_LENGTHS)))
+    texts = [rng.integers(1, vocabulary, (batch, n)).astype("int32") for n in lengths]
+    with tempfile.TemporaryDirectory() as folder:
+        # Another process saves the model, so that this one has not traced it.
+        settings = {"model": name, "sizes": (vocabulary, width), "folder": folder}
+        command = [sys.executable, __file__, sys.argv[1], "save:", json.dumps(settings)]
+        subprocess.run(command, check=True, capture_output=True)
+        first = meter()
+        loaded = tf.saved_model.load(folder)
+        calls = meter()
+        run = loaded
+        if call == "signature":
+            signature = loaded.signatures["serving_default"]
+            run = lambda x: next(iter(signature(x).values()))
+        for text in texts:
+            logits = run(tf.constant(text)).numpy()
+        result = first.read() | {"calls_cpu_s": calls.read()["cpu_s"]}
+    return result | {"loss": float(np.abs(logits).max()), "is_deterministic": True}
+
+
+def save_model(tf, settings):
+    """Save a text model."""
+    model = models.make_text_model(tf, settings["model"], *settings["sizes"])
+    models.seed_weights(model)
+    tf.saved_model.save(model, settings["folder"])
 
 
 def run_decoding(tf, name, tiny, options, meter):
@@ -238,6 +272,7 @@ class SteadyFit:
 
 RUNS = {
     "text": run_texts,
+    "saved": run_saved,
     "decode": run_decoding,
     "notebook": run_notebook,
     "chains": run_fit,
@@ -278,6 +313,9 @@ def main():
     programs = Programs()
     tf.keras.Sequential  # noqa: B018  Keras is imported at its first use.
     imported = cpu_seconds() - start
+    if row == "save":
+        save_model(tf, settings)
+        return
     if row == "steady":
         steady = SteadyFit(tf, *name.split(",")[:2], settings, options)
         ready = {"loss": steady.loss, "is_deterministic": steady.is_deterministic}

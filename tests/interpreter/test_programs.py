@@ -201,3 +201,30 @@ def test_random_numbers_of_many_states(axis, draw, shape, dtype):
     function = jax.vmap(lambda state: draw(state, shape, dtype), in_axes=axis)
     (found,) = build_plan(jax.make_jaxpr(function)(states)).run([states])
     np.testing.assert_allclose(found, function(states), rtol=1e-5, atol=1e-6)
+
+
+def test_elementwise_equations_read_the_sources_of_broadcasts():
+    (rows,) = export.symbolic_shape("rows")
+    row, column = RANDOM.randn(3).astype(np.float32), RANDOM.randn(3).astype(np.float32)
+
+    def run(x, row, column):
+        # A row, columns, scalars, operands that are all repeated, and rows of the other operand.
+        y = jnp.maximum(x * row + 0.5, column[: x.shape[0], None] if x.shape[0] == 3 else 0.0)
+        y = jnp.where(y > 0.7, row, y) - x[:1]
+        z = jnp.where(jnp.broadcast_to(row > 0, x.shape), jnp.nan, jnp.broadcast_to(row, x.shape))
+        return y, z, jnp.clip(x, -0.5, 0.5).astype(np.int32) + 1, y.sum(1, keepdims=True) * x
+
+    specs = [jax.ShapeDtypeStruct((rows, 3), np.float32), row, column]
+    plan = build_plan(jax.make_jaxpr(run)(*specs))
+    for count in (1, 2, 7):
+        arrays = [RANDOM.randn(count, 3).astype(np.float32), row, column]
+        results = plan.run(arrays)
+        check_memory(results, arrays)
+        for result, value in zip(results, jax.jit(run)(*arrays), strict=True):
+            assert find_difference(result, np.asarray(value), rtol=1e-6) is None
+    # Two operands are both repeated. The other equations need no view for each number of rows.
+    broadcasts = [
+        n for n in plan._program._nodes if n.name == "broadcast_in_dim" and not n.is_static
+    ]
+    assert len(broadcasts) <= 2
+    check(run, RANDOM.randn(3, 3).astype(np.float32), row, column, rtol=1e-6)

@@ -10,6 +10,7 @@ import meshflow as tf
 from meshflow.deployment.equations import flatten_jaxpr
 from meshflow.environment.jax_internals import jex_core
 from meshflow.interpreter import build_plan
+from meshflow.kernels.recurrent import RecurrentForm, run_layer
 from meshflow.saved_model.programs.module_reader import read_jaxpr
 
 X = np.random.RandomState(0).normal(size=(4, 6)).astype(np.float32)
@@ -131,3 +132,57 @@ def test_sizes_and_cumulative_sums_round_trip():
 def test_unsupported_instructions_are_named(function, why):
     with pytest.raises(tf.errors.UnimplementedError, match=why):
         read_again(function, X)
+
+
+FORMS = [
+    # kind, reverse, time_major, returns_sequences, zero_output_for_mask, has_bias, has_mask, has_dropout
+    RecurrentForm("lstm", False, False, False, False, True, False, False),
+    RecurrentForm("gru", True, False, True, True, True, True, False),
+    RecurrentForm("simple_rnn", False, True, True, False, False, False, True),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind)
+def test_recurrent_layers_and_their_gradients_are_read_as_primitives(form):
+    units, width = 3, 3 * {"lstm": 4, "gru": 3, "simple_rnn": 1}[form.kind]
+    shapes = [(5, 4, 2), (2, width), (units, width), *[(5, units)] * form.num_states]
+    shapes += [(2, width) if form.kind == "gru" else (width,)] * form.has_bias
+    random = np.random.RandomState(3)
+    batch = 1 if form.time_major else 0
+    (rows,) = jax.export.symbolic_shape("rows")
+    if form.time_major:
+        shapes[0] = (4, 5, 2)
+    arrays = [random.normal(size=s).astype(np.float32) for s in shapes]
+    arrays += [random.rand(5, 4) < 0.7] * form.has_mask
+    arrays += [np.full((5, units), 0.5, np.float32)] * form.has_dropout
+    varies = lambda i, a: (a.shape[batch] if i == 0 else a.shape[0]) == 5
+    specs = []
+    for i, a in enumerate(arrays):
+        shape = [rows if varies(i, a) and n == 5 else n for n in a.shape]
+        specs.append(jax.ShapeDtypeStruct(tuple(shape), a.dtype))
+    run = lambda *xs: run_layer(form, *xs)
+    saved = jax.export.export(jax.jit(run), platforms=("cpu", "cuda"))(*specs)
+    program = jax.export.deserialize(saved.serialize(vjp_order=1))
+    closed = read_jaxpr(program, specs)
+    assert "recurrent_layer" in {e.primitive.name for e in closed.jaxpr.eqns}
+    expected = run(*arrays)
+    for one, other in zip(build_plan(closed).run(arrays), expected, strict=True):
+        np.testing.assert_allclose(one, other, 1e-5, 1e-5)
+    gradients, backward = jax.vjp(run, *arrays), program.vjp()
+    cotangents = [np.ones(r.shape, np.float32) for r in expected]
+    operands = [*arrays, *cotangents]
+    closed = read_jaxpr(backward, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operands])
+    names = {e.primitive.name for e in closed.jaxpr.eqns}
+    assert {"recurrent_layer", "recurrent_layer_gradient"} <= names
+    for one, other in zip(build_plan(closed).run(operands), gradients[1](cotangents), strict=True):
+        if other.dtype != jax.dtypes.float0:
+            np.testing.assert_allclose(one, other, 1e-5, 1e-5)
+
+
+def test_other_functions_with_the_name_of_a_layer_are_read():
+    def double(x):
+        return 2 * x
+
+    double.__name__ = "meshflow_recurrent_layer_1_00001000"
+    _, (found,) = read_again(lambda x: jax.jit(double)(x), X)
+    np.testing.assert_array_equal(found, 2 * X)

@@ -316,6 +316,28 @@ def test_signatures_of_earlier_sizes_if_not_all_sizes_work(folder, caplog):
         loaded(tf.ones([2, 6, 1]))
 
 
+def test_extremes_of_axes_that_may_be_empty_are_saved_for_any_size(folder):
+    kernel = np.random.RandomState(0).normal(size=(3, 3, 2, 4)).astype(np.float32)
+
+    class Extremes(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, None, None, 2])])
+        def __call__(self, x):
+            # An image of 2 pixels has no position.
+            y = tf.nn.conv2d(x, kernel, 1, "VALID")
+            whole = tf.cast(10 * y, tf.int32)
+            places = tf.argmax(y, 1), tf.argmin(whole, -2)
+            extremes = tf.reduce_max(y, [1, 2]), tf.reduce_min(whole, [1, 2])
+            return *extremes, *places, tf.norm(y, np.inf, 1)
+
+    module = Extremes()
+    tf.saved_model.save(module, folder)
+    loaded = tf.saved_model.load(folder)
+    for shape in ((1, 4, 3, 2), (2, 6, 5, 2)):
+        x = tf.constant(np.random.RandomState(1).normal(size=shape).astype(np.float32))
+        for one, other in zip(loaded(x), module(x), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_folders_without_a_model(tmp_path, monkeypatch):
     assert not tf.saved_model.contains_saved_model(tmp_path)
     with pytest.raises(OSError, match="SavedModel file does not exist"):

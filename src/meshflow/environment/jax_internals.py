@@ -63,7 +63,8 @@ The following names may be missing, because there is a slower public alternative
 * `read_from_device`: the value of an array, without the copy that `numpy.asarray` caches.
 * `renew_gpu_options`: makes the GPU client read the environment variables about its memory again.
   Public: none.
-* `mlir_lowering`: creates the MLIR context of each program that is lowered. Public: none.
+* `mlir_lowering`: creates the MLIR context of each program that is lowered, and `make_reading_context` one for
+  programs of files. Public: none.
 * `export_lowering`: lowers programs of `jax.export`, for which JAX imports SciPy. Public: none.
 """
 
@@ -117,6 +118,7 @@ __all__ = [
     "linear_util",
     "list_dimensions",
     "make_exported",
+    "make_reading_context",
     "mlir",
     "mlir_func",
     "mlir_hlo",
@@ -200,6 +202,7 @@ try:
     from jax._src.lib import xla_client as _xla_client
     from jax._src.lib.mlir import ir as mlir_ir
     from jax._src.lib.mlir import passmanager as mlir_passes
+    from jax._src.lib.mlir.dialects import chlo as _mlir_chlo
     from jax._src.lib.mlir.dialects import func as mlir_func
     from jax._src.lib.mlir.dialects import hlo as mlir_hlo
     from jax._src.lib.mlir.dialects import sdy as mlir_sdy
@@ -504,6 +507,23 @@ def decide_sizes_by_hints(scope: Any, decisions: SizeDecisions) -> Iterator[None
     finally:
         if is_outermost:
             del _size_decisions[id(scope)]
+
+
+def make_reading_context() -> Any:
+    """Return an MLIR context for StableHLO modules from files.
+
+    `mlir.make_ir_context` also imports dialects that these do not have, which takes longer than reading a small module.
+    """
+    make = getattr(mlir_lowering, "JaxIrContext", None)
+    registry = getattr(mlir_lowering, "upstream_dialects", None)
+    if make is None or registry is None:
+        return mlir.make_ir_context()
+    made = make()
+    made.append_dialect_registry(registry)
+    made.load_all_available_dialects()
+    for dialect in (mlir_sdy, _mlir_chlo, mlir_hlo):
+        dialect.register_dialect(made)
+    return made
 
 
 def count_scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:

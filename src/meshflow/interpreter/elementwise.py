@@ -15,7 +15,12 @@ import numpy as np
 
 from meshflow.interpreter.table import Build, Compute, Equation, HostArray, Writer, rule
 
-_PROPERTIES = {"is_writer": True, "is_elementwise": True, "uses_shapes": False}
+_PROPERTIES = {
+    "is_writer": True,
+    "is_elementwise": True,
+    "uses_shapes": False,
+    "broadcasts": True,
+}
 
 FLOAT32 = np.dtype(np.float32)
 # Elements of a block. Intermediate values of this size fit into the processor's caches.
@@ -51,6 +56,14 @@ def iterate_blocks(arrays: Sequence[HostArray]) -> Iterator[Sequence[HostArray]]
     flat = [a.reshape(-1) for a in arrays]
     for start in range(0, arrays[0].size, BLOCK_SIZE):
         yield [a[start : start + BLOCK_SIZE] for a in flat]
+
+
+def repeat_scalar(x: HostArray, shape: tuple[int, ...]) -> HostArray:
+    """Repeat a scalar, with less overhead than `numpy.broadcast_to`."""
+    scalar = np.asarray(x)
+    view: HostArray = np.ndarray(shape, scalar.dtype, scalar, 0, (0,) * len(shape))
+    view.flags.writeable = False
+    return view
 
 
 # These do not round, so that small floating-point numbers need no conversion.
@@ -270,8 +283,9 @@ def make_selection(dtype: np.dtype) -> Compute:
         if p.ndim == 0:
             return np.array(b if p else a)
         if not p.shape == a.shape == b.shape:
+            a, b = (repeat_scalar(x, p.shape) if x.ndim == 0 else x for x in (a, b))
             # In place of an unknown size, constants have size 1.
-            p, a, b = np.broadcast_arrays(p, a, b)
+            p, a, b = (p, a, b) if p.shape == a.shape == b.shape else np.broadcast_arrays(p, a, b)
         out = np.empty(p.shape, integer)
         p, a, b = p.view(np.int8), a.view(integer), b.view(integer)
         if _is_zero(a):

@@ -89,6 +89,8 @@ class Program:
         self._values: list[ValueType] = []
         self.constants: dict[int, np.ndarray] = {}
         self._nodes: list[Node] = []
+        # For each value that repeats another one along axes, the slot of that one and the axes that it has.
+        self._repeated: dict[int, tuple[int, tuple[int, ...]]] = {}
         # Names of the primitives without a rule, in order.
         self._unsupported: dict[str, None] = {}
         opened = to_open_jaxpr(jaxpr)
@@ -197,6 +199,8 @@ class Program:
             for a in (*eqn.invars, *eqn.outvars)
         ):
             found = None
+        if found is not None and found.broadcasts and self._repeated:
+            operands = self._skip_broadcasts(name, operands, eqn.outvars[0].aval.shape)  # type: ignore[attr-defined]
         outputs = [self._add_value(v.aval) for v in eqn.outvars]
         if found is None:
             self._unsupported[name] = None
@@ -214,7 +218,55 @@ class Program:
         if self._is_constant(node):
             return [self._add_constant(np.asarray(a)) for a in self._compute(node)]
         self._nodes.append(node)
+        if name == "broadcast_in_dim" and len(operands) == 1:
+            self._repeated[outputs[0]] = operands[0], tuple(eqn.params["broadcast_dimensions"])
         return outputs
+
+    def _skip_broadcasts(
+        self, name: str, operands: list[int], result_shape: tuple[Any, ...]
+    ) -> list[int]:
+        """Replace operands of an elementwise equation that repeat other values by these, which NumPy repeats.
+
+        One operand keeps the shape of the result. Most views of unknown sizes become unnecessary: they would be planned
+        for all sizes.
+        """
+        shape = self.symbols.intern_shape(result_shape)
+        is_full = [self._values[o].shape == shape for o in operands]
+        # The predicate of a selection has the shape of the result, or chooses between complete cases.
+        first = name == "select_n"
+        if first and not is_full[0]:
+            return operands
+        skipped = [k for k in range(first, len(operands)) if operands[k] in self._repeated]
+        if all(k in skipped for k, full in enumerate(is_full) if full):
+            skipped = skipped[1:]
+        return [self._align(o) if k in skipped else o for k, o in enumerate(operands)]
+
+    def _align(self, slot: int) -> int:
+        """Return the slot of the value that another one repeats, with axes of size 1 where NumPy does not add them."""
+        source, axes = self._repeated[slot]
+        rank, value = len(self._values[slot].shape), self._values[source]
+        if axes == tuple(range(rank - len(axes), rank)):
+            return source
+        shape = tuple([value.shape[axes.index(i)] if i in axes else 1 for i in range(rank)])
+        params = {"shape": shape, "broadcast_dimensions": axes, "sharding": None}
+        symbolic = {"shape": shape} if has_symbols(shape) else {}
+        self._values.append(ValueType(shape, value.dtype))
+        aligned = len(self._values) - 1
+        found = RULES["broadcast_in_dim"]
+        self._nodes.append(
+            Node(
+                "broadcast_in_dim",
+                found,
+                params,
+                (source,),
+                (aligned,),
+                not symbolic,
+                False,
+                symbolic,
+            )
+        )
+        self._repeated[slot] = aligned, tuple(range(rank))
+        return aligned
 
     def _inline_function(
         self, function: Callable[..., Any], eqn: JaxprEqn, operands: list[int]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshflow.interpreter.elementwise import repeat_scalar
 from meshflow.interpreter.symbolic_sizes import has_symbols
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 
@@ -24,7 +25,7 @@ def _broadcast(equation: Equation) -> Compute | None:
     if view == list(shape):
         return lambda x, *_: np.reshape(x, shape)
     if not source and equation.inputs[0].dtype.kind in "biuf":
-        return _make_scalar_broadcast(shape)
+        return lambda x, *_: repeat_scalar(x, shape)
     if (
         len(source) == len(shape)
         or not source
@@ -32,19 +33,6 @@ def _broadcast(equation: Equation) -> Compute | None:
     ):
         return lambda x, *_: np.broadcast_to(x, shape)
     return lambda x, *_: np.broadcast_to(np.reshape(x, view), shape)
-
-
-def _make_scalar_broadcast(shape: tuple[int, ...]) -> Compute:
-    """Return a function that repeats a scalar, with less overhead than `numpy.broadcast_to`."""
-    strides = (0,) * len(shape)
-
-    def repeat(x: HostArray, *_: HostArray) -> HostArray:
-        scalar = np.asarray(x)
-        view: HostArray = np.ndarray(shape, scalar.dtype, scalar, 0, strides)
-        view.flags.writeable = False
-        return view
-
-    return repeat
 
 
 @rule("reshape", is_view=True, accepts_symbols=True)

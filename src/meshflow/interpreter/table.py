@@ -95,6 +95,8 @@ class Rule(NamedTuple):
         check of its operand, which is only made if the result is used.
       accepts_symbols: Whether `build` is first called with a `Symbol` for each size that is unknown, and returns a
         function for all sizes, or None.
+      broadcasts: Whether the function repeats operands along axes, as NumPy does, if one of them has the shape of the
+        result.
     """
 
     build: Build
@@ -104,6 +106,7 @@ class Rule(NamedTuple):
     uses_shapes: bool = True
     is_pure: bool = True
     accepts_symbols: bool = False
+    broadcasts: bool = False
 
 
 RULES: dict[str, Rule] = {}

@@ -24,6 +24,7 @@ def register(
     composite: Callable[..., Any],
     abstract: Callable[..., Any] | None,
     choose: Callable[[Avals, Avals, dict[str, Any]], HandlerCall | None] | None,
+    export_name: Callable[..., str] | None = None,
 ) -> None:
     """Register a primitive with JAX; derivatives, vmap and lowering are those of its equations.
 
@@ -35,6 +36,8 @@ def register(
       choose: Called with the types of operands and results and the parameters if a handler may run;
         returns a function of the operands that calls the handler, or None. None if there is no
         handler.
+      export_name: Returns the name of the function that contains the equations in exported programs, given the
+        parameters; None for equations without a function.
     """
     is_multiple = primitive.multiple_results
     composites[primitive] = composite
@@ -45,6 +48,8 @@ def register(
             avals_in, avals_out = cast(tuple[Avals, Avals], (context.avals_in, context.avals_out))
             call = choose(avals_in, avals_out, parameters)
         call = call or functools.partial(composite, **parameters)
+        if export_name is not None and lowerings.is_exported(context):
+            call = _make_named_function(call, export_name(**parameters))
         return mlir.lower_fun(call, multiple_results=is_multiple)(context, *operands)
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any) -> Any:
@@ -64,6 +69,16 @@ def register(
     batching.primitive_batchers[primitive] = batch
     mlir.register_lowering(primitive, mlir.lower_fun(composite, multiple_results=is_multiple))
     mlir.register_lowering(primitive, lower, platform="cpu")
+
+
+def _make_named_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function that is a call of a function with this name in lowered programs."""
+
+    def run(*operands: Any) -> Any:
+        return function(*operands)
+
+    run.__name__ = run.__qualname__ = name
+    return jax.jit(run)
 
 
 def _infer_results(

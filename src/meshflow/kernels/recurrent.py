@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -429,6 +430,44 @@ def make_host_call(
     return run, dtype
 
 
+# Names of the functions of exported programs: the primitive, the index of the kind, and the Booleans of the form.
+_EXPORT_NAME = re.compile(r"meshflow_(recurrent_layer(?:_gradient)?)_(\d)_([01]+)(?:_\d+)?")
+
+
+def _make_export_name(primitive: Any, form: RecurrentForm, saves: bool = False) -> str:
+    """Return the name of the function with the equations of a layer in exported programs; see `read_export_name`."""
+    kind, *flags = form
+    bits = "".join(str(int(flag)) for flag in (*flags, saves))
+    return f"meshflow_{primitive.name}_{KINDS.index(kind)}_{bits}"
+
+
+def read_export_name(name: str) -> tuple[Any, dict[str, Any], int] | None:
+    """Return the layer that a function of an exported program computes.
+
+    Args:
+      name: Name of the function.
+
+    Returns:
+      The primitive, its parameters, and the number of operands, which are the last arguments of the function; None for
+      other functions.
+
+    Example:
+      >>> primitive, parameters, count = read_export_name("meshflow_recurrent_layer_1_00001000")
+      >>> primitive.name, parameters["form"].kind, parameters["form"].has_bias, count
+      ('recurrent_layer', 'lstm', True, 6)
+    """
+    match = _EXPORT_NAME.fullmatch(name)
+    num_flags = len(RecurrentForm._fields)
+    if match is None or int(match[2]) >= len(KINDS) or len(match[3]) != num_flags:
+        return None
+    *flags, saves = (bit == "1" for bit in match[3])
+    form = RecurrentForm(KINDS[int(match[2])], *flags)
+    masks = form.has_mask + form.has_dropout
+    if match[1] == gradient_p.name:
+        return gradient_p, {"form": form}, form.num_saved + 2 + masks + form.num_states
+    return layer_p, {"form": form, "saves": saves}, 3 + form.num_states + form.has_bias + masks
+
+
 def register() -> None:
     """Register the primitives with JAX."""
     for primitive, composite, choose in (
@@ -437,7 +476,9 @@ def register() -> None:
         (gradient_p, _compute_gradients, functools.partial(_choose_handler, True)),
     ):
         primitive.multiple_results = True
-        register_composite(primitive, composite, None, choose)
+        is_named = primitive is not tangent_p
+        name = functools.partial(_make_export_name, primitive) if is_named else None
+        register_composite(primitive, composite, None, choose, name)
     ad.primitive_jvps[layer_p] = _find_jvp
     ad.primitive_transposes[tangent_p] = _transpose_tangents
 

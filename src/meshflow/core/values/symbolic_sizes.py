@@ -29,6 +29,7 @@ __all__ = [
     "has_symbolic_size",
     "make_range",
     "make_sizes_tensor",
+    "may_be_zero",
     "pad_empty",
     "propagate_sizes",
     "slice_sizes",
@@ -49,6 +50,20 @@ def as_size(size: Any) -> Any:
     return size if is_symbolic_dim(size) else int(size)
 
 
+def may_be_zero(size: Any) -> bool:
+    """Check whether a size is 0, or a symbolic size that is not always positive.
+
+    Example:
+      >>> import jax
+      >>> (n,) = jax.export.symbolic_shape("n")
+      >>> may_be_zero(0), may_be_zero(3), may_be_zero(n), may_be_zero(n - 1)
+      (True, False, False, True)
+    """
+    with contextlib.suppress(InconclusiveDimensionOperation):
+        return not size >= 1
+    return True
+
+
 def make_range(size: Any) -> Any:
     """Return the integers below a size: a NumPy array, or a traced one if the size is a symbol.
 
@@ -65,11 +80,8 @@ def pad_empty(array: Array, axis: int) -> Array:
     XLA gathers from at least one slice.
     """
     size = array.shape[axis]
-    if not is_symbolic_dim(size) or not context.exporting:
+    if not is_symbolic_dim(size) or not context.exporting or not may_be_zero(size):
         return array
-    with contextlib.suppress(InconclusiveDimensionOperation):
-        if size >= 1:
-            return array
     paddings = [(0, int(a == axis % array.ndim)) for a in range(array.ndim)]
     return jnp.pad(array, paddings)
 

@@ -13,6 +13,7 @@ from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.symbolic_sizes import may_be_zero
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
 from meshflow.ops.array.shaping import Axes
@@ -156,7 +157,8 @@ def norm(
         return jnp.linalg.norm(tensor, ord, axis, keepdims)
     magnitudes = compute_magnitude(tensor)
     if ord == float("inf"):
-        return jnp.max(magnitudes, axis=axis, keepdims=keepdims)
+        initial = -jnp.inf if any(map(may_be_zero, tensor.shape)) else None
+        return jnp.max(magnitudes, axis=axis, keepdims=keepdims, initial=initial)
     if ord == 1:
         return jnp.sum(magnitudes, axis=axis, keepdims=keepdims)
     return jnp.sum(magnitudes**ord, axis=axis, keepdims=keepdims) ** (1 / ord)

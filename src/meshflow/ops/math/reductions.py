@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.dispatch import op
@@ -18,6 +19,7 @@ from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
+from meshflow.core.values.symbolic_sizes import may_be_zero
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_size, read_sizes
 from meshflow.environment.types import Array
@@ -130,7 +132,7 @@ def _std(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 2))
 def _find_extreme(find: Callable[..., Any], x: jax.Array, axis: Axes) -> jax.Array:
     """Find the maximum or minimum; equal elements share the gradient, and that of NaN is NaN."""
-    return find(x, axis=axis, keepdims=True)
+    return find(x, axis=axis, keepdims=True, initial=_get_initial(find, x, axis))
 
 
 @_find_extreme.defjvp
@@ -146,33 +148,36 @@ def _compute_extreme_jvp(
 
 
 def _max(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
-    return _reduce_extreme(jnp.max, _get_min_value, x, axis, keepdims)
+    return _reduce_extreme(jnp.max, x, axis, keepdims)
 
 
 def _min(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
-    return _reduce_extreme(jnp.min, _get_max_value, x, axis, keepdims)
+    return _reduce_extreme(jnp.min, x, axis, keepdims)
 
 
 def _reduce_extreme(
-    find: Callable[..., Any],
-    get_initial: Callable[[jax.Array], float],
-    x: jax.Array,
-    axis: Axes,
-    keepdims: bool,
+    find: Callable[..., Any], x: jax.Array, axis: Axes, keepdims: bool
 ) -> jax.Array:
     if x.size == 0 or not jnp.issubdtype(x.dtype, jnp.floating):
-        initial = get_initial(x) if x.size == 0 else None
-        return find(x, axis=axis, keepdims=keepdims, initial=initial)
+        return find(x, axis=axis, keepdims=keepdims, initial=_get_initial(find, x, axis))
     best = _find_extreme(find, x, axis)
     return best if keepdims else jnp.squeeze(best, axis)
 
 
-def _get_min_value(x: jax.Array) -> float:
-    return -jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).min
+def _get_initial(find: Callable[..., Any], x: jax.Array, axis: Axes) -> float | None:
+    """Return the maximum or minimum of no elements if the axes may have none, otherwise None."""
+    axes = builtins.range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    if not any(may_be_zero(x.shape[i]) for i in axes):
+        return None
+    return _get_worst(x, find is jnp.max)
 
 
-def _get_max_value(x: jax.Array) -> float:
-    return jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).max
+def _get_worst(x: jax.Array, is_lowest: bool) -> float:
+    """Return the lowest or highest number of a dtype."""
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        return -jnp.inf if is_lowest else jnp.inf
+    info = jnp.iinfo(x.dtype)
+    return info.min if is_lowest else info.max
 
 
 def _norm(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
@@ -286,7 +291,13 @@ def _find_index(
 ) -> jax.Array:
     if jnp.issubdtype(x.dtype, jnp.floating):
         x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)
-    return find(x, axis=_check_axis(axis or 0, x.ndim)).astype(as_dtype(output_type).dtype)
+    _check_axis(axis or 0, x.ndim)
+    position = (axis or 0) % x.ndim
+    if is_symbolic_dim(x.shape[position]) and may_be_zero(x.shape[position]):
+        # JAX requires an element. The additional one is last and worst, so no other element loses to it.
+        last = jnp.asarray(_get_worst(x, worst < 0), x.dtype)
+        x = jax.lax.pad(x, last, [(0, int(i == position), 0) for i in builtins.range(x.ndim)])
+    return find(x, axis=position).astype(as_dtype(output_type).dtype)
 
 
 def _accumulate(

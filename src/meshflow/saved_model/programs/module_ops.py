@@ -25,9 +25,10 @@ from meshflow.saved_model.programs.module_reader import (
     get_static_shape,
     read_jaxpr,
     register_op,
+    trace_program,
 )
 
-__all__ = ["expand_call", "read_jaxpr"]
+__all__ = ["expand_call", "read_jaxpr", "trace_program"]
 
 _Op = Any
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -19,10 +20,18 @@ from jax import core
 from jax.export import Exported
 
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.environment.jax_internals import mlir, mlir_ir
+from meshflow.environment.jax_internals import make_reading_context, mlir_ir
 from meshflow.environment.types import Array, ClosedJaxpr
+from meshflow.kernels.recurrent import read_export_name
 
-__all__ = ["ModuleReader", "StaticValue", "UnsupportedOpError", "read_jaxpr", "register_op"]
+__all__ = [
+    "ModuleReader",
+    "StaticValue",
+    "UnsupportedOpError",
+    "read_jaxpr",
+    "register_op",
+    "trace_program",
+]
 
 # Integer tensors of at most this many elements are evaluated while a program is read.
 _MAX_STATIC_ELEMENTS = 64
@@ -91,19 +100,28 @@ def read_jaxpr(exported: Exported, avals: Sequence[Any]) -> ClosedJaxpr:
     Raises:
       UnimplementedError: if an op cannot be read; names the op and its location.
     """
-    argument_indices = exported.module_kept_var_idx
+    specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+    return jax.make_jaxpr(lambda *arrays: trace_program(exported, arrays))(*specs)
 
-    def run(*arrays: Array) -> list[Array]:
-        with mlir.make_ir_context(), mlir_ir.Location.unknown():
-            module: Any = exported.mlir_module(serialized=False)
-            reader = ModuleReader(module)
-            platform = [StaticValue(np.array(0, object), np.dtype(np.int32))] * (
-                len(exported.platforms) > 1
-            )
-            arguments = [*platform, *(arrays[i] for i in argument_indices)]
-            return [as_array(v) for v in reader.call_function("main", arguments)]
 
-    return jax.make_jaxpr(run)(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+def trace_program(exported: Exported, arrays: Sequence[Array]) -> list[Array]:
+    """Trace the ops of a saved program on arrays, and return its results.
+
+    Args:
+      exported: the saved program.
+      arrays: its arguments.
+
+    Raises:
+      UnimplementedError: if an op cannot be read; names the op and its location.
+    """
+    with make_reading_context(), mlir_ir.Location.unknown():
+        module: Any = exported.mlir_module(serialized=False)
+        reader = ModuleReader(module)
+        platform = [StaticValue(np.array(0, object), np.dtype(np.int32))] * (
+            len(exported.platforms) > 1
+        )
+        arguments = [*platform, *(arrays[i] for i in exported.module_kept_var_idx)]
+        return [as_array(v) for v in reader.call_function("main", arguments)]
 
 
 def as_array(value: Operand) -> Any:
@@ -148,7 +166,11 @@ class ModuleReader:
         name = operation.name
         if name == "func.call":
             callee = _get_symbol_name(operation.attributes["callee"])
-            return _divide_sizes(callee, operands) or self.call_function(callee, operands)
+            return (
+                _divide_sizes(callee, operands)
+                or _run_recurrent_layer(operation, callee, operands)
+                or self.call_function(callee, operands)
+            )
         evaluate = _STATIC_OPS.get(name.removeprefix("stablehlo."))
         if evaluate is not None and all(isinstance(v, StaticValue) for v in operands):
             with contextlib.suppress(UnsupportedOpError):
@@ -174,7 +196,7 @@ class ModuleReader:
             get_element_type(operation.results[0]),
             get_static_shape(operation.results[0]),
         )
-        if dtype.kind not in "biu" or shape is None or np.prod(shape) > _MAX_STATIC_ELEMENTS:
+        if dtype.kind not in "biu" or shape is None or math.prod(shape) > _MAX_STATIC_ELEMENTS:
             raise UnsupportedOpError("its elements are not static")
         try:
             values = evaluate(operation, *(v.values for v in operands))
@@ -289,6 +311,25 @@ def _divide_sizes(callee: str, operands: Sequence[Any]) -> list[Any] | None:
     if not _is_plain(b) or b < 1:
         return None
     return [StaticValue(np.array(v, object), operands[-1].dtype) for v in divide(a, int(b))]
+
+
+def _run_recurrent_layer(operation: Any, callee: str, operands: list[Any]) -> list[Any] | None:
+    """Return the results of a function of a recurrent layer, as one primitive, or None for other calls.
+
+    The interpreter has a kernel for all steps.
+    """
+    found = read_export_name(callee)
+    if found is None:
+        return None
+    primitive, parameters, count = found
+    arrays = [as_array(v) for v in operands[len(operands) - count :]]
+    expected = [(get_element_type(v), mlir_ir.RankedTensorType(v.type).rank) for v in operation.results]  # fmt: skip
+    # The name belongs to another function if its arguments do not fit.
+    with contextlib.suppress(TypeError, ValueError):
+        results = primitive.bind(*arrays, **parameters)
+        if [(r.dtype, r.ndim) for r in results] == expected:
+            return list(results)
+    return None
 
 
 def _evaluate_compare(operation: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -9,12 +9,14 @@ import jax.export
 import numpy as np
 from jax.export import is_symbolic_dim
 
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, list_declared_sizes
 from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, suspend_autocast
 from meshflow.core.runtime.errors import DataLossError, InvalidValueError
-from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction
+from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction, fill_slots
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.convert import convert_to_tensor
@@ -26,7 +28,7 @@ from meshflow.interpreter.table import EXPANSIONS
 from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.saved_model.manifest.composite_values import list_component_specs, list_components
 from meshflow.saved_model.manifest.json_structures import unpack_structure
-from meshflow.saved_model.programs.module_ops import expand_call, read_jaxpr
+from meshflow.saved_model.programs.module_ops import expand_call, read_jaxpr, trace_program
 from meshflow.saved_model.programs.stablehlo import get_static_sizes, specialize_program
 
 __all__ = [
@@ -123,21 +125,31 @@ class StableHLOProgram:
             arguments, captures = [t.array for t in tensors], [t.array for t in captured]
             if is_symbolic and not context.exporting:
                 # The program runs op by op.
+                outputs = apply(self._read_op(exported), (list(tensors), captured))
+                for variable, value in zip(self._writes, outputs[self._count :], strict=True):
+                    variable._write(value)
+                return fill_slots(self._structure, outputs[: self._count])
+            try:
+                closed = specialize_program(exported, arguments, captures)
+            except InvalidValueError:
+                # Symbols of an exported program are at least 1, so its ops are read for a size of 0.
+                if not any(size == 0 for shape in key for size in shape):
+                    raise
                 closed = read_jaxpr(exported, [*arguments, *captures])
-            else:
-                try:
-                    closed = specialize_program(exported, arguments, captures)
-                except InvalidValueError:
-                    # Symbols of an exported program are at least 1, so its ops are read for a size of 0.
-                    if not any(size == 0 for shape in key for size in shape):
-                        raise
-                    closed = read_jaxpr(exported, [*arguments, *captures])
             traced = TracedFunction(
                 self._name, closed, self.captures, self._writes, self._structure, self._count
             )
-            if not is_symbolic:
-                self._traced_by_shapes[key] = traced
+            self._traced_by_shapes[key] = traced
         return traced.call(tensors)
+
+    def _read_op(self, exported: jax.export.Exported) -> Op:
+        """Return an op with the ops of the program, of the operands ([arguments], [captures])."""
+
+        def call(operands: Sequence[Any], _: tuple[Any, ...]) -> list[Any]:
+            arguments, captures = operands
+            return trace_program(exported, [*arguments, *captures])
+
+        return Op(self._name, call, heavy=True, is_opaque=True)
 
 
 class _AssignedVariable:

@@ -443,15 +443,16 @@ def deserialize_program(data: bytes, label: str = "A saved function") -> jax.exp
     """
     with _translate_damage(label):
         # Reading may already take forever, so the child process does it first.
-        is_own = is_own_program(data)
-        rewritten = [] if is_own else rewrite_programs([data])[0]
+        if is_own_program(data):
+            # Its derivatives are read when they are needed.
+            return _wrap_verified(jax.export.deserialize(bytearray(data)), None, label)
+        modules = rewrite_programs([data])[0]
         programs = read_programs(data, MAX_DERIVATIVES)
         if programs[-1].has_vjp():
             raise DataLossError(f"it has more than {MAX_DERIVATIVES} derivatives")
-        if not is_own and len(programs) != len(rewritten):
+        if len(programs) != len(modules):
             raise DataLossError("it has another number of derivatives for each reader")
-        modules = [p.mlir_module_serialized for p in programs] if is_own else rewritten
-    return _wrap_verified(programs, modules, label)
+    return _wrap_verified(programs[0], modules, label)
 
 
 def verify_foreign_programs(programs: Sequence[bytes]) -> None:
@@ -552,16 +553,17 @@ class _VerifiedExported(jax.export.Exported):
 
 
 def _wrap_verified(
-    programs: Sequence[jax.export.Exported], modules: Sequence[bytes], label: str
+    program: jax.export.Exported, modules: Sequence[bytes] | None, label: str
 ) -> _VerifiedExported:
-    """Return the first program with the first module; the others are its derivatives."""
-    program = programs[0]
+    """Return a program with the given modules for it and its derivatives; with its own ones for None."""
     if program.ordered_effects or program.unordered_effects:
         raise InvalidArgumentError(f"{label} has effects, which saved models may not have.")
     fields = {f.name: getattr(program, f.name) for f in dataclasses.fields(program)}
-    fields["mlir_module_serialized"] = modules[0]
+    if modules is not None:
+        fields["mlir_module_serialized"] = modules[0]
     if program.has_vjp():
-        backward = functools.cache(lambda: _wrap_verified(programs[1:], modules[1:], label))
+        rest = None if modules is None else modules[1:]
+        backward = functools.cache(lambda: _wrap_verified(program.vjp(), rest, label))
         fields["_get_vjp"] = lambda _: backward()
     verified = _VerifiedExported(**fields)
     object.__setattr__(verified, "_label", label)
