@@ -497,6 +497,8 @@ def _select_stored(
         for v in select_variables(eqn.invars):
             readers.setdefault(v, []).append(eqn)
     fused = {v: eqn for eqn in jaxpr.eqns if _is_fused(eqn) for v in eqn.outvars}
+    values = {*jaxpr.invars, *jaxpr.constvars}.union(*(eqn.outvars for eqn in jaxpr.eqns))
+    shapes: dict[Var, tuple[int, ...]] = {v: getattr(v.aval, "shape", ()) for v in values}
 
     @functools.cache
     def is_stored(v: Var) -> bool:
@@ -511,11 +513,12 @@ def _select_stored(
         if v not in fused:
             return False
         reads = [r for r in select_variables(fused[v].invars) if r not in available]
-        examples = [r for r in reads if r.aval.shape[:1] == v.aval.shape[:1]]
+        examples = [r for r in reads if shapes[r][:1] == shapes[v][:1]]
         return (len(examples) < 2 or from_several) and all(
-            r.aval.size == v.aval.size and (is_stored(r) or follows(r, from_several))
+            math.prod(shapes[r]) == math.prod(shapes[v])
+            and (is_stored(r) or follows(r, from_several))
             if r in examples
-            else r.aval.size * TRACED_ROWS <= v.aval.size
+            else math.prod(shapes[r]) * TRACED_ROWS <= math.prod(shapes[v])
             for r in reads
         )
 
