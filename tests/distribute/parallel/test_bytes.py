@@ -180,6 +180,20 @@ def transformer():
     return tf.keras.Model(tokens, LAYERS.Dense(WORDS, dims="out:words")(x))
 
 
+def test_gradients_of_shared_keys_and_values_are_summed_once():
+    strategy = tf.distribute.MeshStrategy(mesh(**GRID), "batch:data, heads:model")
+    with strategy.scope():
+        queries, values = tf.keras.Input([TOKENS, WIDTH]), tf.keras.Input([TOKENS, WIDTH])
+        x, y = LAYERS.LayerNormalization()(queries), LAYERS.LayerNormalization()(values)
+        model = tf.keras.Model([queries, values], LAYERS.MultiHeadAttention(4, 8)(x, y))
+        model.compile("sgd", "mse")
+    rows = np.zeros([ROWS, TOKENS, WIDTH], np.float32)
+    _, step = sent(model, [rows, rows], rows)
+    sums = [c for c in step.collectives if c.axes == ("model",)]
+    # The result, the gradient of `x`, and that of `y`.
+    assert sum(c.sent * c.times for c in sums) == 3 * 2 * part(rows.nbytes // 2, 2)
+
+
 @pytest.mark.parametrize(
     ("layout", "choice"),
     [

@@ -115,6 +115,28 @@ def test_strings_are_split_with_their_rows(make, options):
 
 
 @pytest.mark.parametrize(
+    ("setting", "found"),
+    [
+        ({"ragged": True}, "RaggedTensor"),
+        pytest.param(
+            {"output_mode": "multi_hot", "sparse": True}, "SparseTensor", marks=pytest.mark.soak
+        ),
+    ],
+    ids=str,
+)
+def test_rows_of_different_sizes_prevent_splitting_the_loss(setting, found):
+    def make():
+        x = text = tf.keras.Input([1], dtype="string")
+        x = LAYERS.TextVectorization(vocabulary=list("abc"), **setting)(x)
+        if "ragged" in setting:
+            x = tf.reduce_mean(LAYERS.Embedding(8, 8)(x), axis=1)
+        return tf.keras.Model(text, LAYERS.Dense(8)(x))
+
+    _, messages = curves(make, {"zero": 1, "micro_batches": 2}, texts())
+    assert len(messages) == 1 and f"contains a {found}" in messages[0]
+
+
+@pytest.mark.parametrize(
     ("make", "reason"),
     [
         (Looked, "the layer 'words' of 'looked' computes with strings"),

@@ -112,6 +112,22 @@ def test_lamb_steps_in_proportion_to_weights(start, step):
     assert_close(v, [start[0], start[1] - step])
 
 
+def test_adafactor_where_a_row_and_a_column_have_no_gradients():
+    gradients = GRADIENTS[0, 0] * np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    gradients[:, 1] = gradients[:, :, 2] = 0
+    v, optimizer = tf.Variable(tf.ones([3, 4])), optimizers.Adafactor(0.1)
+    w, r, c = np.ones([3, 4]), 0.0, 0.0
+    rms = lambda x: np.sqrt(np.mean(x * x))
+    for t, g in enumerate(gradients, 1):
+        optimizer.apply_gradients([(tf.constant(g), v)])
+        g, beta = g.astype(np.float64), 1 - t**-0.8
+        r = beta * r + (1 - beta) * (g * g + 1e-30).mean(1)
+        c = beta * c + (1 - beta) * (g * g + 1e-30).mean(0)
+        u = g / np.sqrt(np.outer(r, c) / r.mean())
+        w = w - max(1e-3, rms(w)) * min(0.1, t**-0.5) * u / max(1, rms(u))
+    assert_close(v, w, 1e-5)
+
+
 @pytest.mark.parametrize("name", ["Nadam", "Ftrl"])
 def test_the_others_make_progress(name):
     v = tf.Variable([3.0, -2.0])

@@ -407,13 +407,19 @@ class MultiHeadAttention(Layer):
 
     def _project_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         layers = [self._query_dense, self._key_dense, self._value_dense]
-        if query is key is value and not self.dtype_policy.uses_float8:
-            products = project_sharded(layers, query, self._query_dense._equation)
-            if products is not None:
-                return [
-                    layer.add_bias(outputs) for layer, outputs in zip(layers, products, strict=True)
-                ]
-        return [layer(x) for layer, x in zip(layers, (query, key, value), strict=True)]
+        operands, results = (query, key, value), list[Tensor | None]([None] * 3)
+        for x in operands:
+            # Devices add the gradients of an input with several projections before they sum them.
+            group = [i for i, other in enumerate(operands) if other is x and results[i] is None]
+            if len(group) > 1 and not self.dtype_policy.uses_float8:
+                projections = [layers[i] for i in group]
+                products = project_sharded(projections, x, projections[0]._equation)
+                for i, outputs in zip(group, products or (), strict=False):
+                    results[i] = layers[i].add_bias(outputs)
+        return [
+            layer(x) if result is None else result
+            for layer, x, result in zip(layers, operands, results, strict=True)
+        ]
 
     def _collect_masks(
         self, query: Tensor | None, value: Tensor, key: Tensor, mask: Tensor | None

@@ -99,12 +99,13 @@ class Adafactor(RuleOptimizer):
         if var.ndim >= 2:
             r = beta * slots[0] + (1 - beta) * jnp.mean(square, axis=-1)
             c = beta * slots[1] + (1 - beta) * jnp.mean(square, axis=-2)
-            rows = r / jnp.mean(r, axis=-1, keepdims=True)
-            v, new = rows[..., None] * c[..., None, :], [r, c]
+            # The product r * c underflows if a row and a column have no gradients, so the factors are applied one by one.
+            update = grad * lax.rsqrt(r)[..., None] * lax.rsqrt(c)[..., None, :]
+            update *= jnp.sqrt(jnp.mean(r, axis=-1, keepdims=True))[..., None]
+            new = [r, c]
         else:
             v = beta * slots[0] + (1 - beta) * square
-            new = [v]
-        update = grad * lax.rsqrt(v)
+            update, new = grad * lax.rsqrt(v), [v]
         update = update / jnp.maximum(1.0, _rms(update) / clip_threshold)
         return [var - scale * update, *new]
 

@@ -643,3 +643,19 @@ def test_strategy_that_plans_at_the_first_step(rng):
     )
     assert model.layers[0].kernel.layout.mesh == strategy.mesh
     assert strategy.mesh.size == 4
+
+
+def test_normalized_values_are_not_stored():
+    layers = tf.keras.layers
+    convolve = lambda: layers.Conv2D(8, 3, padding="same")
+    with shapes_only():
+        inputs = tf.keras.Input([8, 8, 4])
+        x = layers.ReLU()(layers.BatchNormalization()(convolve()(inputs)))
+        model = tf.keras.Model(inputs, layers.GlobalAveragePooling2D()(convolve()(x)))
+        model.compile("adam", "mse")
+        rows = tf.TensorSpec([8, 8, 8, 4]), tf.TensorSpec([8, 8])
+        profile = profile_of(model, *rows)
+    whole = 4 * 8 * 8 * 8
+    kept = dict(zip(profile.layers, profile.split_weights((), 1).kept, strict=True))
+    assert [kept["conv2d"], kept["re_lu"]] == [whole, whole]
+    assert kept["batch_normalization"] < whole // 8

@@ -541,7 +541,9 @@ class CostModel:
             held = itertools.accumulate(split.shared if choice.sequence == "split" else split.kept)
             in_products = {p.weight for p in self.profile.products}
             waiting = max(
-                rows * total + max((weights[n] for n in used if n in in_products), default=0)
+                rows * total
+                + max((weights[n] for n in used if n in in_products), default=0)
+                + sum(weights[n] for n in used if self.profile.reads[n].in_loop)
                 for total, used in zip(held, self.profile.uses, strict=True)
             )
         # Gradient buffers reuse freed activation memory.
@@ -567,7 +569,15 @@ class CostModel:
             if recomputes and not has_loop and choice.zero != 3:
                 gradients = max(gradients, _ALL_REDUCE_COPIES * summed - activations)
             gradients += looked_up + (0 if reuses else summed - min(summed, pending))
+        if not self._sums_terms(choice):
+            gradients += self._compute_table_gradients(choice)
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
+
+    def _compute_table_gradients(self, choice: PlanChoice) -> int:
+        """Return the bytes of the gradients of tables. XLA's schedule for CPUs fills them with zeros at the start of a step."""
+        weights = self._cached_weights(*self._get_split_key(choice))
+        pairs = zip(weights, self.profile.reads, strict=True)
+        return sum(size for size, reads in pairs if reads.rows)
 
     def _compute_largest_unit(self, names: tuple[str, ...], model: int, over: int) -> int:
         """Return the bytes of the weights of the layer that gathers most; blocks are several layers."""
@@ -658,6 +668,8 @@ class CostModel:
             )
         if choice.sequence in SEQUENCE_PARALLEL_MODES:
             sent |= self._count_sequence_bytes(choice)
+        elif choice.sequence == "split":
+            sent["parts"] = self._count_part_sums(choice)
         rest = sizes.weights - sizes.divisible - sizes.own
         own_sums = self._count_own_sums(choice, sizes)
         own_step = self.profile.own_step
@@ -751,6 +763,26 @@ class CostModel:
             "parts": sums * _ALL_REDUCE_HALVES * count_ring_bytes(summed // choice.data, t)
             + turns * count_ring_bytes(looked_up, t),
         }
+
+    def _count_part_sums(self, choice: PlanChoice) -> int:
+        """Return the bytes sent for weights that rules do not split, between products of which the sequences are split.
+
+        Devices sum the gradients of such kernels, scales and biases, and gather the looked up rows of tables.
+        """
+        pairs = zip(self.profile.weights, self.profile.find_named_axes(choice.names), strict=True)
+        whole = {n: w for n, (w, axis) in enumerate(pairs) if axis is None}
+        # Values without an axis of sequences are not split.
+        whole_inputs = {p.weight for p in self.profile.products if len(p.shape) < 3}
+        reads, turns = self.profile.reads, choice.micro_batches
+        summed = sum(
+            w.bytes for n, w in whole.items() if not reads[n].rows and n not in whole_inputs
+        )
+        rows = sum(reads[n].rows * w.bytes // w.shape[0] for n, w in whole.items() if reads[n].rows)
+        looked_up = rows * self._count_rows(choice)
+        sums = turns if choice.zero >= 2 else 1
+        return sums * _ALL_REDUCE_HALVES * count_ring_bytes(
+            summed, choice.model
+        ) + turns * count_ring_bytes(looked_up, choice.model)
 
     def count_sequence_gradients(self, choice: PlanChoice) -> tuple[int, int]:
         """Return the bytes of gradients summed over parts of sequences, and of gathered rows.

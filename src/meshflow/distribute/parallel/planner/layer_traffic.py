@@ -29,6 +29,9 @@ __all__ = [
     "find_products",
 ]
 
+# Operations over all steps of a sequence.
+_LOOPS = ("recurrent_layer", "scan", "while")
+
 
 @dataclasses.dataclass(frozen=True)
 class AttentionTraffic:
@@ -178,10 +181,12 @@ class WeightReads(NamedTuple):
     Attributes:
       terms: Number of operations, which is the number of terms of the gradient, at least 1.
       rows: Number of looked up rows of an example, if all operations are lookups in a table; else 0.
+      in_loop: Whether a recurrent layer reads the weight. It computes the gradients of all its weights at the same time.
     """
 
     terms: int
     rows: int
+    in_loop: bool = False
 
 
 def count_reads(
@@ -201,6 +206,7 @@ def count_reads(
     # Weights that a value depends on, if it depends on nothing else, such as a cast of a weight or a penalty.
     sources = {v: {indices[capture]} for v, capture in captures.items()}
     counts, lookups, looked_up = Counter[int](), Counter[int](), Counter[int]()
+    in_loop = set[int]()
     for eqn in jaxpr.eqns:
         read = select_variables(eqn.invars)
         if read and all(v in sources for v in read):
@@ -209,13 +215,14 @@ def count_reads(
         else:
             known = [n for v in read if v in sources and v.aval.ndim for n in sources[v]]
             counts.update(known)
+            in_loop.update(known if eqn.primitive.name in _LOOPS else ())
             if eqn.primitive.name in ("gather", "take") and known:
                 table: Any = eqn.invars[0].aval
                 out: Any = eqn.outvars[0].aval
                 lookups.update(known)
                 looked_up[known[0]] += math.prod(out.shape) // math.prod(table.shape[1:]) // rows
     return tuple(
-        WeightReads(max(counts[n], 1), looked_up[n] * (lookups[n] == counts[n]))
+        WeightReads(max(counts[n], 1), looked_up[n] * (lookups[n] == counts[n]), n in in_loop)
         for n in range(max(indices.values(), default=-1) + 1)
     )
 

@@ -58,6 +58,37 @@ _LINEAR_PRIMITIVES = FORM_PRIMITIVES | {"add", "add_any", "sub", "neg", "reduce_
 # These are linear if one operand has a gradient.
 _BILINEAR_PRIMITIVES = frozenset(["mul", "div", "select_n", "dot_general", "scatter-add"])
 _COMPARISONS = frozenset(["eq", "ge", "gt", "le", "lt", "ne"])
+# XLA fuses these into each operation that reads them, so that their results need no memory. It computes others, such as
+# divisions and exponentials, only once.
+_FUSED_PRIMITIVES = _COMPARISONS | frozenset(
+    [
+        "abs",
+        "add",
+        "add_any",
+        "broadcast_in_dim",
+        "convert_element_type",
+        "copy",
+        "expand_dims",
+        "integer_pow",
+        "iota",
+    ]
+    + [
+        "max",
+        "min",
+        "mul",
+        "neg",
+        "not",
+        "reshape",
+        "select_n",
+        "sign",
+        "square",
+        "squeeze",
+        "stop_gradient",
+        "sub",
+    ]
+)
+# These fuse the operations that compute their operands.
+_REDUCTIONS = frozenset(["reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_sum"])
 # Number of traced examples. With two, axes of examples differ from axes of size one.
 TRACED_ROWS = 2
 
@@ -446,6 +477,62 @@ def _find_layer_call(eqn: JaxprEqn) -> int | None:
     return int(label[1]) if label else None
 
 
+def _select_stored(
+    jaxpr: Jaxpr, residuals: Collection[Var], compared: Collection[Var], available: Collection[Var]
+) -> list[Var]:
+    """Return the residuals that XLA stores instead of computing them again in each operation that reads them.
+
+    A batch normalization, for example, stores neither its centered nor its normalized input, because both follow from the
+    result of the layer before it and from statistics. XLA stores a function of several residuals, unless it is only compared,
+    and statistics of each token that are broadcast to the shape of the tokens.
+
+    Args:
+      jaxpr: The forward pass.
+      residuals: Values that the backward pass needs.
+      compared: Those that it only compares.
+      available: Values that are held in any case.
+    """
+    readers: dict[Var, list[JaxprEqn]] = {}
+    for eqn in jaxpr.eqns:
+        for v in select_variables(eqn.invars):
+            readers.setdefault(v, []).append(eqn)
+    fused = {v: eqn for eqn in jaxpr.eqns if _is_fused(eqn) for v in eqn.outvars}
+    values = {*jaxpr.invars, *jaxpr.constvars}.union(*(eqn.outvars for eqn in jaxpr.eqns))
+    shapes: dict[Var, tuple[int, ...]] = {v: getattr(v.aval, "shape", ()) for v in values}
+
+    @functools.cache
+    def is_stored(v: Var) -> bool:
+        return v in residuals and not (
+            all(_is_fused(e) or e.primitive.name in _REDUCTIONS for e in readers.get(v, ()))
+            and follows(v, v in compared)
+        )
+
+    @functools.cache
+    def follows(v: Var, from_several: bool) -> bool:
+        """Return whether a fused operation computes a value from others that are held."""
+        if v not in fused:
+            return False
+        reads = [r for r in select_variables(fused[v].invars) if r not in available]
+        examples = [r for r in reads if shapes[r][:1] == shapes[v][:1]]
+        return (len(examples) < 2 or from_several) and all(
+            math.prod(shapes[r]) == math.prod(shapes[v])
+            and (is_stored(r) or follows(r, from_several))
+            if r in examples
+            else math.prod(shapes[r]) * TRACED_ROWS <= math.prod(shapes[v])
+            for r in reads
+        )
+
+    return [v for v in residuals if is_stored(v)]
+
+
+def _is_fused(eqn: JaxprEqn) -> bool:
+    """Check whether XLA fuses an equation into the equations that read its results."""
+    body = eqn.params.get("call_jaxpr") or eqn.params.get("jaxpr")
+    if eqn.primitive.name in ("custom_jvp_call", "jit", "pjit") and body is not None:
+        return all(map(_is_fused, body.eqns))
+    return eqn.primitive.name in _FUSED_PRIMITIVES
+
+
 def _find_needed(
     sums: Sequence[Var], jaxpr: Jaxpr, unit_of: Mapping[Any, int], dependent: Collection[Any]
 ) -> set[Var]:
@@ -536,10 +623,11 @@ class _TracedLoss:
         # XLA compares values again where the result chooses between a gradient and a constant.
         shapes = {v.aval.shape for v in select_variables(jaxpr.outvars) if v in operands}
         operands |= {v: [] for v in constants if v.aval.shape in shapes}
-        outputs = [
-            v for read in select_variables(jaxpr.outvars) for v in operands.get(read, [read])
-        ]
-        return jaxpr, list(dict.fromkeys(v for v in outputs if v not in inputs | weights)), unit_of
+        results = select_variables(jaxpr.outvars)
+        compared = {v for read in results for v in operands.get(read, ())}.difference(results)
+        outputs = [v for read in results for v in operands.get(read, [read])]
+        residuals = dict.fromkeys(v for v in outputs if v not in inputs | weights)
+        return jaxpr, _select_stored(jaxpr, residuals, compared, inputs | weights), unit_of
 
     def split(
         self, weights: Sequence[WeightProfile], names: tuple[str, ...], parts: int

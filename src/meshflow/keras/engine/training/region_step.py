@@ -104,8 +104,9 @@ def find_gradient_strategy(model: Any, batch: PyTree = None) -> GradientStrategy
     computes_gradients = needs_shares or getattr(strategy, "computes_gradients", False)
     if not computes_gradients:
         return None
-    leaves = nest.flatten(batch)
-    composite = next((v for v in leaves if isinstance(v, CompositeTensor)), None)
+    leaves, host = nest.flatten(batch), get_host_values()
+    used = leaves if host is None else [*leaves, *nest.flatten(host.values)]
+    composite = next((v for v in used if isinstance(v, CompositeTensor)), None)
     if composite is not None:
         _warn_about_options(
             model,
@@ -115,7 +116,7 @@ def find_gradient_strategy(model: Any, batch: PyTree = None) -> GradientStrategy
         )
         return None
     has_text = any(getattr(v, "dtype", None) is string for v in leaves)
-    if has_text and get_host_values() is None:
+    if has_text and host is None:
         layer = next((v.name for v in flatten_layers(model) if runs_on_host(v)), model.name)
         _warn_about_options(
             model,
