@@ -166,6 +166,15 @@ class TensorArraySpec(TypeSpec):
         """Return the spec of an array."""
         return value._type_spec
 
+    def make_array(self, elements: Sequence[Tensor | None]) -> TensorArray:
+        """Return an array of elements, with None for those that are not written."""
+        sizes, dtype, dynamic, infers = self._get_key()
+        result = TensorArray(
+            dtype, len(elements), dynamic, infer_shape=infers, element_shape=sizes  # type: ignore[arg-type]
+        )
+        result._elements = list(elements)
+        return result
+
     def is_compatible_with(self, value: Any) -> bool:
         """Check the dtype and the shape of an array or of another spec."""
         spec = value._type_spec if isinstance(value, TensorArray) else value

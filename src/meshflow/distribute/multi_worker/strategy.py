@@ -202,6 +202,18 @@ class MultiWorkerMirroredStrategy(Strategy):
         shape = (self.num_replicas_in_sync, *parts[0].shape)
         return Stacked((Tensor(jax.make_array_from_single_device_arrays(shape, sharding, shards)),))
 
+    def share_values(self, values: list[Any]) -> list[Any]:
+        """Return the values of all workers' replicas; see `Strategy.share_values`."""
+        if self.num_workers == 1:
+            return values
+        split = nest.split_composites(values[0])
+        rows = [list(map(_to_message, nest.flatten(nest.split_composites(v)))) for v in values]
+        return [
+            nest.join_composites(values[0], nest.pack_sequence_as(split, _from_messages(split, row)))
+            for worker in all_gather_values(rows)
+            for row in worker
+        ]
+
     def _place_on_devices(self, batch: PyTree, axis: int) -> PyTree:
         if self.num_workers > 1:
             batch = jax.tree.map(lambda array: self._synchronize(array, axis), batch)
@@ -273,6 +285,22 @@ class MultiWorkerMirroredStrategy(Strategy):
         return tuple(value.values[i] for i in self.local_replicas)
 
     unwrap = experimental_local_results
+
+
+def _to_message(leaf: object) -> object:
+    """Return a leaf that workers can exchange; None for those that each worker has."""
+    if isinstance(leaf, Tensor):
+        return leaf.numpy()
+    return leaf if isinstance(leaf, (int, float, str, bytes)) else None
+
+
+def _from_messages(structure: PyTree, row: Sequence[Any]) -> list[Any]:
+    """Return the leaves of a value, given those of this worker's value and the exchanged ones."""
+    pairs = zip(nest.flatten(structure), row, strict=True)
+    return [
+        leaf if message is None else convert_to_tensor(message) if isinstance(leaf, Tensor) else message
+        for leaf, message in pairs
+    ]
 
 
 def _is_unstacked(leaf: object) -> TypeGuard[PerReplica]:
