@@ -293,7 +293,6 @@ def list_encoding_specs(spec: PyTree) -> list[Any]:
 
 def relax_spec(spec: PyTree) -> PyTree:
     """Replace all sizes in a spec by None, because a single element determines only the ranks."""
-
     return map_specs(_relax_leaf, spec)
 
 

@@ -168,9 +168,12 @@ class TensorArraySpec(TypeSpec):
 
     def make_array(self, elements: Sequence[Tensor | None]) -> TensorArray:
         """Return an array of elements, with None for those that are not written."""
-        sizes, dtype, dynamic, infers = self._get_key()
         result = TensorArray(
-            dtype, len(elements), dynamic, infer_shape=infers, element_shape=sizes  # type: ignore[arg-type]
+            self._element_dtype,
+            len(elements),
+            self._dynamic_size,
+            infer_shape=self._infer_shape,
+            element_shape=self._element_shape,
         )
         result._elements = list(elements)
         return result

@@ -249,7 +249,10 @@ def test_reductions_refuse_composite_values(kind):
         with pytest.raises(TypeError, match="does not support values of type"):
             combine()
     get_context = tf.distribute.get_replica_context
-    for method in (lambda x: get_context().all_reduce("SUM", x), lambda x: get_context().all_gather(x, 0)):
+    for method in (
+        lambda x: get_context().all_reduce("SUM", x),
+        lambda x: get_context().all_gather(x, 0),
+    ):
         with pytest.raises(TypeError, match="does not support values of type"):
             strategy.run(method, args=(values,))
 

@@ -16,7 +16,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import IO, Any
 
 import numpy as np

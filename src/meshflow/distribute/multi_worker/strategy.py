@@ -26,6 +26,7 @@ from meshflow.distribute.cluster.coordination import COORDINATOR_VARIABLE, join_
 from meshflow.distribute.cluster.resolvers import ClusterResolver, TFConfigClusterResolver
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import InputContext, ValueContext
+from meshflow.distribute.multi_worker.host_collectives import all_gather_values
 from meshflow.distribute.multi_worker.worker_dataset import WorkerDataset, synchronize_array
 from meshflow.distribute.options import CommunicationOptions
 from meshflow.distribute.replicas.collectives import ReduceOp, convert_for_mean
@@ -209,7 +210,9 @@ class MultiWorkerMirroredStrategy(Strategy):
         split = nest.split_composites(values[0])
         rows = [list(map(_to_message, nest.flatten(nest.split_composites(v)))) for v in values]
         return [
-            nest.join_composites(values[0], nest.pack_sequence_as(split, _from_messages(split, row)))
+            nest.join_composites(
+                values[0], nest.pack_sequence_as(split, _from_messages(split, row))
+            )
             for worker in all_gather_values(rows)
             for row in worker
         ]
@@ -268,7 +271,7 @@ class MultiWorkerMirroredStrategy(Strategy):
                 return Strategy.gather(self, leaf, axis)
             stacked = leaf.stacked
             array: Any = stacked.array
-            if not isinstance(array, jax.core.Tracer) and not array.is_fully_addressable:
+            if _spans_processes(array):
                 stacked = Tensor(replicate(array))
             return apply(_join, (stacked,), (int(axis),))
 
@@ -298,7 +301,11 @@ def _from_messages(structure: PyTree, row: Sequence[Any]) -> list[Any]:
     """Return the leaves of a value, given those of this worker's value and the exchanged ones."""
     pairs = zip(nest.flatten(structure), row, strict=True)
     return [
-        leaf if message is None else convert_to_tensor(message) if isinstance(leaf, Tensor) else message
+        leaf
+        if message is None
+        else convert_to_tensor(message)
+        if isinstance(leaf, Tensor)
+        else message
         for leaf, message in pairs
     ]
 
@@ -308,13 +315,15 @@ def _is_unstacked(leaf: object) -> TypeGuard[PerReplica]:
 
 
 def _spans_processes(array: Array) -> bool:
-    return isinstance(array, jax.Array) and not array.is_fully_addressable
+    if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array):
+        return False
+    return not array.is_fully_addressable
 
 
 def _select_local_rows(stacked: Tensor, indices: Sequence[int]) -> list[Tensor]:
     """Select this worker's rows of a tensor with one row for each replica."""
     array: Any = stacked.array
-    if isinstance(array, jax.core.Tracer) or array.is_fully_addressable:
+    if not _spans_processes(array):
         return [stacked[i] for i in indices]
     rows: dict[int, np.ndarray] = {}
     for shard in array.addressable_shards:

@@ -140,9 +140,7 @@ class PythonReplica(ReplicaContext):
         if self._thread is not None:
             self._thread.join()
 
-    def exchange(
-        self, name: str, combine: Callable[[list[Any]], Sequence[Any]], value: Any
-    ) -> Any:
+    def exchange(self, name: str, combine: Callable[[list[Any]], Sequence[Any]], value: Any) -> Any:
         """Pause until all replicas call this method, and return the result for this replica.
 
         Args:
@@ -182,7 +180,7 @@ class PythonReplica(ReplicaContext):
 
             return share(value), differentiate
 
-        return compute(value)  # type: ignore[no-any-return]
+        return compute(value)
 
     def _combine_tensors(self, name: str, static: tuple[Any, ...], value: Tensor) -> Tensor:
         def combine(values: list[Tensor]) -> list[Tensor]:
@@ -194,7 +192,7 @@ class PythonReplica(ReplicaContext):
                 )
             return [_COLLECTIVES[name](values, *static)] * len(values)
 
-        return self.exchange(name, combine, value)  # type: ignore[no-any-return]
+        return self.exchange(name, combine, value)
 
     def merge_call(
         self, merge_fn: Callable[..., PyTree], args: PyTree = (), kwargs: PyTree = None
@@ -215,7 +213,12 @@ class PythonReplica(ReplicaContext):
 
     def run_once(self, function: Callable[[], None]) -> None:
         """Call the function of the first replica, in the thread of the strategy."""
-        self.exchange("update", lambda values: _repeat(values, function()), None)
+
+        def call(values: list[Any]) -> list[Any]:
+            function()
+            return values
+
+        self.exchange("update", call, None)
 
     def agree_on(self, variable: Variable, value: Tensor) -> Tensor:
         """Return the value that all replicas write to a variable.
@@ -233,14 +236,14 @@ class PythonReplica(ReplicaContext):
                 )
             return values
 
-        return self.exchange("assign", compare, value)  # type: ignore[no-any-return]
+        return self.exchange("assign", compare, value)
 
     def create_variable(
         self, create: Callable[..., Variable], arguments: dict[str, Any]
     ) -> Variable:
         """Create one variable for all replicas, from the arguments of the first."""
         make = lambda values: _repeat(values, create(**arguments))
-        return self.exchange("tf.Variable", make, None)  # type: ignore[no-any-return]
+        return self.exchange("tf.Variable", make, None)
 
 
 _fold_key = Op(

@@ -67,6 +67,13 @@ class MirroredVariable(DistributedVariable):
     def _initialize(self, value: Tensor) -> None:
         super()._initialize(_broadcast_from_first(value))
 
+    def _read_on_device(self) -> Array:
+        value = super()._read_on_device()
+        is_copied = isinstance(value, jax.Array) and value.is_fully_replicated
+        # The ops of a replica that runs as Python involve no other device, and no other process.
+        is_python = is_copied and isinstance(get_spanning_context(), PythonReplica)
+        return value.addressable_data(0) if is_python else value
+
     def _check_value(self, value: TensorLike, method: str) -> Tensor:
         tensor = super()._check_value(value, method)
         replica = get_spanning_context()
@@ -239,7 +246,8 @@ class SyncOnReadVariable(DistributedVariable):
         if not isinstance(replica, PythonReplica):
             return self._replica_variable.value()
         _, value = replica.written.get(id(self), (None, None))
-        return ReplicaVariableView(self, replica.index).value() if value is None else value
+        # Other processes may have the remaining rows, so this reads no more than the own row.
+        return Tensor(ReplicaVariableView(self, replica.index)._value) if value is None else value
 
     def _write(self, value: Tensor) -> None:
         replica = get_spanning_context()
