@@ -263,7 +263,7 @@ def _serialize_leaves(leaves: list[Any]) -> tuple[list[Any], list[bytes]]:
                 t.numpy() for t in (leaf.indices, leaf.values, leaf.dense_shape)
             )
             entry: list[Any] = [f"sparse {structure.infer_dtype(values).name}", list(indices.shape)]
-            arrays = [indices, values, shape]
+            arrays: list[Any] = [indices, values, shape]
         else:
             arrays = [np.asarray(leaf)]
             entry = [structure.infer_dtype(arrays[0]).name, list(arrays[0].shape)]
@@ -336,7 +336,8 @@ def spec_to_json(spec: PyTree, names_classes: bool = True) -> Json:
     if isinstance(spec, OptionalSpec):
         return {"optional": convert(spec.element_spec)}
     if isinstance(spec, TensorArraySpec):
-        sizes, dtype, *flags = spec._get_key()
+        key: tuple[Any, ...] = spec._get_key()
+        sizes, dtype, *flags = key
         return {"array": sizes and list(sizes), "dtype": dtype.name, "flags": flags}
     if is_extension_spec(spec) and not names_classes:
         return {"extension": str(spec)}

@@ -62,6 +62,13 @@ class ReplicaStrategy(Protocol):
         """Return the less used methods of the strategy."""
 
     @property
+    def local_replicas(self) -> Sequence[int]:
+        """Return the indices of this process's replicas."""
+
+    def share_values(self, values: list[Any]) -> list[Any]:
+        """Return the values of all replicas, given those of this process's replicas."""
+
+    @property
     def runners(self) -> IdentityWeakDict:
         """Return functions that run functions with sizes that depend on values for all replicas."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
@@ -41,17 +41,6 @@ DIFFERENT_COLLECTIVES_MESSAGE = (
 )
 
 
-class ExchangingStrategy(ReplicaStrategy, Protocol):
-    """Interface of the strategy of replicas that run as Python."""
-
-    @property
-    def local_replicas(self) -> Sequence[int]:
-        """Return the indices of this process's replicas."""
-
-    def share_values(self, values: list[Any]) -> list[Any]:
-        """Return the values of all replicas, given those of this process's replicas."""
-
-
 class _Request(NamedTuple):
     """Request of a replica to combine its value with those of the others."""
 
@@ -76,7 +65,7 @@ class PythonReplica(ReplicaContext):
       written: For each written variable with one value per replica, by its id, the variable and the value.
     """
 
-    def __init__(self, strategy: ExchangingStrategy, index: int) -> None:
+    def __init__(self, strategy: ReplicaStrategy, index: int) -> None:
         super().__init__(strategy, None)
         self.index = index
         self.program_key = (id(strategy), ((index,),))
@@ -278,7 +267,7 @@ def _select_replica(structure: PyTree, index: int) -> PyTree:
 
 
 def run_python_replicas(
-    strategy: ExchangingStrategy, fn: Callable[..., PyTree], arguments: PyTree
+    strategy: ReplicaStrategy, fn: Callable[..., PyTree], arguments: PyTree
 ) -> PyTree:
     """Run a function for all replicas without a trace; see `Strategy.run`.
 
@@ -312,7 +301,7 @@ def run_python_replicas(
     return nest.map_structure(join_leaves, *results)
 
 
-def _run_to_exchange(strategy: ExchangingStrategy, replicas: Sequence[PythonReplica]) -> bool:
+def _run_to_exchange(strategy: ReplicaStrategy, replicas: Sequence[PythonReplica]) -> bool:
     """Run all replicas to their next exchange, and compute it; return False if they ended."""
     for replica in replicas:
         replica.advance()

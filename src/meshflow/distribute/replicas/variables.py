@@ -68,7 +68,7 @@ class MirroredVariable(DistributedVariable):
         super()._initialize(_broadcast_from_first(value))
 
     def _read_on_device(self) -> Array:
-        value = super()._read_on_device()
+        value: Any = super()._read_on_device()
         is_copied = isinstance(value, jax.Array) and value.is_fully_replicated
         # The ops of a replica that runs as Python involve no other device, and no other process.
         is_python = is_copied and isinstance(get_spanning_context(), PythonReplica)
