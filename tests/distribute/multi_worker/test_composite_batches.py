@@ -9,7 +9,7 @@ import meshflow as tf
 from distribute.launching import WORKERS, finish, free_ports, start
 from distribute.workers import composites
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 
 @pytest.fixture(scope="module")
