@@ -81,7 +81,7 @@ class MirroredVariable(DistributedVariable):
 
     def _write(self, value: Tensor) -> None:
         replica = get_spanning_context()
-        # Of the replicas that run as Python, which have computed the same value, the first one writes it.
+        # Replicas that run as Python have computed the same value, so only the first one writes it.
         if not isinstance(replica, PythonReplica) or replica.is_first:
             super()._write(value)
 
