@@ -10,16 +10,18 @@ import jax
 import numpy as np
 
 from meshflow.core.autograph.conversion import convert_callable
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.iterators.iterator_captures import Element
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.staging.loops import LoopElements
 from meshflow.core.values import nest
+from meshflow.core.values.composite import is_extension
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.data import structure, traced_loop
+from meshflow.data import sparse_leaves, structure, traced_loop
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from meshflow.data.epoch import DatasetIterator, Epoch
 from meshflow.data.methods.elementwise import ElementwiseMethods
@@ -31,7 +33,7 @@ from meshflow.data.specs import DatasetSpec, register_value_type
 from meshflow.data.states import make_state_function
 from meshflow.environment.html_tables import format_table
 from meshflow.environment.types import NumpyValue, PyTree
-from meshflow.ops.ragged import RaggedRow
+from meshflow.ops.ragged import RaggedRow, RaggedTensor
 
 Result = TypeVar("Result")
 
@@ -75,8 +77,10 @@ class Dataset(
     def as_numpy_iterator(self) -> Iterator[PyTree]:
         """Return an iterator over elements of NumPy arrays and scalars instead of tensors.
 
+        Sparse tensors become dense arrays, and ragged tensors what `tf.RaggedTensor.numpy` returns.
+
         Raises:
-          TypeError: If the elements contain datasets.
+          TypeError: If the elements contain datasets, extension types, tensor arrays or optionals.
 
         Example:
           >>> import meshflow as tf
@@ -88,7 +92,16 @@ class Dataset(
                 raise TypeError(
                     f"`as_numpy_iterator()` is not supported for datasets of datasets: {self.element_spec}."
                 )
+            value_type = getattr(leaf, "value_type", Tensor)
+            if is_extension(value_type) or issubclass(value_type, structure.ElementLeaf):
+                raise TypeError(
+                    f"`as_numpy_iterator()` is not supported for datasets that produce values of type {value_type}."
+                )
         return NumpyIterator(self)
+
+    def iter_host_values(self) -> Iterator[PyTree]:
+        """Return an iterator over elements of NumPy arrays, scalars and composite tensors."""
+        return DatasetIterator(self, _to_host_values)
 
     def cardinality(self) -> Tensor:
         """Return the number of elements as an int64 scalar.
@@ -263,6 +276,16 @@ def _to_numpy(element: PyTree) -> PyTree:
 
 
 def _leaf_to_numpy(leaf: Any) -> Any:
+    if isinstance(leaf, SparseTensor):
+        return sparse_leaves.to_dense_array(leaf)
+    return leaf.numpy() if isinstance(leaf, (Tensor, RaggedTensor)) else _to_host_value(leaf)
+
+
+def _to_host_values(element: PyTree) -> PyTree:
+    return structure.map_leaves(element, _to_host_value)
+
+
+def _to_host_value(leaf: Any) -> Any:
     """Return a read-only view of an array, a NumPy scalar for an array of rank 0, other leaves as they are."""
     if isinstance(leaf, RaggedRow):
         leaf = leaf.array

@@ -31,9 +31,11 @@ from meshflow.data.execution import chunks
 from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
 from meshflow.data.execution.failures import ResumingIterator
 from meshflow.data.node import IndexStream
+from meshflow.data.optional import OptionalSpec
 from meshflow.environment.types import PyTree
 from meshflow.ops import ragged
 from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
+from meshflow.ops.tensor_array import TensorArraySpec
 
 __all__ = ["Generator", "Random", "Range", "TensorSlices", "Tensors", "list_files"]
 
@@ -313,7 +315,7 @@ def _convert_leaf(
         if spec.ragged_rank == 0:
             return RaggedRow(np.asarray(convert_to_tensor(leaf, dtype=spec.dtype).array))
         leaf = ragged.constant(leaf, spec.dtype, spec.ragged_rank, row_splits_dtype=splits)
-    if isinstance(spec, CompositeSpec):
+    if isinstance(spec, (CompositeSpec, OptionalSpec, TensorArraySpec)):
         if not spec.is_compatible_with(leaf):
             raise InvalidValueError(
                 f"`generator` yielded {leaf!r} where {spec} was expected (element {index})."

@@ -26,6 +26,14 @@ def _get_arrays(sparse: SparseTensor) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return sparse.indices.numpy(), sparse.values.numpy(), sparse.dense_shape.numpy()
 
 
+def to_dense_array(sparse: SparseTensor) -> np.ndarray:
+    """Return the dense array of a sparse tensor; missing strings are empty."""
+    indices, values, shape = _get_arrays(sparse)
+    dense = np.full(shape, b"" if values.dtype == object else 0, values.dtype)
+    dense[tuple(indices.T)] = values
+    return dense
+
+
 def stack_sparse(parts: Sequence[Any]) -> SparseTensor | RaggedTensor:
     """Stack sparse or ragged tensors along a new first axis.
 

@@ -16,8 +16,14 @@ from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
-from meshflow.core.values.composite import get_batch_encoder, is_extension, is_extension_spec
+from meshflow.core.values.composite import (
+    CompositeSpec,
+    get_batch_encoder,
+    is_extension,
+    is_extension_spec,
+)
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import ElementLeaf, TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor, read_tensor
 from meshflow.data import sparse_leaves
@@ -265,6 +271,9 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
             return get_batch_encoder(s).unbatch(s)
         if isinstance(s, RaggedTensorSpec):
             return s.to_row_spec()
+        value_type = getattr(s, "value_type", None)
+        if isinstance(value_type, type) and issubclass(value_type, ElementLeaf):
+            raise AttributeError(f"Values of {s} have no rows: map them to tensors first.")
         if not isinstance(s, spec_types) or s.shape.rank is None:
             return s
         if s.shape.rank == 0:
@@ -284,17 +293,25 @@ def list_encoding_specs(spec: PyTree) -> list[Any]:
 
 def relax_spec(spec: PyTree) -> PyTree:
     """Replace all sizes in a spec by None, because a single element determines only the ranks."""
+    return map_specs(_relax_leaf, spec)
 
-    def leaf(s: TypeSpec) -> TypeSpec:
-        if isinstance(s, RaggedTensorSpec):
-            inner = s.shape.as_list()[s.ragged_rank + 1 :]
-            ragged = [None] * (s.ragged_rank + 1)
-            return RaggedTensorSpec([*ragged, *inner], s.dtype, s.ragged_rank, s.row_splits_dtype)
-        if not isinstance(s, (TensorSpec, SparseTensorSpec)):
-            return s
-        return type(s)([None] * len(s.shape), s.dtype)
 
-    return map_specs(leaf, spec)
+def _relax_leaf(spec: PyTree) -> PyTree:
+    """Replace the sizes in the spec of a leaf, or in a part of the arguments of such a spec."""
+    if isinstance(spec, RaggedTensorSpec):
+        inner = spec.shape.as_list()[spec.ragged_rank + 1 :]
+        sizes = [*[None] * (spec.ragged_rank + 1), *inner]
+        return RaggedTensorSpec(sizes, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    if isinstance(spec, (TensorSpec, SparseTensorSpec)):
+        return type(spec)([None] * len(spec.shape), spec.dtype)
+    if is_extension_spec(spec):
+        return spec._deserialize(_relax_leaf(spec._serialize()))
+    if isinstance(spec, TensorShape):
+        return TensorShape(None if spec.rank is None else [None] * spec.rank)
+    if type(spec) in (list, tuple):
+        return type(spec)(map(_relax_leaf, spec))
+    is_mapping = isinstance(spec, Mapping)
+    return {key: _relax_leaf(value) for key, value in spec.items()} if is_mapping else spec
 
 
 def merge_specs(first: PyTree, second: PyTree) -> PyTree:
@@ -305,7 +322,7 @@ def merge_specs(first: PyTree, second: PyTree) -> PyTree:
     """
 
     def leaf(a: TypeSpec, b: TypeSpec) -> Any:
-        if is_extension_spec(a):
+        if isinstance(a, CompositeSpec):
             return a.most_specific_compatible_type(b)
         if not isinstance(a, TensorSpec) or not isinstance(b, TensorSpec):
             return a
@@ -347,6 +364,10 @@ def _stack_leaves(values: Sequence[Any], component: int, spec: PyTree = None) ->
     first = values[0]
     if first is None:
         return None
+    if isinstance(first, ElementLeaf):
+        raise AttributeError(
+            f"Values of type {type(first).__name__} cannot be batched (component {component}): map them to tensors first."
+        )
     if is_extension(first):
         return stack_extensions(values, spec)
     if is_sparse(first):

@@ -192,9 +192,7 @@ class DistributedDataset:
     def _iterate_batches(self) -> Iterator[PyTree]:
         count = self._strategy.num_replicas_in_sync
         if self._split or count == 1:
-            iterate_on_host = (
-                getattr(self._source, "as_numpy_iterator", None) if count > 1 else None
-            )
+            iterate_on_host = getattr(self._source, "iter_host_values", None) if count > 1 else None
             for batch in self._source if iterate_on_host is None else iterate_on_host():
                 yield split_batch(self._strategy, batch)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, cast
@@ -18,7 +19,13 @@ from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import DistributedDataset, InputContext, ValueContext
 from meshflow.distribute.replicas.collectives import REPLICA_AXIS
-from meshflow.distribute.replicas.context import ReplicaContext, context_scope, context_stack
+from meshflow.distribute.replicas.context import (
+    ReplicaContext,
+    context_scope,
+    context_stack,
+    get_spanning_context,
+)
+from meshflow.distribute.replicas.python_replicas import PythonReplica
 from meshflow.distribute.replicas.reductions_and_gathers import (
     ReductionsAndGathers,
     check_cross_replica_context,
@@ -95,6 +102,7 @@ class Strategy(ReductionsAndGathers):
         # For functions with sizes that depend on values, functions that run them for all replicas.
         self.runners = IdentityWeakDict()
         self._placer = BatchPlacer(self.mesh, REPLICA_AXIS if REPLICA_AXIS in self.mesh else None)
+        self.local_replicas: Sequence[int] = range(self._num_replicas)
         # A single default device needs no placement.
         self.needs_placement = self._devices != jax.local_devices()[:1]
 
@@ -171,6 +179,10 @@ class Strategy(ReductionsAndGathers):
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         _check_variable_options(kwargs)
+        replica = get_spanning_context()
+        if isinstance(replica, PythonReplica):
+            create = functools.partial(self._create_variable, next_creator)
+            return replica.create_variable(create, kwargs)
         # In models that are only planned, variables are those of one replica.
         has_replicas = self._num_replicas > 1 and not context.shapes_only
         saved, context.variable_creators = context.variable_creators, []
@@ -357,6 +369,10 @@ class Strategy(ReductionsAndGathers):
         if count == 1:
             return values[0]
         return nest.map_structure(lambda *parts: PerReplica(map(to_value, parts)), *values)
+
+    def share_values(self, values: list[Any]) -> list[Any]:
+        """Return the values of all replicas, given those of this process's replicas."""
+        return values
 
     def place_batch(self, batch: PyTree) -> PyTree:
         """Place a batch of arrays on all devices, split along the first axis if it is divisible."""

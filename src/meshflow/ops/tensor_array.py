@@ -166,6 +166,18 @@ class TensorArraySpec(TypeSpec):
         """Return the spec of an array."""
         return value._type_spec
 
+    def make_array(self, elements: Sequence[Tensor | None]) -> TensorArray:
+        """Return an array of elements, with None for those that are not written."""
+        result = TensorArray(
+            self._element_dtype,
+            len(elements),
+            self._dynamic_size,
+            infer_shape=self._infer_shape,
+            element_shape=self._element_shape,
+        )
+        result._elements = list(elements)
+        return result
+
     def is_compatible_with(self, value: Any) -> bool:
         """Check the dtype and the shape of an array or of another spec."""
         spec = value._type_spec if isinstance(value, TensorArray) else value

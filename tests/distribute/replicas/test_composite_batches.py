@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -215,16 +216,152 @@ def test_slices_are_reduced_to_slices():
     assert total.indices.numpy().tolist() == [0, 1]
 
 
-def test_merge_call_rejects_ragged_tensors():
-    strategy = create_strategy()
-    rows = distribute(strategy, lambda i: RAGGED[: i + 1])
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("compiles", [False, True])
+def test_merge_call_of_composite_values(kind, compiles):
+    strategy, value = create_strategy(), VALUES[kind]
+    parts = distribute(strategy, lambda i: slice_value(value, 3 * i, 3 + i))
 
-    def merge(x):
+    def swap(strategy, x, options):
+        assert isinstance(options["y"], tf.distribute.DistributedValues)
+        first, second = strategy.experimental_local_results(x)
+        return {"first": first, "second": second, "own": x}
+
+    def exchange(x):
         context = tf.distribute.get_replica_context()
-        return context.merge_call(lambda strategy, y: y, args=(x,))
+        return context.merge_call(swap, (x,), {"options": {"y": x}})
 
-    with pytest.raises(NotImplementedError, match="arguments of type RaggedTensor"):
-        strategy.run(merge, args=(rows,))
+    def run():
+        return strategy.run(exchange, args=(parts,))
+
+    results = (tf.function(run) if compiles else run)()
+    expected = [to_lists(slice_value(value, 0, 3)), to_lists(slice_value(value, 3, 4))]
+    assert list_replicas(strategy, results["own"]) == expected
+    assert list_replicas(strategy, results["first"]) == [expected[0]] * 2
+    assert list_replicas(strategy, results["second"]) == [expected[1]] * 2
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_reductions_refuse_composite_values(kind):
+    strategy, value = create_strategy(), VALUES[kind]
+    values = distribute(strategy, lambda i: value)
+    for combine in (lambda: strategy.reduce("SUM", values), lambda: strategy.gather(values, 0)):
+        with pytest.raises(TypeError, match="does not support values of type"):
+            combine()
+    get_context = tf.distribute.get_replica_context
+    for method in (
+        lambda x: get_context().all_reduce("SUM", x),
+        lambda x: get_context().all_gather(x, 0),
+    ):
+        with pytest.raises(TypeError, match="does not support values of type"):
+            strategy.run(method, args=(values,))
+
+
+def select_positive(x):
+    x = x.flat_values if isinstance(x, tf.RaggedTensor) else x.values
+    return tf.boolean_mask(x, x > 2.0)
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_steps_with_sizes_that_depend_on_values_write_variables(kind, compiles):
+    """Losses, gradients and variables equal those of one replica; the last batch has an empty replica."""
+
+    def train(strategy):
+        with strategy.scope():
+            table = tf.Variable(tf.ones([12, 2]))
+            total = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
+            count = tf.Variable(
+                0,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+            optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                selected = select_positive(x)
+                loss = tf.reduce_sum(tf.gather(table, tf.cast(selected, tf.int32)) ** 2)
+            optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+            total.assign_add(tf.cast(tf.reduce_sum(selected), tf.float32))
+            count.assign_add(tf.size(selected))
+            return loss
+
+        def run(x):
+            return strategy.reduce("SUM", strategy.run(step, args=(x,)), axis=None)
+
+        data = tf.data.Dataset.from_tensor_slices(VALUES[kind]).batch(3)
+        run = tf.function(run) if compiles else run
+        losses = [float(run(x)) for x in strategy.experimental_distribute_dataset(data)]
+        return [losses, table.numpy(), float(total), int(count)]
+
+    for found, expected in zip(train(create_strategy()), train(create_strategy(1)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_replicas_that_run_as_python_exchange_values():
+    strategy = create_strategy()
+    numbers = distribute(strategy, lambda i: tf.constant([[1.0, -1.0, 2.0], [3.0, 4.0, 5.0]][i]))
+    with strategy.scope():
+        equal, chosen = tf.Variable(0.0), tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
+
+    def step(x):
+        context = tf.distribute.get_replica_context()
+        context.merge_call(lambda strategy, y: None, (tf.RaggedTensor.from_row_lengths(x, [3]),))
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            rows = x[x > 0]
+            gathered = tf.reduce_sum(context.all_gather(rows, 0) ** 2)
+            mean = context.all_reduce("MEAN", tf.reduce_sum(rows)) ** 2
+        equal.assign(gathered)
+        chosen.assign(float(len(rows)))
+        created = [tf.Variable(float(len(rows))) for _ in range(1 if step.created is None else 0)]
+        step.created = step.created or created
+        return tape.gradient(gathered, x), tape.gradient(mean, x), context.replica_id_in_sync_group
+
+    step.created = None
+    gathered, mean, ids = strategy.run(step, args=(numbers,))
+    # Each replica's loss counts the values of both.
+    assert list_replicas(strategy, gathered) == [[4.0, 0.0, 8.0], [12.0, 16.0, 20.0]]
+    assert list_replicas(strategy, mean) == [[15.0, 0.0, 15.0], [15.0] * 3]
+    assert list_replicas(strategy, ids) == [0, 1]
+    assert (float(equal), float(chosen)) == (55.0, 2.5)
+    assert [float(variable) for variable in step.created] == [2.0]
+
+
+def test_errors_of_replicas_that_run_as_python():
+    strategy = create_strategy()
+    numbers = distribute(strategy, lambda i: tf.constant([[1.0, -1.0], [3.0, 4.0]][i]))
+    with strategy.scope():
+        variable = tf.Variable(0.0)
+
+    def share(x):
+        rows = tf.RaggedTensor.from_row_lengths(x, [len(x)])
+        return tf.distribute.get_replica_context().merge_call(lambda strategy, y: y, (rows,))
+
+    def write(x):
+        share(x)
+        variable.assign(x[1])
+
+    def raise_in_one(x):
+        share(x)
+        if x[1] > 0:
+            raise KeyError("from a replica")
+        return share(x)
+
+    def stop_early(x):
+        shared = share(x)
+        return share(x) if x[1] < 0 else shared
+
+    cases = [
+        (write, ValueError, "write different values"),
+        (raise_in_one, KeyError, "from a replica"),
+        (stop_early, tf.errors.InvalidArgumentError, "different collectives"),
+    ]
+    for step, error, message in cases:
+        with pytest.raises(error, match=message):
+            strategy.run(step, args=(numbers,))
+    assert not [t for t in threading.enumerate() if t.name.startswith("replica ")]
 
 
 @pytest.mark.parametrize("source", ["dataset", "distributed dataset"])

@@ -124,10 +124,12 @@ class GroupingMethods(DatasetNode, Generic[Element]):
             ragged_axes = [a for a, size in enumerate(spec.shape) if size is None]
             if not ragged_axes:
                 return value
+            # Rows of a ragged tensor keep the dtype of its row splits.
+            splits_dtype = getattr(spec, "row_splits_dtype", row_splits_dtype)
             if ragged_axes[-1] == 0:
-                return RaggedRow(value.require_value("a row"), row_splits_dtype)
+                return RaggedRow(value.require_value("a row"), splits_dtype)
             return RaggedTensor.from_tensor(
-                value, ragged_rank=ragged_axes[-1], row_splits_dtype=row_splits_dtype
+                value, ragged_rank=ragged_axes[-1], row_splits_dtype=splits_dtype
             )
 
         specs = self.element_spec

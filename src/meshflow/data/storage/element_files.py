@@ -25,16 +25,18 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import DataLossError, InvalidValueError, OpError
 from meshflow.core.values import dtypes, nest
-from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.composite import is_extension_spec
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.execution.chunks import iter_leaf
-from meshflow.data.sparse_leaves import is_sparse
+from meshflow.data.optional import OptionalSpec
+from meshflow.data.storage.composite_leaves import join_leaves, split_leaf
 from meshflow.environment.json_documents import parse_json
 from meshflow.environment.limits import MAX_DEFLATE_RATIO, UNPACKED_VARIABLE, get_unpacked_limit
 from meshflow.environment.types import Json, PyTree
 from meshflow.files import gfile
-from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
+from meshflow.ops.ragged import RaggedTensorSpec
+from meshflow.ops.tensor_array import TensorArraySpec
 
 _MAGIC = b"MFELEMC\n"
 # Files with this magic number contain no chunks.
@@ -63,12 +65,12 @@ class ElementWriter:
 
     def __init__(self, file: IO[bytes], spec: PyTree) -> None:
         self._file, self.count = file, 0
-        text = json.dumps(spec_to_json(spec)).encode()
+        text = json.dumps(spec_to_json(spec, names_classes=False)).encode()
         file.write(_MAGIC + _FRAME.pack(len(text), zlib.crc32(text)) + text)
 
     def write(self, element: PyTree) -> None:
         """Append an element."""
-        leaves = [part for leaf in nest.flatten(element) for part in _split_rows(leaf)]
+        leaves = [part for leaf in nest.flatten(element) for part in split_leaf(leaf)]
         header, buffers = _serialize_leaves(leaves)
         self._write_frame(header, buffers, 1)
 
@@ -220,7 +222,8 @@ class _ElementReader:
             raise self._make_error("it is not a file of elements, or one of an older version")
         with self._report_invalid_header():
             spec_json = self._read_json(*_FRAME.unpack(self._read_bytes(_FRAME.size)))
-            saved_spec = spec_from_json(spec_json)
+            is_equal = spec_json == spec_to_json(spec, names_classes=False)
+            saved_spec = spec if is_equal else spec_from_json(spec_json)
         if not structure.are_compatible(spec, saved_spec):
             raise InvalidValueError(
                 f"{self._path} holds elements of {saved_spec}, which do not fit {spec}: delete it, or "
@@ -239,7 +242,7 @@ class _ElementReader:
                     break
                 header = self._read_json(size, checksum)
                 if not isinstance(header, dict):
-                    yield _join_rows(specs, self._read_leaves(header, index)), None
+                    yield join_leaves(specs, self._read_leaves(header, index)), None
                     index += 1
                     continue
                 leaves, size = self._read_leaves(header[_LEAVES], index), header[_COUNT]
@@ -293,42 +296,17 @@ def _list_arrays(
     return [("int64", [count, rank]), (name.removeprefix("sparse "), [count]), ("int64", [rank])]
 
 
-def _split_rows(leaf: PyTree) -> list[Any]:
-    """Return the arrays of a ragged tensor or row: its values and row splits; or another leaf."""
-    if isinstance(leaf, RaggedRow):
-        return [leaf.array]
-    return [leaf.flat_values, *leaf.nested_row_splits] if isinstance(leaf, RaggedTensor) else [leaf]
-
-
-def _join_rows(specs: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
-    """Return the leaves of an element, given the results of `_split_rows` for them."""
-    remaining, leaves = list(reversed(parts)), []
-    for spec in specs:
-        value = remaining.pop()
-        if isinstance(spec, RaggedTensorSpec):
-            splits = [remaining.pop() for _ in range(spec.ragged_rank)]
-            value = (
-                RaggedTensor.from_nested_row_splits(convert_to_tensor(value), splits)
-                if splits
-                else RaggedRow(value, spec.row_splits_dtype)
-            )
-        leaves.append(value)
-    if remaining:
-        raise ValueError("an element has more parts than its spec")
-    return leaves
-
-
 def _serialize_leaves(leaves: list[Any]) -> tuple[list[Any], list[bytes]]:
     """Return the header and the bytes of an element."""
     header: list[Any] = []
     buffers: list[bytes] = []
     for leaf in leaves:
-        if is_sparse(leaf):
+        if isinstance(leaf, SparseTensor):
             indices, values, shape = (
                 t.numpy() for t in (leaf.indices, leaf.values, leaf.dense_shape)
             )
             entry: list[Any] = [f"sparse {structure.infer_dtype(values).name}", list(indices.shape)]
-            arrays = [indices, values, shape]
+            arrays: list[Any] = [indices, values, shape]
         else:
             arrays = [np.asarray(leaf)]
             entry = [structure.infer_dtype(arrays[0]).name, list(arrays[0].shape)]
@@ -382,18 +360,34 @@ class _Uncompressed:
         """Do nothing, because the caller that opened the file closes it."""
 
 
-def spec_to_json(spec: PyTree) -> Json:
+def spec_to_json(spec: PyTree, names_classes: bool = True) -> Json:
     """Convert a spec of elements to JSON values.
 
+    Args:
+      spec: The spec.
+      names_classes: Whether `spec_from_json` must be able to find the classes of the values. Otherwise specs of
+        extension types become text.
+
     Raises:
-      InvalidValueError: If the elements are no dense, sparse or ragged tensors.
+      InvalidValueError: If the elements contain datasets, or values of a class that cannot be found.
     """
+    convert = functools.partial(spec_to_json, names_classes=names_classes)
     if isinstance(spec, dict):
-        return {"dict": {k: spec_to_json(v) for k, v in spec.items()}}
+        return {"dict": {k: convert(v) for k, v in spec.items()}}
     if isinstance(spec, tuple):
-        return {"tuple": [spec_to_json(v) for v in spec]}
+        return {"tuple": list(map(convert, spec))}
+    if isinstance(spec, OptionalSpec):
+        return {"optional": convert(spec.element_spec)}
+    if isinstance(spec, TensorArraySpec):
+        key: tuple[Any, ...] = spec._get_key()
+        sizes, dtype, *flags = key
+        return {"array": sizes and list(sizes), "dtype": dtype.name, "flags": flags}
+    if is_extension_spec(spec) and not names_classes:
+        return {"extension": str(spec)}
     if not isinstance(spec, (TensorSpec, SparseTensorSpec, RaggedTensorSpec)):
-        raise InvalidValueError(f"Elements of {spec} cannot be saved: they must be tensors.")
+        raise InvalidValueError(
+            f"Elements of {spec} cannot be saved: they must be tensors, optionals or tensor arrays."
+        )
     shape = None if spec.shape.rank is None else spec.shape.as_list()
     type_entry: dict[str, Any] = {"sparse": True} if isinstance(spec, SparseTensorSpec) else {}
     if isinstance(spec, RaggedTensorSpec):
@@ -407,8 +401,15 @@ def spec_from_json(value: Json) -> PyTree:
         return {k: spec_from_json(v) for k, v in value["dict"].items()}
     if "tuple" in value:
         return tuple(spec_from_json(v) for v in value["tuple"])
+    if "optional" in value:
+        return OptionalSpec(spec_from_json(value["optional"]))
+    if "extension" in value:
+        return value["extension"]  # This text is part of an error message.
+    dtype = dtypes.as_dtype(value["dtype"])
+    if "array" in value:
+        return TensorArraySpec(value["array"], dtype, *value["flags"])
     if "ragged" in value:
-        kinds = [dtypes.as_dtype(value[key]) for key in ("dtype", "splits")]
-        return RaggedTensorSpec(value["shape"], kinds[0], value["ragged"], kinds[1])
+        splits = dtypes.as_dtype(value["splits"])
+        return RaggedTensorSpec(value["shape"], dtype, value["ragged"], splits)
     spec_type = SparseTensorSpec if value.get("sparse") else TensorSpec
-    return spec_type(value["shape"], dtypes.as_dtype(value["dtype"]))
+    return spec_type(value["shape"], dtype)

@@ -381,7 +381,7 @@ class Rebatch(Unary):
 
     def _infer_spec(self) -> PyTree:
         spec = self.parent.element_spec
-        leaf = nest.flatten(spec)[0]
+        leaf = structure.list_encoding_specs(nest.flatten(spec)[0])[0]
         old_size = leaf.shape.as_list()[0] if leaf.shape.rank else None
         divides = self._drop or (old_size is not None and old_size % sum(self.batch_sizes) == 0)
         is_constant = len(set(self.batch_sizes)) == 1

@@ -313,13 +313,15 @@ class Unique(Unary):
     def __init__(self, parent: DatasetNode) -> None:
         super().__init__(parent)
         leaves = nest.flatten(parent.element_spec)
-        if len(leaves) != 1:
+        for leaf in leaves:
+            dtype = getattr(leaf, "dtype", None)
+            if dtype not in (dtypes.int32, dtypes.int64, dtypes.string):
+                raise TypeError(
+                    f"`unique` does not support {leaf if dtype is None else dtype.name}, only int32, int64 and string."
+                )
+        if len(leaves) != 1 or not isinstance(leaves[0], TensorSpec):
             raise InvalidArgumentError(
-                f"`unique` only supports elements of a single component, got {parent.element_spec}."
-            )
-        if leaves[0].dtype not in (dtypes.int32, dtypes.int64, dtypes.string):
-            raise TypeError(
-                f"`unique` does not support {leaves[0].dtype.name}, only int32, int64 and string."
+                f"`unique` only supports elements of a single tensor, got {parent.element_spec}."
             )
 
     def count_elements(self) -> int:

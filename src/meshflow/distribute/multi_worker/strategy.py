@@ -26,6 +26,7 @@ from meshflow.distribute.cluster.coordination import COORDINATOR_VARIABLE, join_
 from meshflow.distribute.cluster.resolvers import ClusterResolver, TFConfigClusterResolver
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import InputContext, ValueContext
+from meshflow.distribute.multi_worker.host_collectives import all_gather_values
 from meshflow.distribute.multi_worker.worker_dataset import WorkerDataset, synchronize_array
 from meshflow.distribute.options import CommunicationOptions
 from meshflow.distribute.replicas.collectives import ReduceOp, convert_for_mean
@@ -202,6 +203,20 @@ class MultiWorkerMirroredStrategy(Strategy):
         shape = (self.num_replicas_in_sync, *parts[0].shape)
         return Stacked((Tensor(jax.make_array_from_single_device_arrays(shape, sharding, shards)),))
 
+    def share_values(self, values: list[Any]) -> list[Any]:
+        """Return the values of all workers' replicas; see `Strategy.share_values`."""
+        if self.num_workers == 1:
+            return values
+        split = nest.split_composites(values[0])
+        rows = [list(map(_to_message, nest.flatten(nest.split_composites(v)))) for v in values]
+        return [
+            nest.join_composites(
+                values[0], nest.pack_sequence_as(split, _from_messages(split, row))
+            )
+            for worker in all_gather_values(rows)
+            for row in worker
+        ]
+
     def _place_on_devices(self, batch: PyTree, axis: int) -> PyTree:
         if self.num_workers > 1:
             batch = jax.tree.map(lambda array: self._synchronize(array, axis), batch)
@@ -256,7 +271,7 @@ class MultiWorkerMirroredStrategy(Strategy):
                 return Strategy.gather(self, leaf, axis)
             stacked = leaf.stacked
             array: Any = stacked.array
-            if not isinstance(array, jax.core.Tracer) and not array.is_fully_addressable:
+            if _spans_processes(array):
                 stacked = Tensor(replicate(array))
             return apply(_join, (stacked,), (int(axis),))
 
@@ -275,18 +290,40 @@ class MultiWorkerMirroredStrategy(Strategy):
     unwrap = experimental_local_results
 
 
+def _to_message(leaf: object) -> object:
+    """Return a leaf that workers can exchange; None for those that each worker has."""
+    if isinstance(leaf, Tensor):
+        return leaf.numpy()
+    return leaf if isinstance(leaf, (int, float, str, bytes)) else None
+
+
+def _from_messages(structure: PyTree, row: Sequence[Any]) -> list[Any]:
+    """Return the leaves of a value, given those of this worker's value and the exchanged ones."""
+    pairs = zip(nest.flatten(structure), row, strict=True)
+    return [
+        leaf
+        if message is None
+        else convert_to_tensor(message)
+        if isinstance(leaf, Tensor)
+        else message
+        for leaf, message in pairs
+    ]
+
+
 def _is_unstacked(leaf: object) -> TypeGuard[PerReplica]:
     return isinstance(leaf, PerReplica) and not isinstance(leaf, Stacked)
 
 
 def _spans_processes(array: Array) -> bool:
-    return isinstance(array, jax.Array) and not array.is_fully_addressable
+    if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array):
+        return False
+    return not array.is_fully_addressable
 
 
 def _select_local_rows(stacked: Tensor, indices: Sequence[int]) -> list[Tensor]:
     """Select this worker's rows of a tensor with one row for each replica."""
     array: Any = stacked.array
-    if isinstance(array, jax.core.Tracer) or array.is_fully_addressable:
+    if not _spans_processes(array):
         return [stacked[i] for i in indices]
     rows: dict[int, np.ndarray] = {}
     for shard in array.addressable_shards:

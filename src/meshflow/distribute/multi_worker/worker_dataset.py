@@ -49,7 +49,7 @@ class WorkerStrategy(InputStrategy, Protocol):
     """Interface of the strategy of a `WorkerDataset`."""
 
     num_workers: int
-    local_replicas: list[int]
+    local_replicas: Sequence[int]
 
     def get_stacked_layout(self, rank: int) -> Layout:
         """Return the layout of stacked per-replica values."""

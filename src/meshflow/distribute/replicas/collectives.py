@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math import cast
@@ -113,15 +114,30 @@ def convert_for_mean(tensor: Tensor) -> Tensor:
     return cast(tensor, "float32" if tensor.dtype.size < 4 else "float64")
 
 
-def convert_for_gather(value: IndexedSlices | TensorLike, method: str) -> Tensor:
+def convert_for_reduction(value: CompositeTensor | TensorLike, method: str) -> Tensor:
+    """Convert a replica's value to a tensor that can be combined with those of other replicas.
+
+    Raises:
+      TypeError: If the value is a ragged tensor, a sparse tensor or an extension type.
+    """
+    if isinstance(value, CompositeTensor):
+        raise TypeError(
+            f"{method} does not support values of type {type(value).__name__}: pass its tensors, such as the values and "
+            "row splits of a ragged tensor, or combine the values of the replicas in ReplicaContext.merge_call."
+        )
+    return convert_to_tensor(value)
+
+
+def convert_for_gather(value: CompositeTensor | TensorLike, method: str) -> Tensor:
     """Convert a replica's value to a tensor that can be gathered.
 
     Raises:
       NotImplementedError: If the value is a `tf.IndexedSlices`.
+      TypeError: If the value is another composite tensor.
     """
     if isinstance(value, IndexedSlices):
         raise NotImplementedError(
             f"{method} does not support IndexedSlices: gather its values and indices, or pass "
             "tf.convert_to_tensor(slices)."
         )
-    return convert_to_tensor(value)
+    return convert_for_reduction(value, method)

@@ -19,6 +19,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeTensor
@@ -30,6 +31,7 @@ from meshflow.distribute.replicas.collectives import (
     ReduceOp,
     convert_for_gather,
     convert_for_mean,
+    convert_for_reduction,
     gather,
     gather_uneven,
     pmax,
@@ -58,6 +60,13 @@ class ReplicaStrategy(Protocol):
     @property
     def extended(self) -> Any:
         """Return the less used methods of the strategy."""
+
+    @property
+    def local_replicas(self) -> Sequence[int]:
+        """Return the indices of this process's replicas."""
+
+    def share_values(self, values: list[Any]) -> list[Any]:
+        """Return the values of all replicas, given those of this process's replicas."""
 
     @property
     def runners(self) -> IdentityWeakDict:
@@ -193,6 +202,9 @@ class ReplicaContext:
 
         Returns:
           The same structure. The gradient is the same reduction.
+
+        Raises:
+          TypeError: If the value contains a ragged tensor, a sparse tensor or an extension type.
         """
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         op = pmean if mean else psum
@@ -200,12 +212,28 @@ class ReplicaContext:
         def reduce_leaf(leaf: IndexedSlices | TensorLike) -> IndexedSlices | Tensor:
             if isinstance(leaf, IndexedSlices):
                 return self.gather_slices(leaf, mean)
-            tensor = convert_to_tensor(leaf)
+            tensor = convert_for_reduction(leaf, "all_reduce")
             if not self.spans_replicas:
                 return tensor
-            return apply(op, (convert_for_mean(tensor) if mean else tensor,))
+            return self.collect(op, convert_for_mean(tensor) if mean else tensor)
 
         return nest.map_structure(reduce_leaf, value)
+
+    def collect(self, op: Op, value: Tensor, static: tuple[Any, ...] = ()) -> Tensor:
+        """Compute a collective of `collectives.py` over several replicas."""
+        return apply(op, (value,), static)
+
+    def fold_key(self, key: Tensor) -> Tensor:
+        """Return a random key for this replica."""
+        return apply(_replica_key, (key,), (REPLICA_AXIS,))
+
+    def run_once(self, function: Callable[[], None]) -> None:
+        """Call a function that changes variables in the same way for all replicas."""
+        function()
+
+    def agree_on(self, variable: Any, value: Tensor) -> Tensor:
+        """Return the value that all replicas write to a variable; the program checks that they are equal."""
+        return value
 
     def all_gather(self, value: PyTree, axis: int, options: object = None) -> PyTree:
         """Concatenate the values of all replicas along an axis; every replica receives the result.
@@ -217,6 +245,7 @@ class ReplicaContext:
 
         Raises:
           NotImplementedError: If the value contains a `tf.IndexedSlices`.
+          TypeError: If it contains another composite tensor.
         """
         return nest.map_structure(
             lambda leaf: self._gather(convert_for_gather(leaf, "all_gather"), int(axis)), value
@@ -232,8 +261,8 @@ class ReplicaContext:
                 raise SizeRequiredError(tensor.shape[axis])
             sizes = self._gathered_sizes[index]
             if len(set(sizes)) > 1:
-                return apply(gather_uneven, (tensor,), (axis, sizes))
-        return apply(gather, (tensor,), (axis,))
+                return self.collect(gather_uneven, tensor, (axis, sizes))
+        return self.collect(gather, tensor, (axis,))
 
     def gather_slices(self, slices: IndexedSlices, mean: bool) -> IndexedSlices:
         """Gather the rows of all replicas; duplicate rows are added up when the slices are used."""
@@ -258,16 +287,14 @@ class ReplicaContext:
           The results of the function, with the value of this replica for each `PerReplica`.
 
         Raises:
-          NotImplementedError: If an argument is a ragged tensor, a sparse tensor or an extension type, and
-            there are several replicas.
+          ValueNeededError: If an argument is a ragged tensor, a sparse tensor or an extension type, and there are
+            several replicas. These then run as Python.
         """
 
         def stack_leaf(leaf: object) -> object:
-            is_composite = isinstance(leaf, CompositeTensor) and not isinstance(leaf, IndexedSlices)
-            if is_composite and self.spans_replicas:
-                raise NotImplementedError(
-                    f"ReplicaContext.merge_call does not support arguments of type {type(leaf).__name__}: "
-                    "pass its tensors, such as the values and row splits of a ragged tensor."
+            if self.spans_replicas and isinstance(leaf, CompositeTensor):
+                raise ValueNeededError(
+                    f"ReplicaContext.merge_call of values of type {type(leaf).__name__} runs as Python."
                 )
             if not self.spans_replicas or not isinstance(leaf, Tensor):
                 return leaf
@@ -294,8 +321,9 @@ _replica_key = Op("replica_key", _compute_replica_key, differentiable=False, is_
 
 
 def _fold_key_for_replica(key: Tensor) -> Tensor:
-    if get_spanning_context() is not None:
-        return apply(_replica_key, (key,), (REPLICA_AXIS,))
+    replica = get_spanning_context()
+    if replica is not None:
+        return replica.fold_key(key)
     shares = current_shares()
     # If one device has all rows, it draws the same random numbers as without a strategy.
     if shares is None or shares.num_row_parts == 1:
@@ -308,7 +336,17 @@ SeedStream.derive_replica_key = staticmethod(_fold_key_for_replica)
 
 def max_over_replicas(value: Tensor) -> Tensor:
     """Return the maximum over the replicas of `Strategy.run`, without a gradient."""
-    return value if get_spanning_context() is None else apply(pmax, (value,))
+    replica = get_spanning_context()
+    return value if replica is None else replica.collect(pmax, value)
+
+
+def run_once(function: Callable[[], None]) -> None:
+    """Call a function once for all replicas that run as Python; a program of all replicas calls it directly."""
+    replica = get_spanning_context()
+    if replica is None:
+        function()
+    else:
+        replica.run_once(function)
 
 
 def sum_over_replicas(

@@ -9,9 +9,13 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.distribute.replicas.collectives import ReduceOp, convert_for_gather, convert_for_mean
+from meshflow.distribute.replicas.collectives import (
+    ReduceOp,
+    convert_for_gather,
+    convert_for_mean,
+    convert_for_reduction,
+)
 from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.distribute.replicas.cross_device import reduce_values
 from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack_values
@@ -44,6 +48,7 @@ class ReductionsAndGathers:
 
         Raises:
           InvalidArgumentError: If `axis` is None and the replicas' shapes differ.
+          TypeError: If a value is a ragged tensor, a sparse tensor or an extension type.
 
         Example:
           >>> import meshflow as tf
@@ -60,7 +65,7 @@ class ReductionsAndGathers:
 
         def reduce_leaf(leaf: PerReplica | TensorLike) -> Tensor | IndexedSlices:
             if not isinstance(leaf, PerReplica):
-                tensor = convert_to_tensor(leaf)
+                tensor = convert_for_reduction(leaf, "Strategy.reduce")
                 if axis is not None:
                     tensor = reducer(convert_for_mean(tensor) if mean else tensor, axis)
                 # A value that is equal on every replica is added once per replica.
@@ -72,7 +77,7 @@ class ReductionsAndGathers:
             if isinstance(leaf, Stacked):
                 stacked = convert_for_mean(leaf.stacked) if mean else leaf.stacked
                 return reducer(stacked, to_stacked_axes(axis))
-            values = [convert_to_tensor(v) for v in leaf.values]
+            values = [convert_for_reduction(v, "Strategy.reduce") for v in leaf.values]
             if axis is not None:
                 # Replicas may have different numbers of elements; every element has the same
                 # weight.

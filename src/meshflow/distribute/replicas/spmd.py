@@ -8,6 +8,7 @@ to the next.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import weakref
@@ -35,7 +36,6 @@ from meshflow.core.tracing.trace import (
     trace,
 )
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, read_tensors
 from meshflow.core.variables.variable import Variable
@@ -45,6 +45,11 @@ from meshflow.distribute.replicas.context import (
     ReplicaStrategy,
     SizeRequiredError,
     context_scope,
+)
+from meshflow.distribute.replicas.python_replicas import (
+    DIFFERENT_COLLECTIVES_MESSAGE,
+    join_leaves,
+    run_python_replicas,
 )
 from meshflow.distribute.replicas.values import (
     PerReplica,
@@ -87,7 +92,18 @@ def run_replicas(
         is_function = isinstance(fn, Function)
     # Sizes that depend on values are symbols in a function. Each step of a loop uses the same one.
     target = weakref.proxy(fn) if is_function else fn
-    run = functools.partial(_run_program, strategy, target)
+
+    def run(arguments: PyTree) -> PyTree:
+        if context.trace is not None:
+            return _run_program(strategy, target, arguments)
+        # A function that needs other values runs as Python, also in later calls.
+        if not is_function:
+            with contextlib.suppress(TypeError):
+                strategy.runners[fn] = functools.partial(
+                    run_python_replicas, strategy, weakref.proxy(fn)
+                )
+        return run_python_replicas(strategy, target, arguments)
+
     runner = Function(run, name=getattr(fn, "__name__", "replica"))
     results = runner(arguments)
     if is_function:
@@ -217,9 +233,7 @@ def _fill_stacked(structure: PyTree, values: Sequence[Stacked], count: int) -> P
 def _join_leaves(*leaves: object) -> object:
     """Return a leaf of the results of a program from those of the replicas."""
     first = leaves[0]
-    if isinstance(first, (Tensor, CompositeTensor)):
-        return stack_values(leaves)
-    return first.variable if isinstance(first, _CreatedVariable) else first
+    return first.variable if isinstance(first, _CreatedVariable) else join_leaves(*leaves)
 
 
 class ReplicaVariables:
@@ -418,7 +432,7 @@ def _trace_for_shapes(
         if not required:
             return results
         if traced:
-            raise InvalidArgumentError(_DIFFERENT_COLLECTIVES_MESSAGE)
+            raise InvalidArgumentError(DIFFERENT_COLLECTIVES_MESSAGE)
         sizes = (*sizes, tuple(required[key] for key in keys))
 
 
@@ -432,9 +446,6 @@ def _make_shared_key(template: PyTree) -> Hashable:
     return key
 
 
-_DIFFERENT_COLLECTIVES_MESSAGE = (
-    "Strategy.run: replicas whose arguments have different shapes call different collectives."
-)
 _CollectiveCall = tuple[JaxprEqn, list[ArrayLike]]
 _Program = Generator[_CollectiveCall, list[ArrayLike], list[ArrayLike]]
 
@@ -504,7 +515,7 @@ def _run_in_lockstep(programs: Sequence[_Program]) -> list[list[ArrayLike]]:
         if not calls:
             return returned
         if len(calls) < len(programs) or len({e.primitive for e, _ in calls}) > 1:
-            raise InvalidArgumentError(_DIFFERENT_COLLECTIVES_MESSAGE)
+            raise InvalidArgumentError(DIFFERENT_COLLECTIVES_MESSAGE)
         results = _compute_collective(
             [equation for equation, _ in calls], [values for _, values in calls]
         )

@@ -20,7 +20,12 @@ from meshflow.core.variables.variable import (
     get_value_shape,
 )
 from meshflow.distribute.replicas.collectives import convert_for_mean, pmean, psum, stack
-from meshflow.distribute.replicas.context import context_stack, get_spanning_context
+from meshflow.distribute.replicas.context import (
+    ReplicaContext,
+    context_stack,
+    get_spanning_context,
+)
+from meshflow.distribute.replicas.python_replicas import PythonReplica
 from meshflow.environment.types import Array
 from meshflow.ops.array import concat, expand_dims, tile
 from meshflow.ops.math import cast, reduce_mean, reduce_sum
@@ -29,21 +34,22 @@ from meshflow.placement.layout import Layout
 __all__ = ["MirroredVariable", "SyncOnReadVariable", "get_ruled_layout"]
 
 
-def aggregate_value(variable: Variable, value: Tensor) -> Tensor:
+def aggregate_value(replica: ReplicaContext, variable: Variable, value: Tensor) -> Tensor:
     """Combine the values that replicas write to a mirrored variable."""
     aggregation = variable.aggregation
     if aggregation is VariableAggregation.SUM:
-        return apply(psum, (value,))
+        return replica.collect(psum, value)
     if aggregation is VariableAggregation.MEAN:
-        return cast(apply(pmean, (convert_for_mean(value),)), value.dtype)
+        return cast(replica.collect(pmean, convert_for_mean(value)), value.dtype)
     if aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
-        return apply(stack, (value,))[0]
-    return value
+        return replica.collect(stack, value)[0]
+    return replica.agree_on(variable, value)
 
 
 def _broadcast_from_first(value: Tensor) -> Tensor:
     """Return the first replica's value on all replicas, which is the initial value of variables."""
-    return value if get_spanning_context() is None else apply(stack, (value,))[0]
+    replica = get_spanning_context()
+    return value if replica is None else replica.collect(stack, value)[0]
 
 
 class DistributedVariable(Variable):
@@ -61,9 +67,23 @@ class MirroredVariable(DistributedVariable):
     def _initialize(self, value: Tensor) -> None:
         super()._initialize(_broadcast_from_first(value))
 
+    def _read_on_device(self) -> Array:
+        value: Any = super()._read_on_device()
+        is_copied = isinstance(value, jax.Array) and value.is_fully_replicated
+        # The ops of a replica that runs as Python involve no other device, and no other process.
+        is_python = is_copied and isinstance(get_spanning_context(), PythonReplica)
+        return value.addressable_data(0) if is_python else value
+
     def _check_value(self, value: TensorLike, method: str) -> Tensor:
         tensor = super()._check_value(value, method)
-        return tensor if get_spanning_context() is None else aggregate_value(self, tensor)
+        replica = get_spanning_context()
+        return tensor if replica is None else aggregate_value(replica, self, tensor)
+
+    def _write(self, value: Tensor) -> None:
+        replica = get_spanning_context()
+        # Replicas that run as Python have computed the same value, so only the first one writes it.
+        if not isinstance(replica, PythonReplica) or replica.is_first:
+            super()._write(value)
 
     def _scatter(self, op: Op, sparse_delta: IndexedSlices) -> Self:
         replica, aggregation = get_spanning_context(), self.aggregation
@@ -72,7 +92,8 @@ class MirroredVariable(DistributedVariable):
         values = super()._check_value(sparse_delta.values, "scatter")
         rows = IndexedSlices(values, sparse_delta.indices)
         if aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
-            rows = IndexedSlices(apply(stack, (values,))[0], apply(stack, (rows.indices,))[0])
+            first = [replica.collect(stack, part)[0] for part in (values, rows.indices)]
+            rows = IndexedSlices(*first)
         elif op.name in _UNCOMBINABLE_SCATTERS:
             raise NotImplementedError(
                 f"{_UNCOMBINABLE_SCATTERS[op.name]} of a mirrored variable needs the aggregation NONE or "
@@ -212,15 +233,28 @@ class SyncOnReadVariable(DistributedVariable):
         return self._replica_variable.ndim
 
     def _as_tensor(self) -> Tensor:
-        if get_spanning_context() is not None:
-            value = self._replica_variable.value()
-            return aggregate_value(self, value) if context_stack.reads_merged else value
+        replica = get_spanning_context()
+        if replica is not None:
+            value = self._read_replica(replica)
+            is_merged = context_stack.reads_merged
+            return aggregate_value(replica, self, value) if is_merged else value
         stacked = self.stacked_variable.value()
         parts, merged = self._get_written_values().get(id(self), (None, None))
         return merged if parts is stacked.array else self._merge_values(stacked)
 
+    def _read_replica(self, replica: ReplicaContext) -> Tensor:
+        if not isinstance(replica, PythonReplica):
+            return self._replica_variable.value()
+        _, value = replica.written.get(id(self), (None, None))
+        # Other processes may have the remaining rows, so this reads no more than the own row.
+        return Tensor(ReplicaVariableView(self, replica.index)._value) if value is None else value
+
     def _write(self, value: Tensor) -> None:
-        if get_spanning_context() is not None:
+        replica = get_spanning_context()
+        if isinstance(replica, PythonReplica):
+            replica.written[id(self)] = self, value
+            return
+        if replica is not None:
             self._replica_variable._write(value)
             return
         self.stacked_variable._write(

@@ -28,7 +28,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.program import UpdateGroup
-from meshflow.distribute.replicas.context import sum_over_replicas
+from meshflow.distribute.replicas.context import run_once, sum_over_replicas
 from meshflow.environment.types import PyTree
 from meshflow.keras.optimizers.accumulation import GradientAccumulation, check_accumulation_steps
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
@@ -352,7 +352,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
                 closure.check_slots(self, [v for _, v in pairs])
             else:
                 # As in TensorFlow, variables without a gradient have slots, in the order of the variables.
-                self.build([v for _, v in (pairs if self._is_keras_2 else all_pairs)])
+                variables = [v for _, v in (pairs if self._is_keras_2 else all_pairs)]
+                run_once(lambda: self.build(variables))
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)
@@ -361,14 +362,19 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
                 closure.push_gradients(self, self._prepare_server_gradients(pairs))
                 if not closure.has_worker_steps:
                     return self.iterations
-            with (
-                lock_variables(),
-                nullcontext() if closure is None else closure.worker_step_scope(),
-            ):
-                if self.gradient_accumulation_steps:
-                    self._accumulate(pairs, self._run_update)
-                else:
-                    self._run_update(pairs)
+
+            def update() -> None:
+                with (
+                    suspend_tapes(),
+                    lock_variables(),
+                    nullcontext() if closure is None else closure.worker_step_scope(),
+                ):
+                    if self.gradient_accumulation_steps:
+                        self._accumulate(pairs, self._run_update)
+                    else:
+                        self._run_update(pairs)
+
+            run_once(update)
         return self.iterations
 
     def _prepare_server_gradients(self, pairs: GradientPairs) -> GradientPairs:

@@ -406,8 +406,13 @@ def call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _call_reduction(
-    name: str, input_tensor: PyTree, axis: PyTree = None, keepdims: bool = False
+    name: str,
+    input_tensor: PyTree,
+    axis: PyTree = None,
+    keepdims: bool = False,
+    label: object = None,
 ) -> PyTree:
+    """Call a reduction; `label` is the name of the result, which has no effect."""
     return reduce(name, input_tensor, axis, bool(keepdims))
 
 

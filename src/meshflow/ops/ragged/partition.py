@@ -89,6 +89,8 @@ def convert_integers(value: TensorLike, dtype: DType | None = None) -> Tensor:
     Raises:
       ValueError: If a tensor has another dtype.
     """
+    if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
+        value = convert_to_tensor(value)
     if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "dtype"):
         array = np.asarray(value)
         if array.dtype == object:
