@@ -232,3 +232,11 @@ def test_row_splits_have_one_more_element_than_rows():
         result = subtract(rows, tf.zeros([count, 1]), ones).numpy().ravel()
         assert result.tolist() == [8.0] * count
     assert len(calls) == 1
+
+
+def test_only_vectors_can_be_row_splits():
+    # The second argument could be row splits of the first. The third and fourth are indices and values of a sparse tensor.
+    sizes = GuardedSizes([[(5,), (6,), (6, 2), (6,)], [(8,), (9,), (9, 2), (9,)]])
+    assert str(sizes.shapes) == "[(d0,), (d1,), (d1, 2), (d1,)]"
+    sizes = GuardedSizes([[(5,), (6,)], [(8,), (9,)]])
+    assert str(sizes.shapes) == "[(d0,), (d0 + 1,)]"
