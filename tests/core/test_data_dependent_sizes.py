@@ -467,9 +467,9 @@ SCORES = [0.9, 0.8, 0.3, 0.75, 0.6]
     [
         (
             lambda boxes, scores: tf.image.non_max_suppression(
-                boxes, scores, 9, tf.reduce_min(scores), tf.reduce_mean(scores)
+                boxes, scores, 9, tf.reduce_max(scores), tf.reduce_mean(scores)
             ),
-            [[0, 1], [0, 1]],
+            [[0, 1], [0]],
         ),
         (
             lambda boxes, scores: tf.map_fn(
