@@ -273,7 +273,7 @@ def _select(
         return [np.asarray(indices.array)[:most], np.asarray(values.array)[:most]]
 
     types = [(("count",), np.int32), (("count",), scores.array.dtype)]
-    operands = [similar, scores, make_sizes_tensor(size, np.int64), *limits]
+    operands: list[TensorLike] = [similar, scores, make_sizes_tensor(size, np.int64), *limits]
     indices, values = compute_on_host(run, operands, types, name)
     return indices, values
 

@@ -237,7 +237,8 @@ def join_batch(batch: PyTree) -> PyTree:
     if isinstance(batch, RaggedBatch):
         return RaggedTensor.from_nested_row_splits(batch.values, batch.splits, validate=False)
     if isinstance(batch, SparseBatch):
-        shape = join_dense_shape(batch.shape, (True, np.dtype(np.int64)))
+        sizes: Any = batch.shape
+        shape = join_dense_shape(sizes, (True, np.dtype(np.int64)))
         sparse = SparseTensor(batch.indices, batch.values, shape)
         if isinstance(sparse.indices.array, jax.core.Tracer):
             return sparse
