@@ -37,6 +37,7 @@ from meshflow.ops.ragged import crosses
 from meshflow.ops.ragged.crosses import join_crosses
 from meshflow.ops.sparse_elements import *  # noqa: F403
 from meshflow.ops.sparse_elements import __all__ as _elements
+from meshflow.ops.sparse_elements import check_sparse
 
 __all__ = [
     *_elements,
@@ -78,6 +79,7 @@ def to_dense(
       [[-1  5]
        [ 6 -1]]
     """
+    check_sparse(sp_input, "sp_input")
     indices = sp_input.check_indices() if validate_indices else sp_input.check_indices(INVALID)
     if validate_indices and has_static_indices(sp_input):
         _check_order(np.asarray(indices.array))
@@ -309,6 +311,7 @@ def reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
       >>> print(tf.sparse.reorder(a).values.numpy())
       [5 6]
     """
+    check_sparse(sp_input, "sp_input")
     return sort_elements(sp_input.indices, sp_input.values, get_sizes_list(sp_input))
 
 

@@ -456,3 +456,72 @@ def test_results_of_host_functions():
 
     a, b = split(tf.constant(VECTORS[0]))
     assert (a.numpy().tolist(), b.shape) == ([1, 5, 9], (4,))
+
+
+BOXES = [[0.0, 0, 1, 1], [0, 0, 0.9, 0.9], [2, 2, 3, 3], [2, 2, 3.1, 3], [5, 5, 6, 6]]
+SCORES = [0.9, 0.8, 0.3, 0.75, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        (
+            lambda boxes, scores: tf.image.non_max_suppression(
+                boxes, scores, 9, tf.reduce_max(scores), tf.reduce_mean(scores)
+            ),
+            [[0, 1], [0]],
+        ),
+        (
+            lambda boxes, scores: tf.map_fn(
+                lambda pair: pair[0] + pair[1][0], (scores, boxes), fn_output_signature=tf.float32
+            ),
+            [[0.9, 0.8, 2.75, 5.6], [0.45, 0.4, 2.375, 5.3]],
+        ),
+        (
+            lambda boxes, scores: tf.RaggedTensor.from_row_lengths(
+                scores, [1, tf.size(scores) - 1]
+            ).row_lengths(),
+            [[1, 3], [1, 3]],
+        ),
+    ],
+)
+def test_selected_boxes_stay_in_one_trace(select, expected, caplog):
+    traces = []
+
+    @tf.function
+    def run(boxes, scores, factor):
+        traces.append(1)
+        is_selected = scores > 0.5
+        return select(
+            tf.boolean_mask(boxes, is_selected), tf.boolean_mask(scores, is_selected) * factor
+        )
+
+    with caplog.at_level(logging.WARNING, logger="meshflow"):
+        found = [
+            run(tf.constant(BOXES), tf.constant(SCORES), tf.constant(factor))
+            for factor in (1.0, 0.5)
+        ]
+    assert not caplog.records
+    assert len(traces) == 1
+    for values, others in zip(found, expected, strict=True):
+        np.testing.assert_allclose(values, others, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: tf.keras.optimizers.SGD(0.1, 0.9), tf.keras.optimizers.Adam]
+)
+def test_sparse_updates_of_any_number_of_rows_stay_traced(make, caplog):
+    table, optimizer = tf.Variable(tf.ones([10, 2])), make()
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
+    def step(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, tf.unique(ids)[0]) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        return loss
+
+    with caplog.at_level(logging.WARNING, logger="meshflow"):
+        for count in (4, 40, 3, 30, 20, 5):
+            step(tf.constant(np.arange(count) % 10, tf.int32))
+    assert not caplog.records
+    assert step.experimental_get_tracing_count() <= 2

@@ -294,3 +294,11 @@ def test_sizes_of_one_vary_after_the_first_call():
 
     assert [add_row(tf.zeros([n, 2])).shape[0] for n in (1, 2, 3, 1)] == [1, 2, 3, 1]
     assert len(shapes) == 2
+
+
+def test_only_vectors_can_be_row_splits():
+    # The second argument could be row splits of the first. The third and fourth are indices and values of a sparse tensor.
+    sizes = GuardedSizes([[(5,), (6,), (6, 2), (6,)], [(8,), (9,), (9, 2), (9,)]])
+    assert str(sizes.shapes) == "[(d0,), (d1,), (d1, 2), (d1,)]"
+    sizes = GuardedSizes([[(5,), (6,)], [(8,), (9,)]])
+    assert str(sizes.shapes) == "[(d0,), (d0 + 1,)]"

@@ -502,3 +502,19 @@ def test_traced_values_with_constant_rows():
 
     result = tf.function(double)(tf.constant([1.0, 2.0, 3.0]))
     assert result.numpy().tolist() == [[2, 4], [0, 0], [6, 0]]
+
+
+def test_results_of_tensorflow():
+    characters, offsets = tf.strings.unicode_split_with_offsets(S, "UTF-8")
+    assert characters.to_list() == [[[b"a"], [b"b", b"b"]], [[b"c", b"c", b"c"]]]
+    assert offsets.to_list() == [[[0], [0, 1]], [[0, 1, 2]]]
+    assert tf.strings.unicode_decode_with_offsets(S, "UTF-8")[1].to_list() == offsets.to_list()
+    assert tf.reduce_any(A, 1).numpy().tolist() == [True, False, True]
+    assert tf.gather_nd(A, [0, 1]).shape == []
+    assert tf.gather_nd(A, [2]).to_list() == [[4, 5]]
+    assert tf.ragged.range([1.0, 2.0]).dtype == tf.float32
+    assert tf.ragged.range(tf.constant([2], tf.int64)).dtype == tf.int64
+    splits = tf.ragged.segment_ids_to_row_splits([0, 3], num_segments=2)
+    assert splits.numpy().tolist() == [0, 1, 1]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="multiples"):
+        tf.tile(A, [1, -1])

@@ -13,6 +13,7 @@ from meshflow.io import protos
 from meshflow.io.tensors import parse_tensor, serialize_tensor
 from meshflow.ops.array import stack
 from meshflow.ops.files import to_host_strings
+from meshflow.ops.sparse_elements import check_sparse
 
 
 def _check_strings(out_type: DTypeLike) -> None:
@@ -38,6 +39,7 @@ def serialize_sparse(
       array([1, 3])
     """
     _check_strings(out_type)
+    check_sparse(sp_input, "sp_input")
     parts = (sp_input.indices, sp_input.values, sp_input.dense_shape)
     return stack([serialize_tensor(part) for part in parts])
 
@@ -53,6 +55,7 @@ def serialize_many_sparse(
       name: Ignored.
     """
     _check_strings(out_type)
+    check_sparse(sp_input, "sp_input")
     if len(sp_input.shape) < 2:
         raise InvalidArgumentError(
             f"serialize_many_sparse: the rank must be at least 2, got shape {sp_input.shape}."

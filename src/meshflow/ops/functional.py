@@ -20,12 +20,13 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, ValueNeededError
 from meshflow.core.staging import loops
 from meshflow.core.staging.merged_operands import MergedOperands
+from meshflow.core.staging.varying_sizes import replace_sizes
 from meshflow.core.tracing.trace import trace, trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.composite import get_batch_encoder, is_extension, is_extension_spec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape, assume_equal
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array, PyTree
@@ -57,9 +58,14 @@ def _convert_elements(op: str, elems: PyTree) -> tuple[PyTree, int]:
     if any(not t.ndim for t in flat):
         raise ValueError(f"tf.{op}: elements in elems must be 1+ dimensional tensors, not scalars.")
     counts = list(dict.fromkeys(map(_get_length, flat)))
-    if len(counts) > 1:
+    if not all(n == counts[0] or assume_equal(n, counts[0]) for n in counts[1:]):
         raise InvalidValueError(
             f"tf.{op}: elems must have the same size in dimension 0, got {counts}."
+        )
+    if len(counts) > 1:
+        # The sizes depend on values, and are assumed to be equal.
+        tensors = nest.map_structure(
+            lambda t: replace_sizes(t, (counts[0], *t.array.shape[1:])), tensors
         )
     return tensors, counts[0]
 

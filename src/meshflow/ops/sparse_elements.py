@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 
-def _check_sparse(value: object, name: str) -> SparseTensor:
+def check_sparse(value: object, name: str) -> SparseTensor:
     if not isinstance(value, SparseTensor):
         raise TypeError(f"{name} must be a SparseTensor, got {type(value).__name__}.")
     return value
@@ -108,7 +108,7 @@ def _compare(
 
 def _check_operand(operand: SparseTensor, label: str) -> SparseTensor:
     message = "Sparse index tuple indices[{index}, :] = [{value}] is out of bounds"
-    indices = _check_sparse(operand, label).check_indices(message)
+    indices = check_sparse(operand, label).check_indices(message)
     return SparseTensor(indices, operand.values, operand.dense_shape)
 
 
@@ -285,7 +285,7 @@ def concat(
     """
     if isinstance(sp_inputs, SparseTensor):
         sp_inputs = [sp_inputs]
-    shapes = [get_sizes_list(_check_sparse(s, "sp_inputs")) for s in sp_inputs]
+    shapes = [get_sizes_list(check_sparse(s, "sp_inputs")) for s in sp_inputs]
     rank = len(shapes[0])
     if len({len(shape) for shape in shapes}) > 1:
         raise InvalidValueError(f"tf.sparse.concat: ranks differ: {shapes}.")
@@ -520,7 +520,7 @@ def fill_empty_rows(
       >>> print(tf.sparse.to_dense(filled).numpy().tolist(), empty.numpy())
       [[1, 2], [-1, 0]] [False  True]
     """
-    _check_sparse(sp_input, "sp_input")
+    check_sparse(sp_input, "sp_input")
     default = convert_to_tensor(default_value, dtype=sp_input.dtype)
     if default.ndim:
         raise InvalidValueError(f"default_value must be a scalar, got shape {default.shape}.")

@@ -137,7 +137,8 @@ class GuardedSizes(SizeScope):
 
     Args:
       calls: Shapes of the arguments of two or more calls. Sizes that differ become symbols, with the
-        sizes of the last call as hints; equal ones get the same symbol, and those larger by 1 the symbol plus 1.
+        sizes of the last call as hints; equal ones get the same symbol, and lengths of vectors that are larger by 1 get
+        the symbol plus 1.
 
     Attributes:
       shapes: Shapes with symbols.
@@ -155,6 +156,9 @@ class GuardedSizes(SizeScope):
         super().__init__({})
         columns = [list(zip(*shapes, strict=True)) for shapes in zip(*calls, strict=True)]
         varying = {column for shape in columns for column in shape if len(set(column)) > 1}
+        # Row splits are vectors. The number of elements of a sparse tensor is also that of the rows of its indices, and
+        # is larger by 1 than another number only by chance.
+        self._num_rows = {shape[0] for shape in columns if len(shape) > 1}
         self._symbols: dict[tuple[int, ...], Any] = {}
         self.shapes: list[tuple[int, ...]] = [
             tuple(
@@ -177,7 +181,7 @@ class GuardedSizes(SizeScope):
         size = self._symbols.get(column)
         if size is None:
             previous = tuple([n - 1 for n in column])
-            if previous in varying:
+            if previous in varying and column not in self._num_rows:
                 size = self._make_size(previous, varying) + 1
             else:
                 name = f"d{len(self._decisions.hints)}"

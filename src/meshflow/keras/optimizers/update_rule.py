@@ -255,12 +255,14 @@ class RuleOptimizer(Optimizer):
             new = cls._update_some_rows(mode, var, grad, indices, slots, arguments)
             return [x.astype(var.dtype) for x in new]
 
-        # With indices of most rows it is faster to compute all of them.
-        if mode != "all" and jax.export.is_symbolic_dim(indices.shape[0]):
+        if mode == "all":
+            return update_all()
+        # With indices of most rows it is faster to compute all of them. The running program decides this for a symbolic
+        # size, because a comparison here would be a guard of the trace.
+        if jax.export.is_symbolic_dim(indices.shape[0]):
             condition = jnp.asarray(2 * indices.shape[0]) >= var.shape[0]
             return list(jax.lax.cond(condition, update_all, update_some))
-        has_most = var.shape[0] <= 2 * indices.shape[0]
-        return update_all() if mode == "all" or has_most else update_some()
+        return update_all() if var.shape[0] <= 2 * indices.shape[0] else update_some()
 
     @classmethod
     def _update_some_rows(

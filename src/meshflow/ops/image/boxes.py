@@ -160,8 +160,8 @@ def _select_boxes(
     similarity: Callable[[jax.Array], jax.Array],
     scores: jax.Array,
     max_count: int,
-    limit: float,
-    min_score: float,
+    limit: jax.Array,
+    min_score: jax.Array,
     sigma: float,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Select the box with the best score repeatedly, and lower the scores of overlapping boxes.
@@ -202,7 +202,12 @@ def _select_boxes(
 
 @op(same=("boxes", "scores"), differentiable=False, name="non_max_suppression")
 def _suppress(
-    boxes: TensorLike, scores: TensorLike, most: int, limit: float, least: float, sigma: float
+    boxes: TensorLike,
+    scores: TensorLike,
+    most: int,
+    limit: TensorLike,
+    least: TensorLike,
+    sigma: float,
 ) -> tuple[Tensor, ...]:
     boxes = jnp.asarray(boxes)
     return _select_boxes(lambda i: _compute_iou(boxes, boxes[i]), scores, most, limit, least, sigma)
@@ -210,7 +215,7 @@ def _suppress(
 
 @op(same=("overlaps", "scores"), differentiable=False, name="non_max_suppression_overlaps")
 def _suppress_overlaps(
-    overlaps: TensorLike, scores: TensorLike, most: int, limit: float, least: float
+    overlaps: TensorLike, scores: TensorLike, most: int, limit: TensorLike, least: TensorLike
 ) -> tuple[Tensor, ...]:
     overlaps = jnp.asarray(overlaps)
     return _select_boxes(lambda i: overlaps[i], scores, most, limit, least, 0.0)
@@ -221,7 +226,7 @@ def _select(
     similar: TensorLike,
     scores: TensorLike,
     max_output_size: StaticInts,
-    limits: Sequence[float],
+    limits: Sequence[float | Tensor],
     name: str,
 ) -> tuple[Tensor, Tensor]:
     """Select boxes; return their indices and scores.
@@ -236,7 +241,12 @@ def _select(
     """
     similar, scores = convert_to_tensor(similar), convert_to_tensor(scores)
     size = to_static_value(max_output_size, "max_output_size")
-    if not is_unknown([similar, scores]):
+    counts = similar.shape[0], scores.shape[0]
+    if None not in counts and counts[0] != counts[1]:
+        raise InvalidValueError(
+            f"{name}: expected a score for each of {counts[0]} boxes, got {counts[1]}."
+        )
+    if not is_unknown([similar, scores, *(n for n in limits if isinstance(n, Tensor))]):
         indices, values, num_valid = op(similar, scores, min(int(size), similar.shape[0]), *limits)
         count = num_valid.require_value(
             f"the number of boxes that {name} selects (use tf.image.non_max_suppression_padded "
@@ -244,7 +254,9 @@ def _select(
         )
         return indices[: int(count)], values[: int(count)]
 
-    def run(similar: np.ndarray, scores: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
+    def run(
+        similar: np.ndarray, scores: np.ndarray, size: np.ndarray, *limits: np.ndarray
+    ) -> list[np.ndarray]:
         count = len(scores)
         most = min(int(size), count)
         # Few padded sizes, so that few programs are compiled. Boxes without a score are not selected.
@@ -254,13 +266,13 @@ def _select(
             Tensor(np.pad(similar, widths)),
             Tensor(np.pad(scores, (0, padding), constant_values=-np.inf)),
             min(_round_up(most), count + padding),
-            *limits,
+            *map(float, limits),
         )
         most = min(most, int(num_valid))
         return [np.asarray(indices.array)[:most], np.asarray(values.array)[:most]]
 
     types = [(("count",), np.int32), (("count",), scores.array.dtype)]
-    operands = [similar, scores, make_sizes_tensor(size, np.int64)]
+    operands: list[TensorLike] = [similar, scores, make_sizes_tensor(size, np.int64), *limits]
     indices, values = compute_on_host(run, operands, types, name)
     return indices, values
 
@@ -270,8 +282,23 @@ def _round_up(count: int) -> int:
     return max(16, 1 << (count - 1).bit_length())
 
 
-def _to_floats(*values: float | Tensor) -> tuple[float, ...]:
-    return tuple(float(to_static_value(v)) for v in values)
+def _convert_limits(
+    overlap: float | Tensor, score: float | Tensor, *others: float | Tensor
+) -> tuple[float | Tensor, ...]:
+    """Return limits as numbers, or as tensors if only the running program knows them.
+
+    Raises:
+      InvalidArgumentError: If the limit of overlaps is not in [0, 1].
+    """
+    limits = [
+        v if is_unknown([convert_to_tensor(v)]) else float(to_static_value(v))
+        for v in (overlap, score, *others)
+    ]
+    if isinstance(limits[0], float) and not 0 <= limits[0] <= 1:
+        raise InvalidValueError(
+            f"tf.image.non_max_suppression: iou_threshold must be in [0, 1], got {limits[0]}."
+        )
+    return tuple(limits)
 
 
 def non_max_suppression(
@@ -348,7 +375,7 @@ def non_max_suppression_with_scores(
         raise InvalidValueError(
             f"tf.image.non_max_suppression: expected boxes of shape [n, 4], got {boxes.shape}."
         )
-    limits = _to_floats(iou_threshold, score_threshold, soft_nms_sigma)
+    limits = _convert_limits(iou_threshold, score_threshold, soft_nms_sigma)
     name = "tf.image.non_max_suppression"
     return _select(_suppress, boxes, scores, max_output_size, limits, name)
 
@@ -379,7 +406,7 @@ def non_max_suppression_overlaps(
       >>> print(tf.image.non_max_suppression_overlaps(overlaps, [0.6, 0.7, 0.3], 3).numpy())
       [1 2]
     """
-    limits = _to_floats(overlap_threshold, score_threshold)
+    limits = _convert_limits(overlap_threshold, score_threshold)
     name = "tf.image.non_max_suppression_overlaps"
     return _select(_suppress_overlaps, overlaps, scores, max_output_size, limits, name)[0]
 
@@ -421,7 +448,7 @@ def non_max_suppression_padded(
       [1 2 0 0] 2
     """
     boxes, scores = convert_to_tensor(boxes), convert_to_tensor(scores)
-    limit, min_score = _to_floats(iou_threshold, score_threshold)
+    limit, min_score = _convert_limits(iou_threshold, score_threshold)
     if not pad_to_max_output_size and boxes.ndim == 2:
         limits, name = (limit, min_score, 0.0), "tf.image.non_max_suppression_padded"
         indices, _ = _select(_suppress, boxes, scores, max_output_size, limits, name)
@@ -436,7 +463,7 @@ def non_max_suppression_padded(
 
 @op(same=("boxes", "scores"), differentiable=False, name="non_max_suppression_batch")
 def _suppress_batch(
-    boxes: TensorLike, scores: TensorLike, most: int, limit: float, least: float
+    boxes: TensorLike, scores: TensorLike, most: int, limit: TensorLike, least: TensorLike
 ) -> tuple[Tensor, ...]:
     def select_from_image(b: jax.Array, s: jax.Array) -> tuple[jax.Array, ...]:
         return _select_boxes(lambda i: _compute_iou(b, b[i]), s, most, limit, least, 0.0)
@@ -461,8 +488,8 @@ def _suppress_per_class(
     scores: TensorLike,
     per_class: int,
     total: int,
-    limit: float,
-    least: float,
+    limit: TensorLike,
+    least: TensorLike,
     clip: bool,
 ) -> tuple[Tensor, ...]:
     classes = scores.shape[-1]
@@ -541,7 +568,7 @@ def combined_non_max_suppression(
     total = int(to_static_value(max_total_size, "max_total_size"))
     if pad_per_class:
         total = min(total, per_class * scores.shape[-1])
-    limit, min_score = _to_floats(iou_threshold, score_threshold)
+    limit, min_score = _convert_limits(iou_threshold, score_threshold)
     selection = _suppress_per_class(boxes, scores, per_class, total, limit, min_score, clip_boxes)
     return CombinedNMSResult(*selection)
 

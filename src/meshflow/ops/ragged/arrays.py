@@ -397,7 +397,9 @@ def gather_nd(
             return _restore_outer(flat, shape[:-1])
         return array.reshape(flat, [*shape[:-1], *flat.shape.as_list()[1:]])
     if index.ndim == 1:
-        index = array.expand_dims(index, 0)
+        found = gather_nd(params, array.expand_dims(index, 0))
+        # As in TensorFlow, the index of a row selects a batch of one row.
+        return found if shape[0] == 1 else found[0]
     if shape[-1] == 0:
         return stack([params] * index.shape[0])
     if shape[-1] > len(params.shape):
@@ -441,6 +443,8 @@ def tile(input: RaggedTensor, multiples: TensorLike, name: str | None = None) ->
     counts = read_integers(numbers, "multiples of tf.tile").tolist()
     if len(counts) != len(input.shape):
         raise ValueError(f"multiples must have length {len(input.shape)}, got {len(counts)}.")
+    if min(counts) < 0:
+        raise InvalidValueError(f"multiples of tf.tile must not be negative, got {counts}.")
     return drop_uniform(_tile(input, counts)) if any(n != 1 for n in counts) else input
 
 

@@ -141,6 +141,13 @@ def _encode_rows(public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwar
     return array.stack([public(row, *args, **kwargs) for row in x])
 
 
+def _decode_with_offsets(
+    public: Callable[..., Any], input: RaggedTensor, *args: Any, **kwargs: Any
+) -> PyTree:
+    """Return the characters of strings and their byte offsets, as a pair of ragged tensors."""
+    return tuple(map(input.with_flat_values, public(input.flat_values, *args, **kwargs)))
+
+
 def _reduce_join(
     public: Callable[..., Any],
     inputs: RaggedTensor,
@@ -377,7 +384,9 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
     "reduce_join": _reduce_join,
     "safe_embedding_lookup_sparse": _look_up_sparse,
     "softmax": _softmax,
+    "unicode_decode_with_offsets": _decode_with_offsets,
     "unicode_encode": _encode_rows,
+    "unicode_split_with_offsets": _decode_with_offsets,
     **{
         f"unsorted_segment_{kind}": _reduce_by_ids
         for kind in ("sum", "prod", "max", "min", "mean", "sqrt_n")

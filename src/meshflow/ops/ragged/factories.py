@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.dispatch.shape_probing import vary_length
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DTypeLike, as_dtype, int64, string
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32, float64, int32, int64, string
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.environment.types import Array, PyTree
@@ -19,6 +19,7 @@ from meshflow.ops.ragged.partition import (
     RowPartition,
     convert_integers,
     expand_rows,
+    find_value,
     get_namespace,
     take,
 )
@@ -176,6 +177,10 @@ def _find_inner_shape(pylist: PyTree, ragged_rank: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
+# A number of a dtype is converted to each later one.
+_RANGE_DTYPES = (int32, int64, float32, float64)
+
+
 def range(
     starts: TensorLike,
     limits: TensorLike | None = None,
@@ -198,8 +203,11 @@ def range(
         raise InvalidValueError(
             "tf.ragged.range: starts, limits and deltas must be scalars or vectors."
         )
-    dtypes = [t.dtype.dtype for t in tensors]
-    common = np.result_type(*dtypes) if dtype is None else as_dtype(dtype).dtype
+    common = (
+        max((t.dtype for t in tensors), key=_RANGE_DTYPES.index)
+        if dtype is None
+        else as_dtype(dtype)
+    )
     sizes = {t.array.shape[0] for t in tensors if t.ndim}
     if len(sizes) > 1:
         raise InvalidValueError(
@@ -209,7 +217,7 @@ def range(
 
     def make_rows(*bounds: Array) -> list[Array]:
         xp = jnp if any(get_namespace(b) is jnp for b in bounds) else np
-        vectors = [xp.atleast_1d(b).astype(common) for b in bounds]
+        vectors = [xp.atleast_1d(b).astype(common.dtype) for b in bounds]
         start, limit, delta = xp.broadcast_arrays(*vectors)
         if xp is np and (delta == 0).any():
             raise InvalidValueError("Requires delta != 0")
@@ -217,7 +225,7 @@ def range(
         rows, steps = expand_rows(lengths)
         return [take(start, rows) + steps * take(delta, rows), lengths]
 
-    results = [((None,), common), ((count,), as_dtype(row_splits_dtype).dtype)]
+    results = [((None,), common.dtype), ((count,), as_dtype(row_splits_dtype).dtype)]
     values, lengths = compute_on_host(make_rows, tensors, results, "bounds of tf.ragged.range")
     return RaggedTensor.from_row_lengths(values, lengths)
 
@@ -257,8 +265,12 @@ def segment_ids_to_row_splits(
     """
     ids = convert_integers(segment_ids)
     ids.shape.assert_has_rank(1)
-    if num_segments is not None and len(convert_integers(num_segments).shape):
-        raise ValueError("num_segments must be a scalar")
+    if num_segments is not None:
+        if len(convert_integers(num_segments).shape):
+            raise ValueError("num_segments must be a scalar")
+        known, count = find_value(ids), find_value(convert_integers(num_segments))
+        if known is not None and count is not None:
+            ids = Tensor(known[known < count])
     partition = RowPartition.from_value_rowids(ids, num_segments, validate=False)
     return convert_integers(
         partition.row_splits(), int64 if out_type is None else as_dtype(out_type)

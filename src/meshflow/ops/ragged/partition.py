@@ -17,7 +17,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError, SymbolicArrayError
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
@@ -92,7 +92,11 @@ def convert_integers(value: TensorLike, dtype: DType | None = None) -> Tensor:
     if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
         value = convert_to_tensor(value)
     if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "dtype"):
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except SymbolicArrayError:
+            # A list contains a size that the running program computes.
+            return convert_integers(convert_to_tensor(value, dtype_hint=dtype or int64), dtype)
         if array.dtype == object:
             value = convert_to_tensor(value)
         else:

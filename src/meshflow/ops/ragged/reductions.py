@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.values.dtypes import int32
+from meshflow.core.values.dtypes import bool_, int32
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.environment.types import Array, PyTree
@@ -171,11 +171,7 @@ def _reduce_logsumexp(rows: PyTree, axes: list[int] | None) -> PyTree:
 
 def _make_logical(kind: str) -> Callable[..., PyTree]:
     def compute(rows: PyTree, axes: list[int] | None) -> PyTree:
-        if not rows.dtype.is_bool:
-            raise TypeError(
-                f"tf.reduce_any and tf.reduce_all require bool values, got {rows.dtype.name}."
-            )
-        flags = math.cast(rows, int32)
+        flags = math.cast(math.cast(rows, bool_), int32)
         if kind == "any":
             return math.greater(reduce_axes("sum", flags, axes), 0)
         return math.equal(reduce_axes("sum", 1 - flags, axes), 0)

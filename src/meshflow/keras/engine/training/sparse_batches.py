@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.dispatch.composite import SparseTensor, join_dense_shape
 from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.values import nest
 from meshflow.core.values.composite import is_extension
@@ -206,10 +206,13 @@ def split_batch(value: object) -> SparseBatch | RaggedBatch | ExtensionBatch:
 
 
 def list_varied_shapes(batch: PyTree) -> list[tuple[int, ...]]:
-    """List the shapes of a batch's arrays after a change of the number of elements of each composite part.
+    """List the shapes of a batch's arrays after a change of the number of rows, and of elements of each composite part.
 
     Args:
       batch: Structure of arrays and composite parts.
+
+    Returns:
+      The shapes. Those of a batch without composite parts are unchanged.
     """
     is_part = lambda node: isinstance(node, (SparseBatch, RaggedBatch))
     kinds: dict[Hashable, int] = {}
@@ -218,10 +221,11 @@ def list_varied_shapes(batch: PyTree) -> list[tuple[int, ...]]:
         outer, *rest = [leaf.shape for leaf in jax.tree.leaves(node)]
         if rest:
             # Parts of equal sizes are probably related, such as the ids and the weights of the same items.
-            more = kinds.setdefault((type(node), outer, *rest), len(kinds) + 1)
+            more = kinds.setdefault((type(node), outer, *rest), len(kinds) + 2)
             rest = [(n + more, *sizes) for n, *sizes in rest]
-        shapes += [outer, *rest]
-    return shapes
+        # The number of rows is in the first array of a part. It is smaller in the last batch of an epoch.
+        shapes += [(*[n + 1 for n in outer[:1]], *outer[1:]), *rest]
+    return shapes if kinds else [leaf.shape for leaf in jax.tree.leaves(batch)]
 
 
 def join_batch(batch: PyTree) -> PyTree:
@@ -233,11 +237,12 @@ def join_batch(batch: PyTree) -> PyTree:
     if isinstance(batch, RaggedBatch):
         return RaggedTensor.from_nested_row_splits(batch.values, batch.splits, validate=False)
     if isinstance(batch, SparseBatch):
-        shape = np.array(batch.shape.shape[:-1], np.int64)
+        sizes: Any = batch.shape
+        shape = join_dense_shape(sizes, (True, np.dtype(np.int64)))
         sparse = SparseTensor(batch.indices, batch.values, shape)
         if isinstance(sparse.indices.array, jax.core.Tracer):
             return sparse
-        padding = is_padding(np.asarray(sparse.indices.array), shape.tolist())
+        padding = is_padding(np.asarray(sparse.indices.array), shape.numpy())
         return retain(sparse, ~padding[:, 0])
     if isinstance(batch, dict):
         return type(batch)((key, join_batch(value)) for key, value in batch.items())
