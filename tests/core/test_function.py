@@ -171,6 +171,24 @@ def test_unreferenced_variable_is_an_error_at_the_first_call():
         tf.function(lambda: tf.Variable(1.0) + 1.0)()
 
 
+def test_objects_that_imports_have_frozen_keep_variables():
+    class Line:
+        @tf.function
+        def __call__(self, x):
+            if not hasattr(self, "w"):
+                self.w = tf.Variable(2.0)
+            return x * self.w
+
+    line = Line()
+    gc.freeze()
+    try:
+        assert [float(line(tf.constant(x))) for x in (1.0, 3.0)] == [2, 6]
+        with pytest.raises(ValueError, match="singleton"):
+            tf.function(lambda: tf.Variable(1.0) + 1.0)()
+    finally:
+        gc.unfreeze()
+
+
 def test_methods_are_bound_per_instance_without_keeping_it_alive():
     class Model:
         def __init__(self, k):

@@ -2,12 +2,14 @@
 
 import functools
 import inspect
+import sys
+import unittest
 
 import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.legacy.compat import op_aliases
+from meshflow.legacy.compat import namespaces, op_aliases
 
 v1 = tf.compat.v1
 
@@ -20,6 +22,12 @@ def test_renamed_ops_are_those_of_version_2():
         assert inspect.unwrap(functools.reduce(getattr, old.split("."), v1)) is inspect.unwrap(
             found
         )
+
+
+def test_mock_is_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "unittest.mock", raising=False)
+    monkeypatch.delattr(unittest, "mock", raising=False)
+    assert namespaces.find_name.__wrapped__("test.mock").__name__ == "unittest.mock"
 
 
 def test_older_names_of_arguments():

@@ -210,3 +210,25 @@ def test_static_values_as_in_tensorflow():
     assert found == [None, 3, [1, 2], "a", None]
     assert tf.get_static_value(tf.constant([1])).tolist() == [1]
     assert tf.get_static_value(tf.keras.Input([2])) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([None, 3], [1, 1, 3], [1, None, 3]),
+        ([None, 1], [4], [None, 4]),
+        ([None], [5], [5]),
+        ([None], [None], [None]),
+        ([None], [0], [None]),
+        (None, [2], None),
+    ],
+)
+def test_static_shapes_of_unknown_sizes_are_broadcast(first, second, expected):
+    for shapes in ((first, second), (second, first)):
+        result = tf.broadcast_static_shape(*map(tf.TensorShape, shapes))
+        assert (None if result.rank is None else result.as_list()) == expected
+
+
+def test_incompatible_static_shapes_are_an_error():
+    with pytest.raises(ValueError, match="Incompatible shapes"):
+        tf.broadcast_static_shape(tf.TensorShape([None, 3]), tf.TensorShape([2]))

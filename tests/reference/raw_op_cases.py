@@ -194,6 +194,8 @@ CALLS = [
     "Identity(input=x)",
     "Igamma(a=p, x=p)",
     "Igammac(a=p, x=p)",
+    "IgammaGradA(a=p, x=p)",
+    "RandomGammaGrad(alpha=p, sample=p)",
     "InTopKV2(predictions=x, targets=[2, 0], k=1)",
     "LinSpace(start=0.0, stop=1.0, num=5)",
     "LogMatrixDeterminant(input=m)",

@@ -305,6 +305,13 @@ def test_model_with_an_adapted_first_layer():
     assert model(table).shape == (4, 2)
 
 
+def test_normalization_of_inputs_with_a_batch_adapted_to_data_without_one():
+    layer = layers.Normalization()
+    layer.adapt(np.ones((4, 5, 1), "float32"))
+    assert layer(tf.keras.Input([6, 7, 1])).shape.as_list() == [None, 6, 7, 1]
+    assert layer.compute_output_shape([2, 6, 7, None]).as_list() == [2, 6, 7, 1]
+
+
 def test_image_layers_accept_inputs_of_keras_3():
     images = np.random.default_rng(0).normal(size=(2, 4, 6, 3)).astype("float32")
     turned = np.moveaxis(images, -1, 1)

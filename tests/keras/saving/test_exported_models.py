@@ -114,6 +114,24 @@ class TwoInputs(tf.keras.Model):
         return value if scale is None else value * scale
 
 
+def test_specs_that_a_subclass_sets_precede_those_of_its_calls():
+    class Encoder(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self._set_save_spec({"ids": tf.TensorSpec([None, None], tf.int32)})
+
+        def build(self, input_shape=None):
+            self.built = True
+
+        def call(self, inputs):
+            return tf.cast(inputs["ids"], tf.float32) * 2
+
+    model = Encoder()
+    model({"ids": tf.constant([[1, 2]])})
+    (spec,), named = model.save_spec()
+    assert spec == {"ids": tf.TensorSpec([None, None], tf.int32, name="ids")} and not named
+
+
 def test_models_of_several_arguments(tmp_path):
     model, y, scale = TwoInputs(), X[:, :2], tf.constant(3.0)
     assert model.save_spec() is None

@@ -11,6 +11,7 @@ import functools
 import gc
 import inspect
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -51,6 +52,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.trace_families import TraceFamily
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
+from meshflow.environment.garbage_collection import LOCAL_REFERENCES
 from meshflow.environment.types import Array, PyTree
 from meshflow.interpreter import SizeGuardError
 from meshflow.passes.size_specialization import can_differentiate
@@ -886,8 +888,13 @@ def _is_unreferenced(variables: list[Any], holders: list[Any]) -> bool:
     known = {id(holder) for holder in [*holders, variables]}
     # A generator over the variables would be a holder, too.
     for variable in variables:
+        key = id(variable)
         referrers = gc.get_referrers(variable)
-        if all(id(r) in known or inspect.isframe(r) for r in referrers):
+        # `gc.get_referrers` omits objects that imports have frozen, so their references are counted.
+        hidden = sys.getrefcount(variable) - LOCAL_REFERENCES
+        for referrer in referrers:
+            hidden -= list(map(id, gc.get_referents(referrer))).count(key)
+        if not hidden and all(id(r) in known or inspect.isframe(r) for r in referrers):
             return True
     return False
 

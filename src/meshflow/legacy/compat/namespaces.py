@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -229,7 +230,8 @@ def find_name(path: str) -> Any:
     """
     package, _, name = path.rpartition(".")
     if path in _OTHER_MODULES:
-        return getattr(importlib.import_module(_OTHER_MODULES[path]), name)
+        # `unittest.mock` is a module, which its package does not import.
+        return pkgutil.resolve_name(f"{_OTHER_MODULES[path]}.{name}")
     if (
         package == ""
         and name in (v1 := importlib.import_module("meshflow.legacy.compat.v1")).__all__

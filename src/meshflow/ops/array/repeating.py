@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -301,7 +302,7 @@ def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tens
 
 
 def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> TensorShape:
-    """Return the broadcast shape of two static shapes.
+    """Return the broadcast shape of two static shapes; an unknown size is 1 or equals the other one.
 
     Raises:
       ValueError: If the shapes cannot be broadcast.
@@ -310,11 +311,20 @@ def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> Tensor
       >>> tf.broadcast_static_shape(tf.TensorShape([4, 1]), tf.TensorShape([3]))
       TensorShape([4, 3])
     """
-    return TensorShape(
-        np.broadcast_shapes(
-            tuple(TensorShape(shape_x).as_list()), tuple(TensorShape(shape_y).as_list())
-        )
-    )
+    first, second = TensorShape(shape_x), TensorShape(shape_y)
+    if first.rank is None or second.rank is None:
+        return TensorShape(None)
+    sizes = []
+    for x, y in zip_longest(first.as_list()[::-1], second.as_list()[::-1], fillvalue=1):
+        if x == 1 or x == y:
+            sizes.append(y)
+        elif y == 1:
+            sizes.append(x)
+        elif x is None or y is None:
+            sizes.append(next((size for size in (x, y) if size is not None and size > 1), None))
+        else:
+            raise ValueError(f"Incompatible shapes for broadcasting: {first} and {second}")
+    return TensorShape(sizes[::-1])
 
 
 @dispatch_composites

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -457,7 +458,7 @@ def make_square_shape(rows: TensorShape) -> TensorShape:
 
 def broadcast_shapes(shapes: Iterable[TensorShape]) -> TensorShape:
     """Return the common shape of several batches."""
-    return TensorShape(np.broadcast_shapes(*(tuple(shape.as_list()) for shape in shapes)))
+    return functools.reduce(array.broadcast_static_shape, shapes, TensorShape([]))
 
 
 def broadcast_batches(matrices: Sequence[Tensor]) -> list[Tensor]:

@@ -352,10 +352,9 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if not self.built:
             # The arguments of the saved function are those of `call`.
-            self._save_spec = _get_input_specs(
-                self._cast_inputs(inputs) if self._autocast else inputs
+            self._set_save_spec(
+                self._cast_inputs(inputs) if self._autocast else inputs, args, kwargs
             )
-            self._more_specs = _get_argument_specs(args, kwargs or {})
         # Sublayers are built by their own calls, so only an overridden `build` runs here.
         if not self.built:
             if type(self).build is not Model.build:
@@ -369,6 +368,17 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
                         self._build_input_shape,
                     )
                 self.built = True
+
+    def _set_save_spec(
+        self, inputs: PyTree, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> None:
+        """Record the specs of the arguments of saved functions; subclasses call it before `call`.
+
+        The specs of an earlier call remain.
+        """
+        if self.__dict__.get("_save_spec") is None:
+            self._save_spec = _get_input_specs(inputs)
+            self._more_specs = _get_argument_specs(args or (), kwargs or {})
 
     @overridable
     def call(self, inputs: PyTree, training: Any = None, mask: PyTree = None) -> PyTree:

@@ -170,10 +170,15 @@ class Normalization(PreprocessingLayer):
         return (inputs - self.mean) / deviation
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
-        """Return the shape of the input, with the learned sizes along `axis`."""
-        sizes = TensorShape(input_shape).as_list()
-        for d in getattr(self, "_feature_axes", ()):
-            sizes[d] = self._broadcast_shape[d]
+        """Return the shape of the input, which may have more dimensions than the data of `adapt`."""
+        shape = TensorShape(input_shape)
+        if not self.built:
+            return shape
+        sizes = array.broadcast_static_shape(shape, TensorShape(self._broadcast_shape)).as_list()
+        for d in self._feature_axes:
+            position = d - len(self._broadcast_shape)
+            if sizes[position] is None:
+                sizes[position] = self._broadcast_shape[d]
         return TensorShape(sizes)
 
     def get_config(self) -> Config:

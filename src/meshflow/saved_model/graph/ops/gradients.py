@@ -140,6 +140,8 @@ GRADIENT_OPS: dict[str, Callable[..., Any]] = {
     "RsqrtGrad": lambda node, y, g: -g * y**3 / 2,
     "ReciprocalGrad": lambda node, y, g: -g * y * y,
     "InvGrad": lambda node, y, g: -g * y * y,
+    "IgammaGradA": lambda node, a, x: jax.lax.igamma_grad_a(*jnp.broadcast_arrays(a, x)),
+    "RandomGammaGrad": lambda node, a, y: jax.lax.random_gamma_grad(*jnp.broadcast_arrays(a, y)),
     "BiasAddGrad": _sum_bias_gradient,
     "Conv2DBackpropFilter": _make_kernel_gradient("Conv2D"),
     "Conv3DBackpropFilterV2": _make_kernel_gradient("Conv3D"),
