@@ -70,6 +70,8 @@ FRAGMENT_START = re.compile(rf"{RELATIVE}|(?:Of|From|Nothing|Nobody)\b")
 WORD = re.compile(r"[a-z]+(?:'s)?")
 NOT_PROSE = re.compile(r">>>.*|\.\.\. .*|```.*?```|`[^`]*`", re.DOTALL)
 DIRECTIVE = re.compile(r"#+\s*(?:type:|noqa|pylint|pragma|fmt:|mypy:|pyright:|!|-)")
+# Public members of named tuples; their names begin with an underscore to differ from those of fields.
+NAMED_TUPLE_MEMBERS = {"_replace", "_asdict", "_fields", "_make"}
 
 
 class Measurement:
@@ -182,7 +184,8 @@ def is_private_read(node: ast.Attribute) -> bool:
         is_own = base.id in ("self", "cls")
     else:
         is_own = isinstance(base, ast.Call) and ast.unparse(base.func) == "super"
-    return not is_own and re.match(r"_[a-z]", node.attr) is not None
+    is_private = re.match(r"_[a-z]", node.attr) is not None and node.attr not in NAMED_TUPLE_MEMBERS
+    return is_private and not is_own
 
 
 def find_comments(source: str) -> Iterator[tuple[int, str]]:
