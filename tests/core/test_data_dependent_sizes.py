@@ -458,7 +458,7 @@ def test_results_of_host_functions():
     assert (a.numpy().tolist(), b.shape) == ([1, 5, 9], (4,))
 
 
-BOXES = [[0.0, 0, 1, 1], [0, 0, 0.9, 0.9], [2, 2, 3, 3], [2, 2, 3.1, 3], [5, 5, 6, 6]]
+FIVE_BOXES = [[0.0, 0, 1, 1], [0, 0, 0.9, 0.9], [2, 2, 3, 3], [2, 2, 3.1, 3], [5, 5, 6, 6]]
 SCORES = [0.9, 0.8, 0.3, 0.75, 0.6]
 
 
@@ -498,7 +498,7 @@ def test_selected_boxes_stay_in_one_trace(select, expected, caplog):
 
     with caplog.at_level(logging.WARNING, logger="meshflow"):
         found = [
-            run(tf.constant(BOXES), tf.constant(SCORES), tf.constant(factor))
+            run(tf.constant(FIVE_BOXES), tf.constant(SCORES), tf.constant(factor))
             for factor in (1.0, 0.5)
         ]
     assert not caplog.records

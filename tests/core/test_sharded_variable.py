@@ -144,7 +144,8 @@ def test_lookup_of_rows_that_do_not_exist():
         tf.nn.embedding_lookup(table(), [5])
     with pytest.raises(TypeError, match="indices must be integers"):
         tf.nn.embedding_lookup(table(), [1.0])
-    look_up = tf.function(lambda ids: tf.nn.embedding_lookup(table(), ids))
+    rows = table()
+    look_up = tf.function(lambda ids: tf.nn.embedding_lookup(rows, ids))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"= 5 is not in \[0, 5\)"):
         np.asarray(look_up(tf.constant([1, 5])))
     tf.debugging.disable_bounds_check()

@@ -361,7 +361,7 @@ def test_sizes_known_only_for_arguments_are_checked():
         with mlir.make_ir_context(), mlir_ir.Location.unknown():
             module = parse(text.replace("SIZE", size))
             content = stablehlo.write_portable_artifact(module)
-        program = stablehlo._wrap_verified([base], [content], "attack")
+        program = stablehlo._wrap_verified(base, [content], "attack")
         if is_valid:
             assert jax.jit(program.call)(matrix)[1].tolist() == [1, 2, 3, 4]
         else:
@@ -373,7 +373,7 @@ def _load(text, function, *specs):
     base = jax.export.export(jax.jit(function), platforms=("cpu",))(*specs)
     with mlir.make_ir_context(), mlir_ir.Location.unknown():
         content = stablehlo.write_portable_artifact(parse(text))
-    return stablehlo._wrap_verified([base], [content], "attack")
+    return stablehlo._wrap_verified(base, [content], "attack")
 
 
 def test_reserved_memory_is_zero():
@@ -544,7 +544,7 @@ def test_nested_calls_within_the_limit_run():
     main = make_function("main", "f0").replace("private", "public")
     with mlir.make_ir_context(), mlir_ir.Location.unknown():
         content = stablehlo.write_portable_artifact(parse(main + make_chain(64)))
-    assert jax.jit(stablehlo._wrap_verified([base], [content], "f").call)(np.float32(3)) == 3
+    assert jax.jit(stablehlo._wrap_verified(base, [content], "f").call)(np.float32(3)) == 3
 
 
 @pytest.fixture(scope="module")
