@@ -183,10 +183,11 @@ def _load_archive(archive: Archive, custom_objects: CustomObjects, compile: bool
     build_config = dict(config.get("build_config") or {})
     build_config["built_shape"] = build_config.pop("input_shape", None)
     model = _create_model(config, build_config, custom_objects)
-    read_assets(model, archive)
     with archive.open_weights() as file:
         read_vocabularies(model, archive, file)
         (keras3_weights if keras3_weights.has_keras3_layout(file) else hdf5).read_model(model, file)
+        # As in Keras, `load_assets` may replace values of weights.
+        read_assets(model, archive)
         if compile and config.get("compile_config"):
             if not _compile_archived(model, config["compile_config"], custom_objects):
                 return model
