@@ -118,7 +118,10 @@ def load_model(
         with local_copy(check_regular(path)) as local_path:
             if zipfile.is_zipfile(local_path):
                 with Archive(local_path, path) as archive:
-                    return _load_archive(archive, custom_objects, compile)
+                    model = _load_archive(archive, custom_objects, compile)
+                    # As in Keras, `load_assets` may replace values of weights.
+                    read_assets(model, archive)
+                    return model
             with open_hdf5(local_path, path) as file:
                 return _load_h5(file, custom_objects, compile, path)
 
@@ -186,8 +189,6 @@ def _load_archive(archive: Archive, custom_objects: CustomObjects, compile: bool
     with archive.open_weights() as file:
         read_vocabularies(model, archive, file)
         (keras3_weights if keras3_weights.has_keras3_layout(file) else hdf5).read_model(model, file)
-        # As in Keras, `load_assets` may replace values of weights.
-        read_assets(model, archive)
         if compile and config.get("compile_config"):
             if not _compile_archived(model, config["compile_config"], custom_objects):
                 return model
