@@ -605,6 +605,25 @@ def test_control_flow_of_losses_and_metrics_is_converted(loss):
     assert float(tf.function(lambda a, b: wrapper(a, b))(tf.constant([3.0]), 1.0)) == 2
 
 
+def test_compiled_methods_of_metrics_belong_to_one_metric():
+    class LateCount(keras.metrics.Metric):
+        count = None
+
+        @tf.function
+        def update_state(self, values):
+            if self.count is None:
+                self.count = tf.Variable(0.0)
+            self.count.assign_add(tf.reduce_sum(values))
+
+        def result(self):
+            return self.count
+
+    first, second = LateCount(), LateCount()
+    first.update_state(tf.constant([1.0]))
+    second.update_state(tf.constant([2.0, 3.0]))
+    assert [float(first.count), float(second.count)] == [1, 5]
+
+
 def test_metrics_without_methods_are_abstract():
     with pytest.raises(TypeError, match="abstract class Metric without result and update_state"):
         keras.metrics.Metric()

@@ -310,6 +310,7 @@ def test_normalization_of_inputs_with_a_batch_adapted_to_data_without_one():
     layer.adapt(np.ones((4, 5, 1), "float32"))
     assert layer(tf.keras.Input([6, 7, 1])).shape.as_list() == [None, 6, 7, 1]
     assert layer.compute_output_shape([2, 6, 7, None]).as_list() == [2, 6, 7, 1]
+    assert layer.compute_output_shape(tf.TensorShape(None)).rank is None
 
 
 def test_image_layers_accept_inputs_of_keras_3():

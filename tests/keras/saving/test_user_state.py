@@ -104,6 +104,33 @@ def test_layers_write_their_own_state(tmp_path, make):
     assert assets[0].endswith("tokens/parts/text.txt")
 
 
+@keras.utils.register_keras_serializable("UserState")
+class Preset(Tokens):
+    """Layer that sets its weights when it reads its assets."""
+
+    def load_assets(self, dir_path):
+        super().load_assets(dir_path)
+        self.scale.assign([7.0, 7.0, 7.0])
+
+
+def test_assets_are_read_after_the_weights(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), Preset()])
+    model.save(tmp_path / "model.keras")
+    restored = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(restored.get_weights()[0], [7.0, 7.0, 7.0])
+
+
+def test_state_of_another_shape_is_skipped(tmp_path):
+    path = str(tmp_path / "model.weights.h5")
+    keras.Sequential([keras.Input((3,)), Tokens()]).save_weights(path)
+    model = keras.Sequential([keras.Input((2,)), Tokens()])
+    with pytest.raises(ValueError, match="hape"):
+        model.load_weights(path)
+    with pytest.warns(UserWarning, match="load_own_variables"):
+        model.load_weights(path, skip_mismatch=True)
+    np.testing.assert_array_equal(model.get_weights()[0], [1.0, 1.0])
+
+
 def test_models_write_their_own_arguments_of_compile(tmp_path):
     model = Owner()
     model.compile("sgd", "mse", extra=5)
@@ -119,6 +146,9 @@ def test_subclassed_models_are_refused_in_hdf5_files(tmp_path):
     model(X)
     with pytest.raises(NotImplementedError, match="Functional model or a Sequential model"):
         model.save(tmp_path / "model.h5")
+    adder = type("Adder", (Owner,), {"add": lambda self, layer: None})()
+    with pytest.raises(NotImplementedError, match="Functional model or a Sequential model"):
+        adder.save(tmp_path / "model.h5")
     model.save_weights(tmp_path / "weights.h5")
     other = Owner()
     other(X)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypedDict
@@ -127,7 +128,8 @@ class Metric(WeightValues):
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__ and cls.__module__.startswith("meshflow."):
             cls.__init__ = _accept_mesh(cls.__init__)  # type: ignore[method-assign]
-        if "update_state" in cls.__dict__:
+        # A `tf.function` converts its control flow itself, and has traces for each metric if it is bound to it.
+        if inspect.isfunction(cls.__dict__.get("update_state")):
             is_built_in = cls.__module__.startswith("meshflow.")
             wrap = _flatten_ragged if is_built_in else _convert_control_flow
             cls.update_state = wrap(cls.update_state)  # type: ignore[method-assign]

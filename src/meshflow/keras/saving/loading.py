@@ -118,7 +118,10 @@ def load_model(
         with local_copy(check_regular(path)) as local_path:
             if zipfile.is_zipfile(local_path):
                 with Archive(local_path, path) as archive:
-                    return _load_archive(archive, custom_objects, compile)
+                    model = _load_archive(archive, custom_objects, compile)
+                    # As in Keras, `load_assets` may replace values of weights.
+                    read_assets(model, archive)
+                    return model
             with open_hdf5(local_path, path) as file:
                 return _load_h5(file, custom_objects, compile, path)
 
@@ -183,7 +186,6 @@ def _load_archive(archive: Archive, custom_objects: CustomObjects, compile: bool
     build_config = dict(config.get("build_config") or {})
     build_config["built_shape"] = build_config.pop("input_shape", None)
     model = _create_model(config, build_config, custom_objects)
-    read_assets(model, archive)
     with archive.open_weights() as file:
         read_vocabularies(model, archive, file)
         (keras3_weights if keras3_weights.has_keras3_layout(file) else hdf5).read_model(model, file)

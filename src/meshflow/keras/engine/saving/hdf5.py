@@ -141,13 +141,18 @@ def assign_values(
             )
             if not skip_mismatch:
                 raise ValueError(message)
-            _warn_skipped(message)
+            warn_skipped(message)
             continue
         label = f"The stored value of {variable.name} in {location}"
         variable.assign(cast_weight(np.asarray(value), variable.dtype.dtype, label))
 
 
-def _warn_skipped(message: str) -> None:
+def warn_skipped(message: str) -> None:
+    """Warn that a part of a file is not loaded.
+
+    Args:
+      message: The reason.
+    """
     warnings.warn(f"Skipping loading: {message}", stacklevel=4)
 
 
@@ -281,7 +286,7 @@ def read_model(
             message = f"Weight count mismatch for {location}: it has {len(variables)} weights, the file {len(values)}."
             if not skip_mismatch:
                 raise ValueError(message)
-            _warn_skipped(message)
+            warn_skipped(message)
             continue
         assign_values(list(zip(variables, values, strict=True)), skip_mismatch, location)
     if "top_level_model_weights" in group:

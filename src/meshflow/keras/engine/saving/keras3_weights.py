@@ -20,6 +20,7 @@ from meshflow.keras.engine.saving.hdf5 import (
     format_weight_names,
     read_dataset,
     to_storable,
+    warn_skipped,
 )
 from meshflow.keras.engine.saving.user_state import find_stores
 
@@ -105,7 +106,13 @@ def read_model(model: Any, group: HDF5Group, skip_mismatch: bool = False) -> Non
     for path, variables in walks[best]:
         if path in stores:
             part = group.get(path, {})
-            stores[path].load_own_variables({key: read_dataset(part[key]) for key in part})
+            values = {key: read_dataset(part[key]) for key in part}
+            try:
+                stores[path].load_own_variables(values)
+            except Exception as error:
+                if not skip_mismatch:
+                    raise
+                warn_skipped(f"`load_own_variables` at {path!r} failed: {error}")
             continue
         datasets = _select_datasets(group, path, variables)
         if set(datasets) != set(variables):

@@ -224,7 +224,9 @@ def _choose_format(path: str, save_format: SaveFormat | None) -> str:
 
 def _check_can_be_in_hdf5(model: Any) -> None:
     """Raise the error of Keras 2 if a model is neither Functional nor Sequential."""
-    if not (model._is_graph_network or hasattr(model, "add")):
+    # A user's model may have a method `add`, too.
+    bases = {(cls.__module__.split(".")[0], cls.__name__) for cls in type(model).__mro__}
+    if not (model._is_graph_network or ("meshflow", "Sequential") in bases):
         raise NotImplementedError(
             "Saving the model to HDF5 format requires the model to be a Functional model or a Sequential model. "
             f"{model.name} is a subclassed model: save it to a `.keras` file or a folder, or use `save_weights`."

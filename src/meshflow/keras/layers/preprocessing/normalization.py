@@ -172,7 +172,7 @@ class Normalization(PreprocessingLayer):
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Return the shape of the input, which may have more dimensions than the data of `adapt`."""
         shape = TensorShape(input_shape)
-        if not self.built:
+        if not self.built or shape.rank is None:
             return shape
         sizes = array.broadcast_static_shape(shape, TensorShape(self._broadcast_shape)).as_list()
         for d in self._feature_axes:
