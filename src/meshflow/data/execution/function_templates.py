@@ -113,9 +113,9 @@ def _holds_tensors(value: object, visited: set[int]) -> bool:
         value = list(value.values())
     if isinstance(value, (tuple, list, set, frozenset)):
         return any(_holds_tensors(v, visited) for v in value)
+    if isinstance(value, types.FunctionType) and value.__module__.partition(".")[0] != "meshflow":
+        return _reads_tensors(value, visited)
     kind = value if isinstance(value, type) else type(value)
-    if kind is types.FunctionType and value.__module__.partition(".")[0] != "meshflow":  # type: ignore[attr-defined]
-        return _reads_tensors(value, visited)  # type: ignore[arg-type]
     is_ours = kind.__module__.partition(".")[0] in ("meshflow", "builtins")
     return isinstance(value, (Tensor, types.MethodType)) or not is_ours
 
