@@ -164,3 +164,18 @@ def test_functions_without_tensors_share_a_trace(templates):
     found = [(int(i), int(j)) for i, j in Dataset.range(20).flat_map(pairs)]
     assert found == [(i, j) for i in range(20) for j in range(3) if (i + j) % 2 == 0]
     assert len(templates) == 2 and None not in templates
+
+
+def test_functions_that_read_tensors_of_other_objects(templates):
+    class Scale:
+        def by_attribute(self, n):
+            self.n = n
+            return Dataset.range(2).map(lambda m: (m + 1) * self.n)
+
+        def by_list(self, n, seen=[]):
+            seen.append(n)
+            return Dataset.range(2).map(lambda m: (m + 1) * seen[-1])
+
+    for function in (Scale().by_attribute, Scale().by_list):
+        assert [int(x) for x in Dataset.range(3).flat_map(function)] == [0, 0, 1, 2, 2, 4]
+    assert not templates

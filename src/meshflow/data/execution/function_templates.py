@@ -96,6 +96,61 @@ def _read_closure(fn: types.FunctionType) -> _Closure | None:
     return _Closure(values, are_tensors, len(cells))
 
 
+# Values of these types hold no tensors.
+_PLAIN_TYPES = (int, float, complex, str, bytes, type(None), np.ndarray, np.generic, np.ufunc)
+
+
+def _holds_tensors(value: object, visited: set[int]) -> bool:
+    """Check whether a function that reads a value may find a tensor in it, for example in an attribute.
+
+    Args:
+      value: The value.
+      visited: Identities of the functions that were checked; it is extended.
+    """
+    if isinstance(value, (*_PLAIN_TYPES, types.ModuleType, types.BuiltinFunctionType)):
+        return False
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return any(_holds_tensors(v, visited) for v in value)
+    if isinstance(value, types.FunctionType) and value.__module__.partition(".")[0] != "meshflow":
+        return _reads_tensors(value, visited)
+    kind = value if isinstance(value, type) else type(value)
+    is_ours = kind.__module__.partition(".")[0] in ("meshflow", "builtins")
+    return isinstance(value, (Tensor, types.MethodType)) or not is_ours
+
+
+def _list_names(code: types.CodeType) -> Iterator[str]:
+    """Iterate over the names of globals and attributes in a function and its inner functions."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _list_names(constant)
+
+
+def _reads_tensors(
+    fn: types.FunctionType, visited: set[int], closure: Sequence[object] | None = None
+) -> bool:
+    """Check whether a function may read tensors that are not its arguments.
+
+    Args:
+      fn: The function.
+      visited: As in `_holds_tensors`.
+      closure: Values to check in place of those of its closure and default arguments.
+    """
+    if id(fn) in visited:
+        return False
+    visited.add(id(fn))
+    if closure is None:
+        found = _read_closure(fn)
+        if found is None:
+            return True
+        closure = found.values
+    names = [name for name in _list_names(fn.__code__) if name in fn.__globals__]
+    values = [*closure, *(fn.__kwdefaults__ or {}).values(), *map(fn.__globals__.get, names)]
+    return any(_holds_tensors(v, visited) for v in values)
+
+
 def _rebuild_function(fn: types.FunctionType, values: Sequence[Any], num_cells: int) -> Any:
     """Return a function with other values in its closure and default arguments."""
     rebuilt = types.FunctionType(
@@ -164,6 +219,10 @@ class FunctionTemplates:
         """Return a function by a template; None if the function cannot use one."""
         closure = _read_closure(fn) if type(fn) is types.FunctionType else None
         if closure is None or fn.__kwdefaults__ or nest.flatten(spec) == []:
+            return None
+        others = [v for v, t in zip(closure.values, closure.are_tensors, strict=True) if not t]
+        if _reads_tensors(fn, set(), others):
+            # These tensors may be others for each element.
             return None
         key = fn.__code__, id(fn.__globals__), caller, str(spec), closure.make_key()
         found = self._templates.get(key)
