@@ -143,6 +143,20 @@ def test_other_types_and_exported_programs_use_the_equations():
     assert "custom_call" not in jax.export.export(run)(*arrays).mlir_module()
 
 
+def test_operands_of_other_shapes_use_the_equations():
+    form = recurrent.RecurrentForm("simple_rnn", False, False, False, False, False, False, False)
+    for is_gradient, shapes in (
+        (False, [(9, 5, 2), (2, 3), (3, 3), (9, 3)]),
+        (True, [(9, 5, 3), (9, 5, 3), (3, 3), (9, 3), (9, 3)]),
+    ):
+        operands = [jax.ShapeDtypeStruct(s, np.float32) for s in shapes]
+        assert recurrent._describe(operands, is_gradient, form) is not None
+        for i, shape in enumerate(shapes):
+            other = jax.ShapeDtypeStruct((1, *shape[1:]), np.float32)
+            changed = [*operands[:i], other, *operands[i + 1 :]]
+            assert recurrent._describe(changed, is_gradient, form) is None
+
+
 @pytest.mark.parametrize("options", [{}, {"activation": "relu"}, {"unroll": True}])
 def test_layers_without_a_kernel_run_step_by_step(options):
     x = tf.constant(np.random.default_rng(0).normal(size=(4, 6, 3)), "float32")

@@ -1,5 +1,9 @@
 """Test that saved programs are read as jaxprs with equal results."""
 
+import dataclasses
+import io
+import struct
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +12,11 @@ from jax import lax
 
 import meshflow as tf
 from meshflow.deployment.equations import flatten_jaxpr
+from meshflow.environment import module_rewriting
 from meshflow.environment.jax_internals import jex_core
 from meshflow.interpreter import build_plan
 from meshflow.kernels.recurrent import RecurrentForm, run_layer
+from meshflow.saved_model.programs import foreign_modules
 from meshflow.saved_model.programs.module_reader import read_jaxpr
 
 X = np.random.RandomState(0).normal(size=(4, 6)).astype(np.float32)
@@ -186,3 +192,22 @@ def test_other_functions_with_the_name_of_a_layer_are_read():
     double.__name__ = "meshflow_recurrent_layer_1_00001000"
     _, (found,) = read_again(lambda x: jax.jit(double)(x), X)
     np.testing.assert_array_equal(found, 2 * X)
+
+
+def test_functions_of_other_authors_lose_the_names_of_layers():
+    def compute(x, kernel, recurrent, state):
+        return [state + x[:, 0, :1] + kernel[:1] + recurrent[:1], state]
+
+    compute.__name__ = "meshflow_recurrent_layer_0_00000000"
+    arrays = [np.ones(s, np.float32) for s in ((9, 5, 2), (2, 3), (3, 3), (9, 3))]
+    run = jax.jit(lambda *xs: jax.jit(compute)(*xs))
+    program = jax.export.export(run)(*arrays)
+    data, result = program.mlir_module_serialized, io.BytesIO()
+    source = io.BytesIO(struct.pack("<q", len(data)) + data)
+    module_rewriting.rewrite_modules(source, result, 0)
+    (module,), _ = foreign_modules._parse_modules(result.getvalue(), 0)
+    for content, is_layer in ((data, True), (module, False)):
+        read = dataclasses.replace(program, mlir_module_serialized=content)
+        closed = read_jaxpr(read, arrays)
+        assert is_layer == any(e.primitive.name == "recurrent_layer" for e in closed.jaxpr.eqns)
+    np.testing.assert_array_equal(build_plan(closed).run(arrays)[0], np.full((9, 3), 4))

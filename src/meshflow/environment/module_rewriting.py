@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
-from typing import IO
+from typing import IO, Any
 
 import jax.export
 
 from meshflow.environment import jax_internals
 
 BYTECODE_PREFIX = b"ML\xefR"
+# First characters of the names of functions that compute a primitive of Meshflow.
+OWN_PREFIX = "meshflow_"
 
 
 def rewrite_modules(source: IO[bytes], target: IO[bytes], max_derivatives: int) -> None:
@@ -51,4 +53,25 @@ def read_programs(data: bytes, max_derivatives: int) -> list[jax.export.Exported
 def _rewrite(data: bytes) -> bytes:
     with jax_internals.mlir.make_ir_context():
         module = jax_internals.read_portable_artifact(data)
+        _rename_functions(module.operation)
         return bytes(jax_internals.write_portable_artifact(module))
+
+
+def _rename_functions(module: Any) -> None:
+    """Rename the functions of a module that have names with `OWN_PREFIX`.
+
+    Readers run a kernel in place of a function with such a name, but nothing proves that a function of another author
+    computes the same.
+    """
+    symbols = jax_internals.mlir_ir.SymbolTable
+    functions = list(module.regions[0].blocks[0])
+    names = {symbols.get_symbol_name(f.operation).value for f in functions}
+    for function in functions:
+        name = symbols.get_symbol_name(function.operation).value
+        if name.startswith(OWN_PREFIX):
+            new = f"other_{name}"
+            while new in names:
+                new = f"other_{new}"
+            names.add(new)
+            symbols.replace_all_symbol_uses(name, new, module)
+            symbols.set_symbol_name(function.operation, new)

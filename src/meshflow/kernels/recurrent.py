@@ -353,11 +353,20 @@ def _describe(
         isinstance(n, int) and n > 0 for n in (*sizes, features)
     ):
         return None
-    first = form.num_saved + 1 if is_gradient else 3 + form.num_states
-    shapes = [(2, width) if form.kind == "gru" else (width,)] * (form.has_bias and not is_gradient)
-    shapes += [tuple(axes)] * form.has_mask + [(batch, units)] * form.has_dropout
-    # The equations broadcast operands, the handler does not.
-    has_shapes = all(a.shape == s for a, s in zip(operands[first:], shapes, strict=False))
+    state = [(batch, units)]
+    masks = [tuple(axes)] * form.has_mask + state * form.has_dropout
+    if is_gradient:
+        output = [(*axes, units)] if form.returns_sequences else state
+        saved = [(*axes, features), *[(*axes, units)] * (form.num_saved - 1)]
+        shapes = [*saved, (units, width), *masks, *output, *state * form.num_states]
+    else:
+        bias = [(2, width) if form.kind == "gru" else (width,)] * form.has_bias
+        weights = [(features, width), (units, width)]
+        shapes = [(*axes, features), *weights, *state * form.num_states, *bias, *masks]
+    # The equations broadcast operands; the handler does neither that nor a check of their sizes.
+    has_shapes = [tuple(a.shape) for a in operands] == shapes
+    has_shapes &= width == _NUM_GATES[form.kind] * units
+    has_shapes &= not is_gradient or features == width
     if batch * steps < MIN_ROWS or not has_shapes:
         return None
     projects = (

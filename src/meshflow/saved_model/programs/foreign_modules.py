@@ -51,6 +51,8 @@ except Exception as error:
 """
 # Version of the cache entries; it changes with their format.
 _FORMAT_VERSION = b"1"
+# Version of the result of `rewrite_modules`.
+_REWRITING_VERSION = b"2"
 # Digests of the programs that this process wrote.
 _own_digests: set[str] = set()
 # Number of rewritten programs in memory.
@@ -124,7 +126,7 @@ def rewrite_programs(programs: Sequence[bytes]) -> list[list[bytes]]:
       DataLossError: If one cannot be read, with MLIR's error or the signal that ended the process.
       UnimplementedError: If no Python interpreter can be started.
     """
-    keys = [_make_key(data) for data in programs]
+    keys = [_make_key(_REWRITING_VERSION + data) for data in programs]
     pending = {}
     for key, data in zip(keys, programs, strict=True):
         if key in _rewritten:
