@@ -287,18 +287,26 @@ def _convert_limits(
 ) -> tuple[float | Tensor, ...]:
     """Return limits as numbers, or as tensors if only the running program knows them.
 
+    Args:
+      overlap: Largest intersection over union of two boxes.
+      score: Smallest score.
+      *others: Further limits.
+
     Raises:
-      InvalidArgumentError: If the limit of overlaps is not in [0, 1].
+      InvalidArgumentError: If `overlap` is not in [0, 1].
     """
-    limits = [
-        v if is_unknown([convert_to_tensor(v)]) else float(to_static_value(v))
-        for v in (overlap, score, *others)
-    ]
+    limits = _convert_numbers(overlap, score, *others)
     if isinstance(limits[0], float) and not 0 <= limits[0] <= 1:
         raise InvalidValueError(
             f"tf.image.non_max_suppression: iou_threshold must be in [0, 1], got {limits[0]}."
         )
-    return tuple(limits)
+    return limits
+
+
+def _convert_numbers(*values: float | Tensor) -> tuple[float | Tensor, ...]:
+    return tuple(
+        v if is_unknown([convert_to_tensor(v)]) else float(to_static_value(v)) for v in values
+    )
 
 
 def non_max_suppression(
@@ -406,7 +414,7 @@ def non_max_suppression_overlaps(
       >>> print(tf.image.non_max_suppression_overlaps(overlaps, [0.6, 0.7, 0.3], 3).numpy())
       [1 2]
     """
-    limits = _convert_limits(overlap_threshold, score_threshold)
+    limits = _convert_numbers(overlap_threshold, score_threshold)
     name = "tf.image.non_max_suppression_overlaps"
     return _select(_suppress_overlaps, overlaps, scores, max_output_size, limits, name)[0]
 
