@@ -281,7 +281,7 @@ def _get_content(array: np.ndarray) -> object:
     return array.tolist() if array.dtype == object else array.tobytes()
 
 
-def _is_equal_constant(leaf: object, other: object) -> bool:
+def _is_equal_constant(leaf: Any, other: Any) -> bool:
     types = (int, float, complex, str, bytes, np.generic, np.ndarray)
     return type(leaf) is type(other) and isinstance(leaf, types) and np.array_equal(leaf, other)
 
