@@ -14,6 +14,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.extended import StrategyExtended
@@ -34,6 +35,7 @@ from meshflow.distribute.replicas.spmd import make_template_key, run_replicas
 from meshflow.distribute.replicas.values import PerReplica, map_replicas, to_value
 from meshflow.distribute.replicas.variables import MirroredVariable, SyncOnReadVariable
 from meshflow.environment.types import PyTree
+from meshflow.ops import array
 from meshflow.placement.batches import BatchPlacer
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh, create_1d_mesh
@@ -373,6 +375,10 @@ class Strategy(ReductionsAndGathers):
     def share_values(self, values: list[Any]) -> list[Any]:
         """Return the values of all replicas, given those of this process's replicas."""
         return values
+
+    def stack_rows(self, rows: list[Tensor]) -> Tensor:
+        """Return a tensor with a row for each replica, given those of this process's replicas."""
+        return array.stack(rows)
 
     def place_batch(self, batch: PyTree) -> PyTree:
         """Place a batch of arrays on all devices, split along the first axis if it is divisible."""

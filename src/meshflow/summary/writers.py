@@ -16,6 +16,7 @@ from typing import Any, SupportsInt, TypeAlias
 
 import numpy as np
 
+from meshflow.core.runtime.context import ThreadState
 from meshflow.environment.types import StrPath
 from meshflow.files.paths import to_path_string
 from meshflow.io.event_files import EventFile
@@ -35,7 +36,7 @@ __all__ = [
 StepLike: TypeAlias = SupportsInt | None
 
 
-class SummaryState(threading.local):
+class SummaryState(ThreadState):
     """Thread-local settings of summaries.
 
     Attributes:

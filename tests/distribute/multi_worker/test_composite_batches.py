@@ -34,7 +34,6 @@ def test_training_equals_one_device(seen):
 def test_workers_exchange_values(seen):
     # Every replica receives the values above 2 of the first replica, once for each of two replicas.
     expected = {
-        "ragged": [[], [7, 8] * 2],
         "graph": [[], [7, 8] * 2],
         "sparse": [[3, 4] * 2, [3, 4, 3] * 2],
     }

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import signal
 import threading
 
 import numpy as np
@@ -12,6 +13,7 @@ from meshflow.distribute.multi_worker.worker_dataset import WorkerDataset
 
 RAGGED = tf.ragged.constant([[1.0, 2.0], [], [3.0], [4.0, 5.0, 6.0]])
 SPARSE = tf.sparse.from_dense(np.arange(12.0).reshape(4, 3))
+SUM = tf.VariableAggregation.SUM
 TARGETS = np.array([0.0, 1.0, 0.0, 1.0], np.float32)
 
 
@@ -361,6 +363,97 @@ def test_errors_of_replicas_that_run_as_python():
     for step, error, message in cases:
         with pytest.raises(error, match=message):
             strategy.run(step, args=(numbers,))
+    assert not [t for t in threading.enumerate() if t.name.startswith("replica ")]
+
+
+def run_as_python(step, strategy=None):
+    """Run a function of a replica's row in two replicas that run as Python; list the results of each output."""
+    strategy = strategy or create_strategy()
+    numbers = distribute(strategy, lambda i: tf.constant([[1.0, -1.0, 2.0], [3.0, 4.0, 5.0]][i]))
+
+    def run(x):
+        rows = tf.RaggedTensor.from_row_lengths(x, [3])
+        tf.distribute.get_replica_context().merge_call(lambda strategy, y: None, (rows,))
+        return step(x)
+
+    results = strategy.run(run, args=(numbers,))
+    return [strategy.experimental_local_results(result) for result in results]
+
+
+def test_numbers_of_replicas_that_run_as_python():
+    def step(x):
+        count, total = len(x[x > 0]), x.numpy().sum()
+        context = tf.distribute.get_replica_context()
+        add = lambda strategy, n: sum(strategy.experimental_local_results(n))
+        return count, total, context.merge_call(add, (count,)), "same"
+
+    counts, totals, sums, texts = run_as_python(step)
+    assert [*counts, *totals, *sums, *texts] == [2, 3, 2.0, 12.0, 5, "same"]
+
+
+def test_variables_that_some_replicas_write():
+    strategy = create_strategy()
+    options = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": SUM}
+    with strategy.scope():
+        variables = [tf.Variable(0.0, **options) for _ in range(2)]
+        name = tf.Variable("")
+
+    def step(x):
+        variables[int(x[1] > 0)].assign_add(x[0])
+        name.assign(tf.strings.as_string(tf.constant(12)))
+        context = tf.distribute.get_replica_context()
+        merged = context.merge_call(lambda strategy: sum(v.read_value() for v in variables))
+        variables[0].assign_add(1.0)
+        return (merged,)
+
+    ((first, second),) = run_as_python(step, strategy)
+    assert (float(first), float(second)) == (4.0, 4.0)
+    assert [float(v) for v in variables] == [3.0, 3.0]
+    assert name.numpy() == b"12"
+
+
+def test_state_of_threads_of_replicas(tmp_path):
+    strategy, created = create_strategy(), []
+    with strategy.scope():
+        weight = tf.Variable([1.0])
+        optimizer = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(0.1))
+
+    def step(x):
+        with tf.name_scope("outer"):
+            created.append(tf.Variable(1.0, name="inner"))
+        with tf.GradientTape() as tape:
+            z = tf.complex(weight * x[0], 0.0)
+            total = tf.distribute.get_replica_context().all_reduce("SUM", z)
+            loss = optimizer.get_scaled_loss(tf.reduce_sum(tf.math.real(total)))
+        gradients = optimizer.get_unscaled_gradients(tape.gradient(loss, [weight]))
+        optimizer.apply_gradients(zip(gradients, [weight], strict=True))
+        return (tf.summary.scalar("written", x[0], step=0),)
+
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        ((is_written, _),) = run_as_python(step, strategy)
+    assert is_written
+    assert {v.name for v in created} == {"outer/inner:0"}
+    # The gradient is 2 * 1 on the first replica, and 2 * 3 on the second one.
+    np.testing.assert_allclose(weight.numpy(), [0.2], rtol=1e-5)
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_replicas_that_catch_errors_end(error):
+    main = threading.get_ident()
+
+    def step(x):
+        context = tf.distribute.get_replica_context()
+        try:
+            if x[1] < 0 and error is KeyboardInterrupt:
+                signal.pthread_kill(main, signal.SIGINT)
+            if x[1] < 0 and error is KeyError:
+                raise KeyError
+            context.all_reduce("SUM", x)
+        finally:
+            context.all_reduce("SUM", x)
+
+    with pytest.raises(error):
+        run_as_python(step)
     assert not [t for t in threading.enumerate() if t.name.startswith("replica ")]
 
 

@@ -11,9 +11,10 @@ import enum
 import functools
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from meshflow.core.runtime.context import ThreadState
 
 if TYPE_CHECKING:
     from meshflow.core.values.tensor import Tensor
@@ -23,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger("meshflow.autograph")
 
 
-class _Status(threading.local):
+class _Status(ThreadState):
     enabled = False
 
 

@@ -9,7 +9,7 @@ import collections
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -114,7 +114,33 @@ class UnknownSizes(Protocol):
         """Assume that a size is zero; return whether it may depend on values and this was not disproved."""
 
 
-class Context(threading.local):
+_thread_states: list[threading.local] = []
+
+
+class ThreadState(threading.local):
+    """Attributes that each thread has on its own, and that a thread for a part of a computation inherits."""
+
+    def __new__(cls) -> Self:
+        """Create the state and register it for `copy_thread_state`."""
+        state = super().__new__(cls)
+        _thread_states.append(state)
+        return state
+
+
+def copy_thread_state() -> Callable[[], None]:
+    """Copy the state of this thread, and return a function that enters the copy in another thread."""
+    copies = [
+        {k: v[:] if isinstance(v, list) else v for k, v in vars(s).items()} for s in _thread_states
+    ]
+
+    def enter() -> None:
+        for state, values in zip(_thread_states, copies, strict=False):
+            vars(state).update(values)
+
+    return enter
+
+
+class Context(ThreadState):
     """Thread-local state of the dispatcher.
 
     Attributes:

@@ -28,7 +28,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.dispatch.tiers import is_interpreter_enabled, is_local
 from meshflow.core.runtime import determinism, philox
-from meshflow.core.runtime.context import Trace, context
+from meshflow.core.runtime.context import ThreadState, Trace, context
 from meshflow.core.runtime.seed_sequence import generate_states
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
@@ -286,7 +286,7 @@ class OpStreams:
         return self._streams[self._count - 1]
 
 
-class _SharedStreams(threading.local):
+class _SharedStreams(ThreadState):
     current: OpStreams | None = None
 
 

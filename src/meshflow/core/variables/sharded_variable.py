@@ -9,7 +9,6 @@ are `tf.IndexedSlices` of those shards.
 from __future__ import annotations
 
 import bisect
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -21,7 +20,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.bounds_checks import check_indices
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import ThreadState, context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
@@ -358,7 +357,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
         return self._apply_scatter("scatter_update", sparse_delta)
 
 
-class _ShardingState(threading.local):
+class _ShardingState(ThreadState):
     """Whether sharding is disabled in this thread."""
 
     is_disabled = False

@@ -203,6 +203,12 @@ class MultiWorkerMirroredStrategy(Strategy):
         shape = (self.num_replicas_in_sync, *parts[0].shape)
         return Stacked((Tensor(jax.make_array_from_single_device_arrays(shape, sharding, shards)),))
 
+    def stack_rows(self, rows: list[Tensor]) -> Tensor:
+        """Return a tensor with the rows of all workers; see `Strategy.stack_rows`."""
+        if self.num_workers == 1:
+            return super().stack_rows(rows)
+        return self.stack_local_values([row.numpy() for row in rows]).stacked
+
     def share_values(self, values: list[Any]) -> list[Any]:
         """Return the values of all workers' replicas; see `Strategy.share_values`."""
         if self.num_workers == 1:
@@ -294,7 +300,8 @@ def _to_message(leaf: object) -> object:
     """Return a leaf that workers can exchange; None for those that each worker has."""
     if isinstance(leaf, Tensor):
         return leaf.numpy()
-    return leaf if isinstance(leaf, (int, float, str, bytes)) else None
+    is_constant = isinstance(leaf, (int, float, complex, str, bytes, np.generic, np.ndarray))
+    return leaf if is_constant else None
 
 
 def _from_messages(structure: PyTree, row: Sequence[Any]) -> list[Any]:

@@ -6,7 +6,6 @@ the axis `REPLICA_AXIS`, so a collective is one operation over that axis.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -18,7 +17,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import philox
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import ThreadState, context
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.values import nest
@@ -68,6 +67,9 @@ class ReplicaStrategy(Protocol):
     def share_values(self, values: list[Any]) -> list[Any]:
         """Return the values of all replicas, given those of this process's replicas."""
 
+    def stack_rows(self, rows: list[Tensor]) -> Tensor:
+        """Return a tensor with a row for each replica, given those of this process's replicas."""
+
     @property
     def runners(self) -> IdentityWeakDict:
         """Return functions that run functions with sizes that depend on values for all replicas."""
@@ -78,7 +80,7 @@ class ReplicaStrategy(Protocol):
         """Return the program of a function; see `Strategy.get_program`."""
 
 
-class _ContextStack(threading.local):
+class _ContextStack(ThreadState):
     def __init__(self) -> None:
         # A `ReplicaContext`, or a strategy for its cross-replica context; the innermost entry is last.
         self.entries: list[Any] = []

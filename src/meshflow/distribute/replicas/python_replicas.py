@@ -6,16 +6,19 @@ TensorFlow, one thread runs at a time. It pauses at each collective, until all r
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.gradients.custom_gradients import custom_gradient
 from meshflow.core.runtime import philox
-from meshflow.core.runtime.context import context, variable_lock
+from meshflow.core.runtime.context import context, copy_thread_state, variable_lock
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, ValueNeededError
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeTensor
@@ -27,7 +30,6 @@ from meshflow.distribute.replicas.context import (
     ReplicaContext,
     ReplicaStrategy,
     context_scope,
-    context_stack,
 )
 from meshflow.distribute.replicas.values import PerReplica, map_replicas, stack_values
 from meshflow.environment.types import PyTree
@@ -87,13 +89,11 @@ class PythonReplica(ReplicaContext):
 
     def start(self, call: Callable[[int], PyTree]) -> None:
         """Create the thread, with a copy of the state of the current one."""
-        state = {k: v[:] if isinstance(v, list) else v for k, v in vars(context).items()}
-        entries = context_stack.entries[:]
+        enter_state = copy_thread_state()
 
         def run() -> None:
             self._wait_for_turn(True)
-            vars(context).update(state)
-            context_stack.entries[:] = entries
+            enter_state()
             try:
                 if not self._is_stopped:
                     with context_scope(self):
@@ -103,8 +103,11 @@ class PythonReplica(ReplicaContext):
             self.request = None
             self._pass_turn(False)
 
-        self._thread = threading.Thread(target=run, name=f"replica {self.index}", daemon=True)
-        self._thread.start()
+        # Context variables, such as the safe mode of deserialization, are those of the current thread, too.
+        target = functools.partial(contextvars.copy_context().run, run)
+        thread = threading.Thread(target=target, name=f"replica {self.index}", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _pass_turn(self, is_running: bool) -> None:
         with self._state:
@@ -113,7 +116,7 @@ class PythonReplica(ReplicaContext):
 
     def _wait_for_turn(self, is_running: bool) -> None:
         with self._state:
-            self._state.wait_for(lambda: self._is_running is is_running)
+            self._state.wait_for(lambda: self._is_running is is_running or self._is_stopped)
 
     def advance(self) -> None:
         """Run the thread until it requests an exchange, or ends; raise its error."""
@@ -123,7 +126,7 @@ class PythonReplica(ReplicaContext):
             raise self._error
 
     def stop(self) -> None:
-        """End the thread if it still runs."""
+        """End the thread at its next exchange if it still runs."""
         self._is_stopped = True
         self._pass_turn(True)
         if self._thread is not None:
@@ -153,7 +156,7 @@ class PythonReplica(ReplicaContext):
     def collect(self, op: Op, value: Tensor, static: tuple[Any, ...] = ()) -> Tensor:
         """Compute a collective of `collectives.py` without a trace."""
         share = functools.partial(self._combine_tensors, op.name, static)
-        if not context.tapes or not value.dtype.is_floating:
+        if not context.tapes or not (value.dtype.is_floating or value.dtype.is_complex):
             return share(value)
 
         @custom_gradient
@@ -217,7 +220,8 @@ class PythonReplica(ReplicaContext):
         """
 
         def compare(values: list[Tensor]) -> list[Tensor]:
-            if len({v.numpy().tobytes() for v in values}) > 1:
+            contents = [_get_content(np.asarray(v.numpy())) for v in values]
+            if any(content != contents[0] for content in contents):
                 raise InvalidValueError(
                     f"Replicas write different values to {variable.name}, which has no aggregation. Create it with "
                     "aggregation=tf.VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA, or reduce the value with "
@@ -231,7 +235,15 @@ class PythonReplica(ReplicaContext):
         self, create: Callable[..., Variable], arguments: dict[str, Any]
     ) -> Variable:
         """Create one variable for all replicas, from the arguments of the first."""
-        make = lambda values: _repeat(values, create(**arguments))
+        scopes = context.name_scopes[:]
+
+        def make(values: list[Any]) -> list[Any]:
+            saved, context.name_scopes = context.name_scopes, scopes
+            try:
+                return _repeat(values, create(**arguments))
+            finally:
+                context.name_scopes = saved
+
         return self.exchange("tf.Variable", make, None)
 
 
@@ -256,9 +268,22 @@ def _repeat(values: list[Any], value: Any = None) -> list[Any]:
 
 
 def join_leaves(*leaves: Any) -> Any:
-    """Return a `PerReplica` of the replicas' tensors, or the first one of other leaves."""
-    is_tensor = isinstance(leaves[0], (Tensor, CompositeTensor))
-    return stack_values(leaves) if is_tensor else leaves[0]
+    """Return a `PerReplica` of the replicas' values, or the value itself if it is a number or object that all share."""
+    first = leaves[0]
+    if isinstance(first, (Tensor, CompositeTensor)):
+        return stack_values(leaves)
+    is_shared = all(leaf is first or _is_equal_constant(leaf, first) for leaf in leaves)
+    return first if is_shared else PerReplica(leaves)
+
+
+def _get_content(array: np.ndarray) -> object:
+    """Return a value that equals those of arrays with the same elements, also of NaNs and strings."""
+    return array.tolist() if array.dtype == object else array.tobytes()
+
+
+def _is_equal_constant(leaf: Any, other: Any) -> bool:
+    types = (int, float, complex, str, bytes, np.generic, np.ndarray)
+    return type(leaf) is type(other) and isinstance(leaf, types) and np.array_equal(leaf, other)
 
 
 def _select_replica(structure: PyTree, index: int) -> PyTree:
@@ -286,17 +311,14 @@ def run_python_replicas(
         return nest.map_structure(read, fn(*args, **kwargs))
 
     replicas = [PythonReplica(strategy, index) for index in strategy.local_replicas]
-    for replica in replicas:
-        replica.start(call)
     try:
+        for replica in replicas:
+            replica.start(call)
         while _run_to_exchange(strategy, replicas):
             pass
     finally:
         for replica in replicas:
             replica.stop()
-    for variable, _ in replicas[0].written.values():
-        parts = strategy.share_values([r.written[id(variable)][1] for r in replicas])
-        variable.stacked_variable._write(array.stack(parts))  # type: ignore[attr-defined]
     results = strategy.share_values([replica.result for replica in replicas])
     return nest.map_structure(join_leaves, *results)
 
@@ -305,6 +327,7 @@ def _run_to_exchange(strategy: ReplicaStrategy, replicas: Sequence[PythonReplica
     """Run all replicas to their next exchange, and compute it; return False if they ended."""
     for replica in replicas:
         replica.advance()
+    _write_rows(strategy, replicas)
     requests = [replica.request for replica in replicas]
     first = requests[0]
     if len({None if request is None else request.name for request in requests}) > 1:
@@ -315,3 +338,12 @@ def _run_to_exchange(strategy: ReplicaStrategy, replicas: Sequence[PythonReplica
     for replica in replicas:
         replica.reply = replies[replica.index]
     return True
+
+
+def _write_rows(strategy: ReplicaStrategy, replicas: Sequence[PythonReplica]) -> None:
+    """Write the values of variables with one value per replica; replicas that wrote none keep theirs."""
+    for variable in {k: v for r in replicas for k, (v, _) in r.written.items()}.values():
+        rows = strategy.stack_rows([variable._read_replica(r) for r in replicas])  # type: ignore[attr-defined]
+        variable.stacked_variable._write(rows)  # type: ignore[attr-defined]
+    for replica in replicas:
+        replica.written.clear()

@@ -159,8 +159,13 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         Args:
           var_list: All variables to be trained.
         """
-        with _building:
-            self._create_missing_slots(var_list)
+
+        def create() -> None:
+            with _building:
+                self._create_missing_slots(var_list)
+
+        # A replica that runs as Python must not hold the lock while it waits for the others.
+        run_once(create)
 
     def _create_missing_slots(self, var_list: Sequence[Variable]) -> None:
         _ = self.iterations
@@ -353,7 +358,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             else:
                 # As in TensorFlow, variables without a gradient have slots, in the order of the variables.
                 variables = [v for _, v in (pairs if self._is_keras_2 else all_pairs)]
-                run_once(lambda: self.build(variables))
+                self.build(variables)
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)

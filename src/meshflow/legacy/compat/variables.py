@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.runtime.context import ThreadState
 from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 AUTO_REUSE = "auto_reuse"
-_state = threading.local()
+_state = ThreadState()
 
 
 class VariableStore(tf.Module):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import weakref
 from typing import Any
 
+from meshflow.core.runtime.context import ThreadState
 
-class CallState(threading.local):
+
+class CallState(ThreadState):
     """Layer calls in progress in this thread, outermost first, and their `training` values."""
 
     def __init__(self) -> None:
