@@ -217,8 +217,10 @@ class FunctionTemplates:
 
     def bind(self, fn: Callable[..., Any], spec: PyTree, caller: str) -> ElementFunction | None:
         """Return a function by a template; None if the function cannot use one."""
-        closure = _read_closure(fn) if type(fn) is types.FunctionType else None
-        if closure is None or fn.__kwdefaults__ or nest.flatten(spec) == []:
+        if not isinstance(fn, types.FunctionType) or fn.__kwdefaults__:
+            return None
+        closure = _read_closure(fn)
+        if closure is None or nest.flatten(spec) == []:
             return None
         others = [v for v, t in zip(closure.values, closure.are_tensors, strict=True) if not t]
         if _reads_tensors(fn, set(), others):
