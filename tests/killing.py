@@ -144,7 +144,7 @@ class Nursery:
             self._process.communicate()
 
 
-def check_kills(program, tmp_path, read, default=10, soak=200):
+def check_kills(program, tmp_path, read, default=10, soak=200, name="target"):
     """Kill a writer repeatedly, and check its files.
 
     Args:
@@ -154,11 +154,12 @@ def check_kills(program, tmp_path, read, default=10, soak=200):
         read: called with the path; returns the number that was written, or raises for damage.
         default: number of kills.
         soak: number of kills in `make test-all`.
+        name: name of the file or folder.
     """
     nursery = Nursery(program)
     generator = random.Random(0)
     try:
-        path = str(tmp_path / "target")
+        path = str(tmp_path / name)
         nursery.whole(path, 0)
         begun = time.monotonic()
         steps = nursery.whole(path, 1)

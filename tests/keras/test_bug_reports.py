@@ -22,6 +22,8 @@ def assert_equal(found, expected, path):
         for key in keys:
             assert_equal(found[key], expected[key], (*path, key))
     elif isinstance(expected, float):
+        if math.isnan(expected) and path[0] == "p_optimizers":
+            return  # A product of TensorFlow's Adafactor underflows.
         is_close = math.isclose(found, expected, rel_tol=2e-5, abs_tol=1e-5)
         assert is_close or (math.isnan(found) and math.isnan(expected)), (path, found, expected)
     else:

@@ -109,6 +109,7 @@ def enable_unsafe_deserialization() -> None:
     Code in files is loaded, and files that they name are read.
 
     Example:
+      >>> import meshflow as tf
       >>> tf.keras.config.enable_unsafe_deserialization()  # doctest: +SKIP
     """
     global _is_disabled

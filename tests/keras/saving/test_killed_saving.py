@@ -47,7 +47,8 @@ def test_models(kind, tmp_path):
         return same(tf.keras.models.load_model(path).get_weights())
 
     program = MODEL.format(save=f"model.save(path, save_format={kind!r})")
-    assert check_kills(program, tmp_path, read)[False]
+    name = "target.keras" if kind == "keras" else "target"
+    assert check_kills(program, tmp_path, read, name=name)[False]
 
 
 @pytest.mark.parametrize("kind", ["h5", "tf"])

@@ -411,7 +411,7 @@ class MultiHeadAttention(Layer):
         for x in operands:
             # Devices add the gradients of an input with several projections before they sum them.
             group = [i for i, other in enumerate(operands) if other is x and results[i] is None]
-            if len(group) > 1 and not self.dtype_policy.uses_float8:
+            if len(group) > 1 and isinstance(x, Tensor) and not self.dtype_policy.uses_float8:
                 projections = [layers[i] for i in group]
                 products = project_sharded(projections, x, projections[0]._equation)
                 for i, outputs in zip(group, products or (), strict=False):

@@ -136,19 +136,16 @@ class Metric(WeightValues):
         if "result" in cls.__dict__:
             cls.result = _read_all_replicas(cls.result)  # type: ignore[method-assign]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Create a metric of a class that defines both methods."""
+    def __init__(
+        self, name: str | None = None, dtype: DTypeLike | None = None, **kwargs: Any
+    ) -> None:
+        cls = type(self)
         missing = [n for n in ("result", "update_state") if getattr(cls, n) is getattr(Metric, n)]
         if missing:
             raise TypeError(
                 f"Can't instantiate abstract class {cls.__name__} without {' and '.join(missing)}. "
                 "Define these methods in the subclass."
             )
-        return super().__new__(cls)
-
-    def __init__(
-        self, name: str | None = None, dtype: DTypeLike | None = None, **kwargs: Any
-    ) -> None:
         self._mesh = kwargs.pop("mesh", self._mesh)
         if kwargs:
             raise TypeError(f"{type(self).__name__} got unexpected arguments {sorted(kwargs)}.")
