@@ -7,7 +7,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
