@@ -47,21 +47,24 @@ class CheckedMap:
         self._lock = threading.Lock()
 
     def compute_items(
-        self, chunk: Chunk, compute: Callable[[Chunk], Chunk], fall_back: Callable[[Chunk], PyTree]
+        self,
+        chunk: Chunk,
+        compute: Callable[[Chunk], Chunk],
+        compute_row: Callable[[Chunk], PyTree],
     ) -> list[Any]:
         """Compute the results for consecutive elements: chunks, and failures of elements.
 
         Args:
           chunk: Stacked leaves of the elements.
           compute: Runs the program.
-          fall_back: Runs the function for the leaves of an element.
+          compute_row: Runs the function, with its checks, for the leaves of an element.
         """
         count, num_results = chunks.count_elements(chunk), self._traced.num_results
         get_row = lambda index: [structure.item_to_array(leaf[index]) for leaf in chunk]
         try:
             computed = compute(chunk)
         except Exception:
-            return [self._verify(get_row(index), fall_back) for index in range(count)]
+            return [_compute_item(compute_row, get_row(index)) for index in range(count)]
         results, conditions = computed[:num_results], computed[num_results:]
         holds = np.all([c.reshape(count, -1).all(1) for c in conditions], axis=0)
         if holds.all():
@@ -72,7 +75,7 @@ class CheckedMap:
             if start < index:
                 items.append(chunks.slice_chunk(results, start, index))
             if index < count:
-                items.append(self._verify(get_row(index), fall_back))
+                items.append(_compute_item(compute_row, get_row(index)))
             start = index + 1
         return items
 
@@ -100,14 +103,14 @@ class CheckedMap:
                 return None
         return self._traced.rebuild_result(results[: self._traced.num_results])
 
-    def _verify(self, leaves: Chunk, fall_back: Callable[[Chunk], PyTree]) -> Chunk | Failure:
-        """Run the checks for an element; return its results as a chunk if they hold after all."""
-        try:
-            element = self.compute_element(leaves)
-            results = nest.flatten(fall_back(leaves) if element is None else element)
-        except Exception as error:
-            return Failure(error)
-        return [np.asarray(r)[None] for r in results]
+
+def _compute_item(compute_row: Callable[[Chunk], PyTree], leaves: Chunk) -> Chunk | Failure:
+    """Compute the result for one element, as a chunk, or the failure that a check raises."""
+    try:
+        results = nest.flatten(compute_row(leaves))
+    except Exception as error:
+        return Failure(error)
+    return [np.asarray(r)[None] for r in results]
 
 
 def separate_checks(traced: TracedFunction) -> CheckedMap | None:

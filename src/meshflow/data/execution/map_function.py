@@ -682,10 +682,8 @@ class ElementFunction:
           random_states: Random states of a pass.
         """
         assert self.segments is not None
-        pack = structure.make_packer(self._spec)
         compute = lambda chunk: self.compute_chunk(chunk, random_states)
-        fall_back = lambda row: self(pack(row), random_states)
-        return self.segments.compute_rows(leaves, compute, fall_back)
+        return self.segments.compute_rows(leaves, compute, self._make_row_function(random_states))
 
     def compute_items(self, leaves: list[Any], random_states: RandomStates) -> Iterable[Any]:
         """Compute the results for consecutive elements, by `checked`, as chunks and failures.
@@ -695,9 +693,13 @@ class ElementFunction:
           random_states: Random states of a pass.
         """
         assert self.checked is not None
+        compute_row = self._make_row_function(random_states)
+        return self.checked.compute_items(leaves, self.compute_many, compute_row)
+
+    def _make_row_function(self, random_states: RandomStates) -> Callable[[list[Any]], PyTree]:
+        """Return the function of the leaves of one element."""
         pack = structure.make_packer(self._spec)
-        fall_back = lambda row: self(pack(row), random_states)
-        return self.checked.compute_items(leaves, self.compute_many, fall_back)
+        return lambda row: self(pack(row), random_states)
 
     def can_scan(self, state: PyTree) -> bool:
         """Check whether `scan_chunk` supports the function, which takes a state and an element.
