@@ -48,25 +48,26 @@ class _Closure(NamedTuple):
     are_tensors: list[bool]
     num_cells: int
 
+    def select_values(self, are_tensors: bool) -> list[Any]:
+        """Return the values that are structures of tensors, or the others."""
+        pairs = zip(self.values, self.are_tensors, strict=True)
+        return [value for value, is_tensor in pairs if is_tensor == are_tensors]
+
     @property
     def tensors(self) -> list[Tensor]:
         """Return the tensors of all values."""
-        tensor_values = [v for v, t in zip(self.values, self.are_tensors, strict=True) if t]
-        return list(nest.flatten(tensor_values))
+        return list(nest.flatten(self.select_values(True)))
 
     def make_key(self) -> Hashable:
         """Return a key that is equal for closures with tensors of the same specs and the same other objects."""
         return tuple(
-            [
-                (str(nest.map_structure(TensorSpec.from_tensor, value)) if is_tensor else id(value))
-                for value, is_tensor in zip(self.values, self.are_tensors, strict=True)
-            ]
+            str(nest.map_structure(TensorSpec.from_tensor, value)) if is_tensor else id(value)
+            for value, is_tensor in zip(self.values, self.are_tensors, strict=True)
         )
 
     def replace_tensors(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Return the values with other tensors."""
-        tensor_values = [v for v, t in zip(self.values, self.are_tensors, strict=True) if t]
-        replaced = iter(nest.pack_sequence_as(tensor_values, list(tensors)))
+        replaced = iter(nest.pack_sequence_as(self.select_values(True), list(tensors)))
         return [
             next(replaced) if t else v for v, t in zip(self.values, self.are_tensors, strict=True)
         ]
@@ -220,10 +221,9 @@ class FunctionTemplates:
         if not isinstance(fn, types.FunctionType) or fn.__kwdefaults__:
             return None
         closure = _read_closure(fn)
-        if closure is None or nest.flatten(spec) == []:
+        if closure is None or not nest.flatten(spec):
             return None
-        others = [v for v, t in zip(closure.values, closure.are_tensors, strict=True) if not t]
-        if _reads_tensors(fn, set(), others):
+        if _reads_tensors(fn, set(), closure.select_values(False)):
             # These tensors may be others for each element.
             return None
         key = fn.__code__, id(fn.__globals__), caller, str(spec), closure.make_key()
