@@ -30,6 +30,7 @@ from meshflow.distribute.multi_worker.host_collectives import all_gather_values
 from meshflow.distribute.multi_worker.worker_dataset import WorkerDataset, synchronize_array
 from meshflow.distribute.options import CommunicationOptions
 from meshflow.distribute.replicas.collectives import ReduceOp, convert_for_mean
+from meshflow.distribute.replicas.python_replicas import CONSTANT_TYPES
 from meshflow.distribute.replicas.reductions_and_gathers import to_stacked_axes
 from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack_values
 from meshflow.distribute.replicas.variables import SyncOnReadVariable
@@ -300,8 +301,7 @@ def _to_message(leaf: object) -> object:
     """Return a leaf that workers can exchange; None for those that each worker has."""
     if isinstance(leaf, Tensor):
         return leaf.numpy()
-    is_constant = isinstance(leaf, (int, float, complex, str, bytes, np.generic, np.ndarray))
-    return leaf if is_constant else None
+    return leaf if isinstance(leaf, CONSTANT_TYPES) else None
 
 
 def _from_messages(structure: PyTree, row: Sequence[Any]) -> list[Any]:

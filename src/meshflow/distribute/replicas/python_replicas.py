@@ -36,7 +36,10 @@ from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.ops.math import add_n, maximum
 
-__all__ = ["DIFFERENT_COLLECTIVES_MESSAGE", "run_python_replicas"]
+__all__ = ["CONSTANT_TYPES", "DIFFERENT_COLLECTIVES_MESSAGE", "run_python_replicas"]
+
+# Python values and arrays, which replicas compare and workers exchange by their contents.
+CONSTANT_TYPES = (int, float, complex, str, bytes, np.generic, np.ndarray)
 
 DIFFERENT_COLLECTIVES_MESSAGE = (
     "Strategy.run: replicas whose arguments have different shapes call different collectives."
@@ -282,8 +285,8 @@ def _get_content(array: np.ndarray) -> object:
 
 
 def _is_equal_constant(leaf: Any, other: Any) -> bool:
-    types = (int, float, complex, str, bytes, np.generic, np.ndarray)
-    return type(leaf) is type(other) and isinstance(leaf, types) and np.array_equal(leaf, other)
+    is_constant = type(leaf) is type(other) and isinstance(leaf, CONSTANT_TYPES)
+    return is_constant and np.array_equal(leaf, other)
 
 
 def _select_replica(structure: PyTree, index: int) -> PyTree:
