@@ -43,10 +43,10 @@ def write_assets(model: Layer, archive: zipfile.ZipFile) -> None:
             continue
         with tempfile.TemporaryDirectory() as folder:
             layer.save_assets(folder)
+            prefix = _get_assets_prefix(path)
             for file in sorted(Path(folder).rglob("*")):
                 if file.is_file():
-                    name = file.relative_to(folder).as_posix()
-                    archive.write(file, _join("assets", path, name))
+                    archive.write(file, prefix + file.relative_to(folder).as_posix())
 
 
 def read_assets(model: Layer, archive: Archive) -> None:
@@ -60,7 +60,7 @@ def read_assets(model: Layer, archive: Archive) -> None:
     for path, layer in iterate_objects(model, KERAS_2_STYLE):
         if not is_overridden(layer, "load_assets"):
             continue
-        prefix = _join("assets", path, "")
+        prefix = _get_assets_prefix(path)
         with tempfile.TemporaryDirectory() as folder:
             for name in archive.list_members(prefix):
                 target = os.path.join(folder, name.removeprefix(prefix))
@@ -69,5 +69,6 @@ def read_assets(model: Layer, archive: Archive) -> None:
             layer.load_assets(folder)
 
 
-def _join(*parts: str) -> str:
-    return "/".join([part for part in parts[:-1] if part] + [parts[-1]])
+def _get_assets_prefix(path: str) -> str:
+    """Return the folder in the archive for the assets of a layer; the path of the model itself is empty."""
+    return f"assets/{path}/" if path else "assets/"
