@@ -198,8 +198,7 @@ def _find_top(equation: Equation) -> Compute:
     def run(x: HostArray) -> list[HostArray]:
         key = _make_sort_key(x)
         if is_min:
-            indices = np.arange(k)
-            order = np.take(_sort_indices(key, axis), indices, axis)
+            order = np.take(_sort_indices(key, axis), np.arange(k), axis)
         else:
             order = np.moveaxis(find_largest(np.moveaxis(key, axis, -1)), -1, axis)
         return [np.take_along_axis(x, order, axis), order.astype(index)]

@@ -357,8 +357,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
                 closure.check_slots(self, [v for _, v in pairs])
             else:
                 # As in TensorFlow, variables without a gradient have slots, in the order of the variables.
-                variables = [v for _, v in (pairs if self._is_keras_2 else all_pairs)]
-                self.build(variables)
+                self.build([v for _, v in (pairs if self._is_keras_2 else all_pairs)])
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)

@@ -323,7 +323,8 @@ def _run_recurrent_layer(operation: Any, callee: str, operands: list[Any]) -> li
         return None
     primitive, parameters, count = found
     arrays = [as_array(v) for v in operands[len(operands) - count :]]
-    expected = [(get_element_type(v), mlir_ir.RankedTensorType(v.type).rank) for v in operation.results]  # fmt: skip
+    get_rank = lambda result: mlir_ir.RankedTensorType(result.type).rank
+    expected = [(get_element_type(v), get_rank(v)) for v in operation.results]
     # The name belongs to another function if its arguments do not fit.
     with contextlib.suppress(TypeError, ValueError):
         results = primitive.bind(*arrays, **parameters)

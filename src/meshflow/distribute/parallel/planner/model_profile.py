@@ -71,8 +71,6 @@ _FUSED_PRIMITIVES = _COMPARISONS | frozenset(
         "expand_dims",
         "integer_pow",
         "iota",
-    ]
-    + [
         "max",
         "min",
         "mul",
