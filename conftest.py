@@ -27,12 +27,18 @@ import jax
 if PLATFORM == "cpu":
     jax.config.update("jax_num_cpu_devices", DEVICES)
 
+import hypothesis
 import numpy as np
 import pytest
 
 import helpers
 import meshflow as tf
 from meshflow.core.dispatch.tiers import TierSettings
+
+# Every run draws the same examples; soak tests draw new ones.
+hypothesis.settings.register_profile("fixed", derandomize=True)
+if not helpers.SOAK:
+    hypothesis.settings.load_profile("fixed")
 
 pytest_plugins = ["capabilities"]  # what could not run is named at the end
 

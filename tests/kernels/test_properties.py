@@ -124,6 +124,35 @@ def test_any_convolution(drawn, dtype):
     checked(drawn, dtype)
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("padding", [(-2, 2), (-2, 1), (-1, 3), (-3, -1), (-9, 9)])
+def test_convolutions_that_crop_the_image(groups, padding):
+    """XLA's code reads memory behind the image, also for the gradient of wide padding."""
+    x, w = (
+        np.random.default_rng(0).normal(size=s) for s in ((2, 9, 3 * groups), (3, 3, 2 * groups))
+    )
+    low, high = padding
+    padded = np.pad(x, ((0, 0), (0, max(high, 0)), (0, 0)))[:, -low : 9 + high]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 3, 1)
+    parts = [
+        np.einsum("bnck,kco->bno", a, b)
+        for a, b in zip(np.split(windows, groups, 2), np.split(w, groups, 2), strict=True)
+    ]
+
+    def convolve(x, w):
+        return jax.lax.conv_general_dilated(
+            *(x, w, (1,), [padding]),
+            dimension_numbers=("NWC", "WIO", "NWC"),
+            feature_group_count=groups,
+        )
+
+    for dtype in TOLERANCE:
+        arrays = jnp.asarray(x, dtype), jnp.asarray(w, dtype)
+        for result in (jax.jit(lambda *a: convolve(*a))(*arrays), by_xla(convolve, *arrays)):
+            want = np.concatenate(parts, -1)
+            np.testing.assert_allclose(np.asarray(result, "f8"), want, atol=10 * TOLERANCE[dtype])
+
+
 @settings(thorough, max_examples=max(EXAMPLES // 2, 1))
 @given(convolutions(empty=True))
 def test_convolutions_of_empty_arrays(drawn):

@@ -642,6 +642,39 @@ def partition_convolutions() -> None:
     needs_devices_when_lowered.add(primitive)
 
 
+def crop_before_convolutions() -> None:
+    """Crop the image before a convolution with negative leading padding.
+
+    XLA's CPU code of a convolution over one axis is wrong with negative leading and positive
+    trailing padding: its last windows contain memory behind the image (JAX 0.10.2).
+    """
+    primitive = jax.lax.conv_general_dilated_p
+    fallback = platform_lowerings["cpu"][primitive].rule
+
+    def rule(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any) -> Any:
+        padding, dilations = parameters["padding"], parameters["lhs_dilation"]
+        if all(low >= 0 for low, _ in padding):
+            return fallback(context, *operands, **parameters)
+        # Dilated images are cropped by complete elements; zeros between elements remain as padding.
+        counts = [max(0, -(low // d)) for (low, _), d in zip(padding, dilations, strict=True)]
+        pairs = zip(padding, counts, dilations, strict=True)
+        remaining = tuple((low + count * d, high) for (low, high), count, d in pairs)
+
+        (out,) = cast(Avals, context.avals_out)
+        axes = parameters["dimension_numbers"].lhs_spec[2:]
+
+        def convolve(x: jax.Array, w: jax.Array) -> jax.Array:
+            for axis, count in zip(axes, counts, strict=True):
+                if isinstance(x.shape[axis], int) and x.shape[axis] <= count:
+                    return jax.lax.full(out.shape, 0, out.dtype)
+                x = jax.lax.slice_in_dim(x, count, None, axis=axis)
+            return primitive.bind(x, w, **{**parameters, "padding": remaining})
+
+        return mlir.lower_fun(convolve, multiple_results=False)(context, *operands)
+
+    mlir.register_lowering(primitive, rule, platform="cpu")
+
+
 def register() -> None:
     """Register the lowerings; the library is loaded when the first one is used."""
     override_lowering(jax.lax.conv_general_dilated_p, choose_convolution)
@@ -649,3 +682,4 @@ def register() -> None:
     widen_sums()
     override_lowering(jax.lax.reduce_sum_p, choose_column_sum)
     partition_convolutions()
+    crop_before_convolutions()

@@ -437,6 +437,15 @@ def test_state_of_threads_of_replicas(tmp_path):
     np.testing.assert_allclose(weight.numpy(), [0.2], rtol=1e-5)
 
 
+@pytest.fixture
+def _interruptible():
+    """Handle SIGINT as in a foreground process; shells let background processes ignore it."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.usefixtures("_interruptible")
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
 def test_replicas_that_catch_errors_end(error):
     main = threading.get_ident()
