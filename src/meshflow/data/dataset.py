@@ -50,7 +50,6 @@ class Dataset(
     Iterating over a dataset yields its elements, from the first one every time.
 
     Example:
-      >>> import meshflow as tf
       >>> dataset = tf.data.Dataset.range(5).map(lambda x: x * x).batch(2)
       >>> [batch.numpy().tolist() for batch in dataset]
       [[0, 1], [4, 9], [16]]
@@ -83,7 +82,6 @@ class Dataset(
           TypeError: If the elements contain datasets, extension types, tensor arrays or optionals.
 
         Example:
-          >>> import meshflow as tf
           >>> list(tf.data.Dataset.range(3).as_numpy_iterator())
           [np.int64(0), np.int64(1), np.int64(2)]
         """
@@ -110,7 +108,6 @@ class Dataset(
         `tf.data.UNKNOWN_CARDINALITY` (-2) if only a pass determines the number.
 
         Example:
-          >>> import meshflow as tf
           >>> int(tf.data.Dataset.range(10).batch(4).cardinality())
           3
         """
@@ -137,7 +134,6 @@ class Dataset(
           InvalidArgumentError: If the dataset has no element, or more than one.
 
         Example:
-          >>> import meshflow as tf
           >>> int(tf.data.Dataset.from_tensors(42).get_single_element())
           42
         """
@@ -202,7 +198,6 @@ class Dataset(
           The state after the last element.
 
         Example:
-          >>> import meshflow as tf
           >>> int(tf.data.Dataset.range(5).reduce(tf.constant(0, tf.int64), lambda s, x: s + x))
           10
         """
@@ -237,7 +232,6 @@ class Dataset(
           TypeError: If the function does not return a dataset.
 
         Example:
-          >>> import meshflow as tf
           >>> evens = lambda dataset: dataset.filter(lambda x: x % 2 == 0)
           >>> [int(x) for x in tf.data.Dataset.range(6).apply(evens)]
           [0, 2, 4]

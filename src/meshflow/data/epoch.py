@@ -191,7 +191,6 @@ class DatasetIterator(structure.ElementLeaf, IteratorSource[Element]):
     with the same element.
 
     Example:
-      >>> import meshflow as tf
       >>> iterator = iter(tf.data.Dataset.range(5))
       >>> int(next(iterator)), int(iterator.get_next())
       (0, 1)

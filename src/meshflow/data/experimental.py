@@ -161,7 +161,6 @@ def cardinality(dataset: Dataset) -> Tensor:
     """Return `dataset.cardinality()`.
 
     Example:
-      >>> import meshflow as tf
       >>> int(tf.data.experimental.cardinality(tf.data.Dataset.range(10).batch(4)))
       3
     """
@@ -180,7 +179,6 @@ def assert_cardinality(expected_cardinality: IntLike) -> Callable[[Dataset], Dat
       FailedPreconditionError: While iterating, if there are more or fewer elements.
 
     Example:
-      >>> import meshflow as tf
       >>> evens = tf.data.Dataset.range(10).filter(lambda x: x % 2 == 0)
       >>> int(evens.cardinality()) == tf.data.UNKNOWN_CARDINALITY
       True
@@ -209,7 +207,6 @@ def parallel_interleave(
       prefetch_input_elements: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> twice = lambda x: tf.data.Dataset.from_tensors(x).repeat(2)
       >>> interleave = tf.data.experimental.parallel_interleave(twice, cycle_length=2)
       >>> [int(x) for x in tf.data.Dataset.range(3).apply(interleave)]
@@ -229,7 +226,6 @@ def shuffle_and_repeat(
       seed: As for `shuffle`.
 
     Example:
-      >>> import meshflow as tf
       >>> data = tf.data.Dataset.range(3).apply(tf.data.experimental.shuffle_and_repeat(3, count=2))
       >>> sorted(int(x) for x in data)
       [0, 0, 1, 1, 2, 2]
@@ -257,7 +253,6 @@ def map_and_batch(
       ValueError: If both `num_parallel_batches` and `num_parallel_calls` are passed.
 
     Example:
-      >>> import meshflow as tf
       >>> data = tf.data.Dataset.range(4).apply(tf.data.experimental.map_and_batch(lambda x: x * x, 2))
       >>> [batch.tolist() for batch in data.as_numpy_iterator()]
       [[0, 1], [4, 9]]
@@ -281,7 +276,6 @@ def prefetch_to_device(
       buffer_size: As for `prefetch`.
 
     Example:
-      >>> import meshflow as tf
       >>> data = tf.data.Dataset.range(2).apply(tf.data.experimental.prefetch_to_device("/gpu:0"))
       >>> [int(x) for x in data]
       [0, 1]
@@ -301,7 +295,6 @@ def copy_to_device(
       source_device: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> data = tf.data.Dataset.range(2).apply(tf.data.experimental.copy_to_device("/gpu:0"))
       >>> [int(x) for x in data]
       [0, 1]
@@ -313,7 +306,6 @@ def get_single_element(dataset: Dataset) -> PyTree:
     """Return `dataset.get_single_element()`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.data.experimental.get_single_element(tf.data.Dataset.range(3).batch(3)).numpy().tolist()
       [0, 1, 2]
     """
@@ -333,7 +325,6 @@ def at(dataset: Dataset, index: IntLike) -> PyTree:
       OutOfRangeError: If there is no such element.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.data.experimental.at(tf.data.Dataset.range(6).batch(2), 1).numpy().tolist()
       [2, 3]
     """
@@ -354,7 +345,6 @@ def get_next_as_optional(iterator: DatasetIterator) -> Optional:
     """Return `iterator.get_next_as_optional()`.
 
     Example:
-      >>> import meshflow as tf
       >>> iterator = iter(tf.data.Dataset.range(1))
       >>> bool(tf.data.experimental.get_next_as_optional(iterator).has_value())
       True
@@ -368,7 +358,6 @@ def get_structure(dataset_or_iterator: Dataset | DatasetIterator) -> PyTree:
     """Return the spec of the elements of a dataset or iterator.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.data.experimental.get_structure(tf.data.Dataset.range(3).batch(2, drop_remainder=True))
       TensorSpec(shape=(2,), dtype=tf.int64, name=None)
     """
@@ -386,7 +375,6 @@ def from_list(elements: list[Any], name: str | None = None) -> Dataset:
       ValueError: If the list is empty.
 
     Example:
-      >>> import meshflow as tf
       >>> [int(x) for x in tf.data.experimental.from_list([4, 5, 6])]
       [4, 5, 6]
     """
@@ -408,7 +396,6 @@ def Counter(start: int = 0, step: int = 1, dtype: DTypeLike = "int64") -> Datase
       dtype: Dtype of the elements.
 
     Example:
-      >>> import meshflow as tf
       >>> [int(x) for x in tf.data.experimental.Counter(start=5, step=10).take(3)]
       [5, 15, 25]
     """
@@ -423,7 +410,6 @@ def RandomDataset(seed: int | None = None, **kwargs: Any) -> Dataset:
       **kwargs: Further arguments of `Dataset.random`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.data.experimental.RandomDataset(seed=1).element_spec.dtype
       tf.int64
     """
@@ -439,7 +425,6 @@ class Reducer:
       finalize_func: Function from the last state to the result.
 
     Example:
-      >>> import meshflow as tf
       >>> count = tf.data.experimental.Reducer(lambda key: 0, lambda n, x: n + 1, lambda n: n)
       >>> data = tf.data.Dataset.range(10)
       >>> grouped = data.apply(tf.data.experimental.group_by_reducer(lambda x: x % 3, count))
@@ -469,7 +454,6 @@ def group_by_reducer(
       reducer: The functions that are applied to a group.
 
     Example:
-      >>> import meshflow as tf
       >>> total = tf.data.experimental.Reducer(
       ...     lambda key: tf.constant(0, tf.int64), lambda state, x: state + x, lambda state: state)
       >>> groups = tf.data.Dataset.range(6).apply(
@@ -492,7 +476,6 @@ def pad_to_cardinality(cardinality: int, mask_key: str = "valid") -> Callable[[D
       ValueError: If there are more than `cardinality` elements, or the elements contain `mask_key`.
 
     Example:
-      >>> import meshflow as tf
       >>> data = tf.data.Dataset.from_tensor_slices({"x": [7, 8]})
       >>> padded = data.apply(tf.data.experimental.pad_to_cardinality(3))
       >>> [(int(e["x"]), bool(e["valid"])) for e in padded]
@@ -529,7 +512,6 @@ class TFRecordWriter:
       compression_type: '', 'GZIP' or 'ZLIB'.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     path = os.path.join(folder, "records")

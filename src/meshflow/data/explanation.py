@@ -25,7 +25,6 @@ def explain(dataset: Dataset) -> str:
       One line per transformation; the source is the last one.
 
     Example:
-      >>> import meshflow as tf
       >>> print(tf.data.experimental.explain(tf.data.Dataset.range(9).map(lambda x: x + 1).batch(3)))
       Batch: gathers complete batches
         Map: vectorized

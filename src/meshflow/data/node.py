@@ -102,7 +102,6 @@ class DatasetNode(structure.ElementLeaf):
         """The spec of the elements: `tf.TensorSpec`s in the structure of an element.
 
         Example:
-          >>> import meshflow as tf
           >>> tf.data.Dataset.range(10).batch(4, drop_remainder=True).element_spec
           TensorSpec(shape=(4,), dtype=tf.int64, name=None)
         """

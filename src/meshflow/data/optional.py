@@ -36,7 +36,6 @@ class Optional(structure.ElementLeaf):
       spec: Spec of the value, by default that of `value`.
 
     Example:
-      >>> import meshflow as tf
       >>> iterator = iter(tf.data.Dataset.range(1))
       >>> [bool(iterator.get_next_as_optional().has_value()) for _ in range(2)]
       [True, False]

@@ -13,7 +13,6 @@ class AutoShardPolicy(enum.IntEnum):
     """Policy that determines how a dataset is split between workers.
 
     Example:
-      >>> import meshflow as tf
       >>> options = tf.data.Options()
       >>> options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
       >>> data = tf.data.Dataset.range(4).with_options(options)
@@ -129,7 +128,6 @@ class AutotuneOptions(_OptionGroup):
     """Settings of the autotuner; they have no effect.
 
     Example:
-      >>> import meshflow as tf
       >>> options = tf.data.Options()
       >>> options.autotune.enabled = False
       >>> options.autotune.enabled
@@ -150,7 +148,6 @@ class DistributeOptions(_OptionGroup):
     """Settings for datasets that are distributed to workers and replicas.
 
     Example:
-      >>> import meshflow as tf
       >>> options = tf.data.Options()
       >>> options.experimental_distribute.num_devices = 4
       >>> options.experimental_distribute.num_devices
@@ -165,7 +162,6 @@ class OptimizationOptions(_OptionGroup):
     """Settings of graph optimizations; they have no effect.
 
     Example:
-      >>> import meshflow as tf
       >>> options = tf.data.Options()
       >>> options.experimental_optimization.map_fusion = True
       >>> options.experimental_optimization.map_fusion
@@ -193,7 +189,6 @@ class ThreadingOptions(_OptionGroup):
     """Settings of thread pools; they have no effect.
 
     Example:
-      >>> import meshflow as tf
       >>> options = tf.data.Options()
       >>> options.threading.private_threadpool_size = 2
       >>> options.threading.private_threadpool_size
@@ -207,7 +202,6 @@ class Options(_OptionGroup):
     """Settings of a dataset, which `Dataset.with_options` applies.
 
     Example:
-      >>> import meshflow as tf
       >>> options = tf.data.Options()
       >>> options.deterministic = False
       >>> tf.data.Dataset.range(2).with_options(options).options().deterministic

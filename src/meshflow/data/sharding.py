@@ -50,7 +50,6 @@ def auto_shard(
         index is out of range.
 
     Example:
-      >>> import meshflow as tf
       >>> from meshflow.data.sharding import auto_shard
       >>> [[int(x) for x in auto_shard(tf.data.Dataset.range(5), 2, i)] for i in range(2)]
       [[0, 2, 4], [1, 3]]

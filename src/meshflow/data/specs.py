@@ -74,7 +74,6 @@ class DatasetSpec(ElementsSpec):
       dataset_shape: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.function(input_signature=[tf.data.DatasetSpec(tf.TensorSpec([], tf.int64))])
       ... def total(dataset):
       ...     return dataset.reduce(tf.constant(0, tf.int64), lambda a, b: a + b)
@@ -97,7 +96,6 @@ class IteratorSpec(ElementsSpec):
       element_spec: Spec of the elements.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.function(input_signature=[tf.data.IteratorSpec(tf.TensorSpec([], tf.int64))])
       ... def doubled(iterator):
       ...     return 2 * next(iterator)

@@ -143,7 +143,6 @@ class NoneTensorSpec(TypeSpec):
     """Spec of None.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.data.NoneTensorSpec() == tf.data.NoneTensorSpec()
       True
     """

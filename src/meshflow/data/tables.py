@@ -39,7 +39,6 @@ def to_variant(dataset: Dataset) -> DatasetVariant:
     """Return a dataset as a variant.
 
     Example:
-      >>> import meshflow as tf
       >>> dataset = tf.data.Dataset.range(2)
       >>> variant = tf.data.experimental.to_variant(dataset)
       >>> [int(x) for x in tf.data.experimental.from_variant(variant, dataset.element_spec)]
@@ -72,7 +71,6 @@ class DatasetInitializer(KeyValueTensorInitializer):
       dataset: Finite dataset of pairs of scalars.
 
     Example:
-      >>> import meshflow as tf
       >>> pairs = tf.data.Dataset.from_tensor_slices((["a", "b"], [1, 2]))
       >>> table = tf.lookup.StaticHashTable(tf.data.experimental.DatasetInitializer(pairs), -1)
       >>> table.lookup(tf.constant(["b", "z"])).numpy()

@@ -52,7 +52,6 @@ def map_with_workers(
       ImportError: If the package cloudpickle is not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> words = tf.data.Dataset.from_tensor_slices([b"one", b"three"])
       >>> lengths = words.apply(tf.data.experimental.map_with_workers(lambda w: len(w), 1))
       >>> [int(n) for n in lengths]

@@ -45,7 +45,6 @@ class StrategyExtended:
     """Less used methods of a strategy, available as `Strategy.extended`.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
       >>> strategy.extended.parameter_devices[0].endswith("CPU:0")
       True

@@ -39,7 +39,6 @@ class InputContext(NamedTuple):
       num_replicas_in_sync: Number of replicas.
 
     Example:
-      >>> import meshflow as tf
       >>> context = tf.distribute.InputContext(2, 0, num_replicas_in_sync=4)
       >>> context.get_per_replica_batch_size(32)
       8
@@ -91,7 +90,6 @@ class ValueContext(NamedTuple):
       num_replicas_in_sync: Number of replicas.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
       >>> values = strategy.experimental_distribute_values_from_function(
       ...     lambda context: tf.constant(10 * context.replica_id_in_sync_group))
@@ -159,7 +157,6 @@ class DistributedDataset:
       split: True if each batch is for all replicas, False if each is for one replica.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
       >>> data = strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(4))
       >>> batch = next(iter(data))
@@ -263,7 +260,6 @@ class DistributedIterator(IteratorSource):
     """Iterator over a `DistributedDataset`.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
       >>> iterator = iter(strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(4)))
       >>> bool(iterator.get_next_as_optional().has_value())

@@ -23,7 +23,6 @@ class OneDeviceStrategy(Strategy):
       device: Name of the device, such as "CPU:0".
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.OneDeviceStrategy("CPU:0")
       >>> float(strategy.run(lambda x: x + 1.0, [tf.constant(2.0)]))
       3.0
@@ -44,7 +43,6 @@ class MirroredStrategy(Strategy):
       ValueError: If a device does not exist or is repeated.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.distribute.MirroredStrategy(["CPU:0"]).num_replicas_in_sync
       1
     """
@@ -78,7 +76,6 @@ class CentralStorageStrategy(MirroredStrategy):
       parameter_device: Ignored; device of the variables.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.distribute.experimental.CentralStorageStrategy(["CPU:0"]).num_replicas_in_sync
       1
     """

@@ -30,7 +30,6 @@ class InputOptions:
       experimental_per_replica_buffer_size: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> options = tf.distribute.InputOptions(experimental_per_replica_buffer_size=2)
       >>> options.experimental_per_replica_buffer_size
       2
@@ -58,7 +57,6 @@ class RunOptions:
       experimental_xla_options: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.distribute.RunOptions().experimental_enable_dynamic_batch_size
       True
     """
@@ -94,7 +92,6 @@ class CommunicationOptions:
       ValueError: If the implementation is unknown or `bytes_per_pack` is negative.
 
     Example:
-      >>> import meshflow as tf
       >>> implementation = tf.distribute.experimental.CommunicationImplementation.RING
       >>> options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
       >>> options.implementation.name

@@ -78,7 +78,6 @@ class Strategy(ReductionsAndGathers):
       extended: Ignored; accepted for compatibility with TensorFlow.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
       >>> with strategy.scope():
       ...     w = tf.Variable(2.0)
@@ -143,7 +142,6 @@ class Strategy(ReductionsAndGathers):
           RuntimeError: Inside the scope of another strategy.
 
         Example:
-          >>> import meshflow as tf
           >>> strategy = tf.distribute.MirroredStrategy(["CPU:0"])
           >>> with strategy.scope():
           ...     v = tf.Variable(1.0)
@@ -228,7 +226,6 @@ class Strategy(ReductionsAndGathers):
           ValueError: If replicas write different values to a variable without aggregation.
 
         Example:
-          >>> import meshflow as tf
           >>> strategy = tf.distribute.MirroredStrategy(["CPU:0"])
           >>> float(strategy.run(lambda x: x + 1.0, args=(tf.constant(1.0),)))
           2.0
@@ -428,7 +425,6 @@ def get_strategy() -> Strategy:
     """Return the current strategy; outside of all scopes, a default strategy with one replica.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.distribute.get_strategy().num_replicas_in_sync
       1
     """
@@ -445,7 +441,6 @@ def has_strategy() -> bool:
     """Check whether a strategy other than the default one is current.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.distribute.has_strategy()
       False
       >>> with tf.distribute.OneDeviceStrategy("CPU:0").scope():
@@ -462,7 +457,6 @@ def in_cross_replica_context() -> bool:
     """Check whether the scope of a strategy is entered and no replica function is running.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.distribute.OneDeviceStrategy("CPU:0").scope():
       ...     tf.distribute.in_cross_replica_context()
       True
@@ -474,7 +468,6 @@ def get_replica_context() -> ReplicaContext:
     """Return the replica context, or None in cross-replica context.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
       >>> strategy.run(lambda: tf.distribute.get_replica_context().num_replicas_in_sync)
       2
@@ -498,7 +491,6 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
       RuntimeError: Inside the scope of a strategy.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.OneDeviceStrategy("CPU:0")
       >>> tf.distribute.experimental_set_strategy(strategy)
       >>> tf.distribute.get_strategy() is strategy

@@ -202,7 +202,6 @@ class LSTMCell(_DenseCell):
       **kwargs: Arguments of `Layer`.
 
     Example:
-      >>> import meshflow as tf
       >>> cell = tf.compat.v1.nn.rnn_cell.LSTMCell(4)
       >>> output, state = cell(tf.ones([2, 3]), cell.zero_state(2, tf.float32))
       >>> output.shape, state.c.shape

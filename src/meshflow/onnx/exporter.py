@@ -49,7 +49,6 @@ def export(
       ImportError: if the extra `onnx` is not installed.
 
     Example:
-      >>> import meshflow as tf
       >>> scaled = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None, 3], name="x")])
       >>> meshflow.onnx.export(scaled, "scaled.onnx")  # doctest: +SKIP
     """

@@ -130,7 +130,6 @@ class TensorArraySpec(TypeSpec):
       infer_shape: Whether all elements must have the shape of the first.
 
     Example:
-      >>> import meshflow as tf
       >>> arrays = tf.data.Dataset.range(1).map(lambda x: tf.TensorArray(tf.int64, 1).write(0, x))
       >>> arrays.element_spec.dtype, [array.stack().numpy() for array in arrays]
       (tf.int64, [array([0])])
@@ -224,7 +223,6 @@ class TensorArray(ElementLeaf):
       ValueError: If `handle` is not None.
 
     Example:
-      >>> import meshflow as tf
       >>> ta = tf.TensorArray(tf.float32, size=3)
       >>> for i in range(3):
       ...     ta = ta.write(i, float(i))
@@ -364,7 +362,6 @@ class TensorArray(ElementLeaf):
           OutOfRangeError: If the index is outside of an array of fixed size.
 
         Example:
-          >>> import meshflow as tf
           >>> tf.TensorArray(tf.int32, size=1).write(0, 5).read(0).numpy()
           np.int32(5)
         """
@@ -579,7 +576,6 @@ class TensorArray(ElementLeaf):
           ValueError: If no element was written and `element_shape` is unknown.
 
         Example:
-          >>> import meshflow as tf
           >>> tf.TensorArray(tf.int32, size=0, dynamic_size=True).write(0, [1, 2]).stack().numpy()
           array([[1, 2]], dtype=int32)
         """

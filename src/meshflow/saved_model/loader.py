@@ -97,7 +97,6 @@ def contains_saved_model(export_dir: StrPath) -> bool:
       export_dir: The folder.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     before = tf.saved_model.contains_saved_model(folder)
@@ -151,7 +150,6 @@ def load(
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> folder, module = tempfile.mkdtemp(), tf.Module()
       >>> module.weight = tf.Variable([1.0, 2.0])
       >>> tf.saved_model.save(module, folder)

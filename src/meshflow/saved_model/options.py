@@ -15,7 +15,6 @@ class VariablePolicy(enum.Enum):
     The values are always saved unsharded, and the loading program decides on their devices.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.saved_model.SaveOptions().experimental_variable_policy.name
       'NONE'
     """

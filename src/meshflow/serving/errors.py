@@ -36,7 +36,6 @@ def describe_error(error: Exception) -> tuple[str, str]:
     """Return code name and message of an error; errors without a code are internal errors.
 
     Example:
-      >>> import meshflow as tf
       >>> from meshflow.serving.errors import describe_error
       >>> describe_error(tf.errors.NotFoundError("there is no such model"))
       ('NOT_FOUND', 'there is no such model')

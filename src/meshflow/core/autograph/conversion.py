@@ -124,7 +124,6 @@ def to_code(
       ValueError: If the function cannot be converted.
 
     Example:
-      >>> import meshflow as tf
       >>> def f(x):
       ...     return not x
       >>> print(tf.autograph.to_code(f))  # doctest: +SKIP
@@ -155,7 +154,6 @@ def to_graph(
       A callable with the same arguments.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.autograph.to_graph(lambda x: x + 1)(1)
       2
     """

@@ -79,7 +79,6 @@ def do_not_convert(func: F | None = None) -> Any:
       A function that AutoGraph does not convert.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.autograph.experimental.do_not_convert
       ... def choose(flag):
       ...     return "yes" if flag else "no"
@@ -106,7 +105,6 @@ def set_verbosity(level: int, alsologtostdout: bool = False) -> None:
       alsologtostdout: Whether to print the messages, too.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.autograph.set_verbosity(0)
     """
     log.setLevel(logging.DEBUG if level > 0 else logging.WARNING)
@@ -133,7 +131,6 @@ def set_loop_options(
       shape_invariants: With a value, loop variables may change their shapes; the program then runs op by op.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.function
       ... def f(n):
       ...     i = 0
@@ -151,7 +148,6 @@ def trace(*args: object) -> None:
     """Print values while a function is traced.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.autograph.trace("size", 3)
       size 3
     """

@@ -48,7 +48,6 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
       A list of `PhysicalDevice`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.config.list_physical_devices("CPU")
       [PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')]
     """
@@ -73,7 +72,6 @@ def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
       device_type: 'CPU', 'GPU' or 'TPU'; by default all types.
 
     Example:
-      >>> import meshflow as tf
       >>> [device.device_type for device in tf.config.list_logical_devices("CPU")][0]
       'CPU'
     """
@@ -138,7 +136,6 @@ def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
     """Return the devices that the program may use.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.config.get_visible_devices("CPU")[0].device_type
       'CPU'
     """
@@ -157,7 +154,6 @@ def run_functions_eagerly(run_eagerly: bool) -> None:
       run_eagerly: Whether functions run as plain Python.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.config.run_functions_eagerly(True)
       >>> tf.function(lambda x: print("seen:", x.numpy().item()))(tf.constant(3))
       seen: 3
@@ -170,7 +166,6 @@ def functions_run_eagerly() -> bool:
     """Check whether every `tf.function` runs as plain Python.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.config.functions_run_eagerly()
       False
     """
@@ -184,7 +179,6 @@ def set_soft_device_placement(enabled: bool) -> None:
       enabled: False to raise an error instead.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.device("/GPU:99"):
       ...     tf.zeros([2]).numpy()
       array([0., 0.], dtype=float32)
@@ -196,7 +190,6 @@ def get_soft_device_placement() -> bool:
     """Return the value that `set_soft_device_placement` set.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.config.get_soft_device_placement() in (True, False)
       True
     """

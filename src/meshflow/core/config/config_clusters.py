@@ -24,7 +24,6 @@ class ClusterDeviceFilters:
     coordinator and its servers, never with another worker.
 
     Example:
-      >>> import meshflow as tf
       >>> filters = tf.config.experimental.ClusterDeviceFilters()
       >>> filters.set_device_filters("worker", 0, ["/job:ps"])
     """

@@ -80,7 +80,6 @@ def enable_op_determinism() -> None:
       RuntimeError: If a GPU was already used.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.set_random_seed(1)
       >>> tf.config.experimental.enable_op_determinism()  # doctest: +SKIP
     """
@@ -102,7 +101,6 @@ def set_memory_growth(device: PhysicalDevice, enable: bool) -> None:
       RuntimeError: If GPUs are already in use.
 
     Example:
-      >>> import meshflow as tf
       >>> for gpu in tf.config.list_physical_devices("GPU"):
       ...     tf.config.experimental.set_memory_growth(gpu, True)
     """

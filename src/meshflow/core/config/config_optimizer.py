@@ -38,7 +38,6 @@ def set_experimental_options(options: dict[str, Any]) -> None:
       ValueError: If several mixed-precision options are enabled at once.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})
       >>> tf.config.optimizer.get_experimental_options()["auto_mixed_precision"]
       True

@@ -45,7 +45,6 @@ class RegisterGradient:
       KeyError: If a function decorated before has the same type.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.RegisterGradient("Rounded")
       ... def pass_through(op, gradient):
       ...     return gradient
@@ -86,7 +85,6 @@ class Graph:
     Members that need the ops of a graph raise `NotAvailableError`.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
       ...     session.run(tf.constant(1) + 1)
       np.int32(2)
@@ -181,7 +179,6 @@ def get_logger() -> logging.Logger:
     """Return the logger of the package.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.get_logger().isEnabledFor(40)  # errors
       True
     """

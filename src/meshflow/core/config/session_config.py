@@ -83,7 +83,6 @@ class GPUOptions(_ConfigMessage):
       AttributeError: If a field does not exist.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.compat.v1.GPUOptions(allow_growth=True).allow_growth
       True
     """
@@ -140,7 +139,6 @@ class ConfigProto(_ConfigMessage):
       TypeError: If a value has the wrong type.
 
     Example:
-      >>> import meshflow as tf
       >>> config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2)
       >>> config.gpu_options.allow_growth = True
       >>> config

@@ -188,7 +188,6 @@ def dispatch_for_api(api: Callable[..., Any], *signatures: Mapping[Any, Any]) ->
         parameters than the public function. It may lack `name`, or be defined as `(*args, **kwargs)`.
 
     Example:
-      >>> import meshflow as tf
       >>> class Masked(tf.experimental.ExtensionType):
       ...     values: tf.Tensor
       ...     mask: tf.Tensor
@@ -268,7 +267,6 @@ def dispatch_for_unary_elementwise_apis(x_type: Annotation) -> Callable[[F], F]:
       x_type: The type of the first argument of the public functions.
 
     Example:
-      >>> import meshflow as tf
       >>> class Boxed(tf.experimental.ExtensionType):
       ...     values: tf.Tensor
       >>> @tf.experimental.dispatch_for_unary_elementwise_apis(Boxed)

@@ -84,7 +84,6 @@ class IndexedSlices(CompositeTensor):
       dense_shape: Shape of the full tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> s = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([0, 0]), dense_shape=[2, 1])
       >>> tf.convert_to_tensor(s).numpy()
       array([[3.],
@@ -250,7 +249,6 @@ class IndexedSlicesSpec(CompositeSpec):
       indices_shape: Shape of the row indices; None for any shape.
 
     Example:
-      >>> import meshflow as tf
       >>> spec = tf.IndexedSlicesSpec([None, 2], indices_dtype=tf.int32)
       >>> spec.is_compatible_with(tf.IndexedSlices(tf.zeros([1, 2]), tf.constant([3]), tf.constant([9, 2])))
       True
@@ -407,7 +405,6 @@ class SparseTensorSpec(CompositeSpec):
       dtype: Dtype of the elements.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.SparseTensorSpec([None, 3]).is_compatible_with(tf.SparseTensor([[0, 1]], [5.0], [1, 3]))
       True
     """
@@ -503,7 +500,6 @@ class SparseTensor(CompositeTensor):
       ValueError: If the shapes of the arguments do not match.
 
     Example:
-      >>> import meshflow as tf
       >>> s = tf.SparseTensor([[0, 1]], [5.0], [1, 3])
       >>> tf.sparse.to_dense(s).numpy()
       array([[0., 5., 0.]], dtype=float32)

@@ -248,7 +248,6 @@ class ConcreteFunction(SignedFunction):
       is_checked_early: Whether all callers run `early_checks` before the program.
 
     Example:
-      >>> import meshflow as tf
       >>> double = tf.function(lambda x: 2 * x).get_concrete_function(tf.TensorSpec([2], tf.float32))
       >>> print(double.structured_outputs.shape, double(tf.constant([1.0, 2.0])).numpy())
       (2,) [2. 4.]

@@ -77,7 +77,6 @@ class Function:
       python_calls: Arguments of calls that could not be compiled, with specs for tensors, by their keys; they can be saved.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
       ... def total(x):
       ...     return tf.reduce_sum(x)
@@ -636,7 +635,6 @@ class Function:
           ValueError: If the function has no `jit_compile=True`, a size of the arguments is unknown, or `stage` is unknown.
 
         Example:
-          >>> import meshflow as tf
           >>> @tf.function(jit_compile=True)
           ... def double(x):
           ...     return x * 2
@@ -973,7 +971,6 @@ def function(
       TypeError: If `func` is not callable or the signature is not a sequence.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.function
       ... def square_if_positive(x):
       ...     if x > 0:

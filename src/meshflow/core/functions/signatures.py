@@ -142,7 +142,6 @@ def format_function_type(function_type: inspect.Signature, captures: Mapping[int
       captures: The specs of the tensors and variables that it uses, by the ids of these.
 
     Example:
-      >>> import meshflow as tf
       >>> double = tf.function(lambda a: a + a)
       >>> print(double.get_concrete_function(tf.constant(1)).pretty_printed_signature())
       Input Parameters:

@@ -51,7 +51,6 @@ def call_stateless(
       ValueError: If the numbers of variables and values differ, or if a shape is incompatible.
 
     Example:
-      >>> import meshflow as tf
       >>> from meshflow.core.functions.stateless import call_stateless
       >>> v = tf.Variable(1.0)
       >>> result, new = call_stateless(lambda x: v.assign_add(x), [v], [5.0], (2.0,))

@@ -23,7 +23,6 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
       The result of the function; a single tensor is returned in a tuple.
 
     Example:
-      >>> import meshflow as tf
       >>> int(tf.xla.experimental.compile(lambda x: x + 1, [tf.constant(2)])[0])
       3
     """

@@ -57,7 +57,6 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
       A function that returns y.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.custom_gradient
       ... def double_gradient(x):
       ...     return x, lambda dy: 2.0 * dy

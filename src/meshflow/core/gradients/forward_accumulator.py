@@ -48,7 +48,6 @@ class ForwardAccumulator:
       ValueError: If the structures, shapes or dtypes differ, or if a primal occurs twice.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([2.0, 3.0])
       >>> with tf.autodiff.ForwardAccumulator(x, tf.constant([1.0, 0.0])) as acc:
       ...     y = tf.reduce_sum(x**2)

@@ -19,7 +19,6 @@ class UnconnectedGradients(enum.Enum):
     `NONE` results in None, `ZERO` in zeros of the shape of the source.
 
     Example:
-      >>> import meshflow as tf
       >>> x, y = tf.Variable([1.0, 2.0]), tf.Variable(3.0)
       >>> with tf.GradientTape() as tape:
       ...     loss = y * y

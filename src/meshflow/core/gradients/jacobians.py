@@ -84,7 +84,6 @@ class JacobianMethods:
           RuntimeError: If a tape that is not persistent is used twice.
 
         Example:
-          >>> import meshflow as tf
           >>> x = tf.constant([1.0, 2.0])
           >>> with tf.GradientTape() as tape:
           ...     tape.watch(x)

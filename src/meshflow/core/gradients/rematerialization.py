@@ -54,7 +54,6 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
       A function with the same values and gradients, which needs less memory in training.
 
     Example:
-      >>> import meshflow as tf
       >>> f = tf.recompute_grad(lambda x: tf.sin(x) ** 2)
       >>> x = tf.Variable(0.0)
       >>> with tf.GradientTape() as tape:

@@ -106,7 +106,6 @@ def gradients(
       RuntimeError: Outside of a `tf.function`.
 
     Example:
-      >>> import meshflow as tf
       >>> slope = tf.function(lambda x: tf.gradients(x * x, x)[0])
       >>> float(slope(tf.constant(3.0)))
       6.0
@@ -141,7 +140,6 @@ def hessians(
       RuntimeError: Outside of a `tf.function`.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.function
       ... def f(x):
       ...     return tf.hessians(tf.reduce_sum(x**3), x)[0]

@@ -58,7 +58,6 @@ class GradientTape(JacobianMethods):
       watch_accessed_variables: Whether trainable variables are watched automatically.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant(3.0)
       >>> with tf.GradientTape() as outer:
       ...     outer.watch(x)

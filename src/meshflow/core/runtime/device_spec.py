@@ -18,7 +18,6 @@ class DeviceSpec:
       device_index: Index of the device.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.DeviceSpec(job="worker", device_type="GPU", device_index=1).to_string()
       '/job:worker/device:GPU:1'
     """

@@ -23,7 +23,6 @@ class PhysicalDevice(NamedTuple):
     """A device of this machine, with a `name` such as `/physical_device:CPU:0` and a `device_type`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.config.list_physical_devices("CPU")[0].name
       '/physical_device:CPU:0'
     """
@@ -36,7 +35,6 @@ class LogicalDevice(NamedTuple):
     """A device on which ops can be placed, with a `name` such as `/device:CPU:0` and a `device_type`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.config.list_logical_devices("CPU")[0].name
       '/device:CPU:0'
     """
@@ -236,7 +234,6 @@ def device(device_name: object) -> Iterator[None]:
         `tf.config.set_soft_device_placement(False)` was called. The error is a `ValueError`, too.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.device("CPU:0"):
       ...     tf.zeros([2]).device
       '/job:localhost/replica:0/task:0/device:CPU:0'

@@ -12,7 +12,6 @@ def executing_eagerly() -> bool:
     """Check whether ops run immediately rather than being traced.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.executing_eagerly()
       True
     """
@@ -23,7 +22,6 @@ def inside_function() -> bool:
     """Check whether a `tf.function` is being traced.
 
     Example:
-      >>> import meshflow as tf
       >>> f = tf.function(lambda: tf.inside_function())
       >>> tf.inside_function(), f().numpy().item()
       (False, True)

@@ -2,7 +2,6 @@
 
 Every class derives from `OpError` and has a canonical error code and a message:
 
-    >>> import meshflow as tf
     >>> try:
     ...     tf.reshape(tf.zeros([6]), [4])
     ... except tf.errors.InvalidArgumentError as error:
@@ -46,7 +45,6 @@ class OpError(Exception):
       op: The name of the operation, or None.
 
     Example:
-      >>> import meshflow as tf
       >>> try:
       ...     tf.io.read_file("/no/such/file")
       ... except tf.errors.OpError as error:
@@ -72,7 +70,6 @@ class CancelledError(OpError):
     """An operation was cancelled before it finished.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.CancelledError("stopped").error_code == tf.errors.CANCELLED
       True
     """
@@ -84,7 +81,6 @@ class UnknownError(OpError):
     """An error with no more specific class.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.UnknownError("it failed").error_code == tf.errors.UNKNOWN
       True
     """
@@ -96,7 +92,6 @@ class InvalidArgumentError(OpError):
     """An operation received an argument with an unsupported value, shape or dtype.
 
     Example:
-      >>> import meshflow as tf
       >>> try:
       ...     tf.ensure_shape([1, 2, 3], [2])
       ... except tf.errors.InvalidArgumentError:
@@ -138,7 +133,6 @@ class DeadlineExceededError(OpError):
     """An operation did not finish in time.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.DeadlineExceededError("too late").error_code == tf.errors.DEADLINE_EXCEEDED
       True
     """
@@ -150,7 +144,6 @@ class NotFoundError(OpError):
     """A file, variable or other entity was not found.
 
     Example:
-      >>> import meshflow as tf
       >>> try:
       ...     tf.io.read_file("/no/such/file")
       ... except tf.errors.NotFoundError:
@@ -165,7 +158,6 @@ class AlreadyExistsError(OpError):
     """An entity that should be created already exists.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.AlreadyExistsError("exists").error_code == tf.errors.ALREADY_EXISTS
       True
     """
@@ -177,7 +169,6 @@ class PermissionDeniedError(OpError):
     """The caller has no permission for the operation.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.PermissionDeniedError("no").error_code == tf.errors.PERMISSION_DENIED
       True
     """
@@ -189,7 +180,6 @@ class UnauthenticatedError(OpError):
     """The request has no valid credentials.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.UnauthenticatedError("no token").error_code == tf.errors.UNAUTHENTICATED
       True
     """
@@ -201,7 +191,6 @@ class ResourceExhaustedError(OpError):
     """Memory, disk or another resource ran out.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.ResourceExhaustedError("full").error_code == tf.errors.RESOURCE_EXHAUSTED
       True
     """
@@ -213,7 +202,6 @@ class FailedPreconditionError(OpError):
     """The system is not in the state that the operation needs.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.FailedPreconditionError("not yet").error_code == tf.errors.FAILED_PRECONDITION
       True
     """
@@ -232,7 +220,6 @@ class AbortedError(OpError):
     """The operation was aborted, usually by a concurrent one.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.AbortedError("a newer request won").error_code == tf.errors.ABORTED
       True
     """
@@ -244,7 +231,6 @@ class OutOfRangeError(OpError):
     """An operation went past the valid range, for example past the end of a dataset.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.OutOfRangeError("the data have ended").message
       'the data have ended'
     """
@@ -256,7 +242,6 @@ class UnimplementedError(OpError):
     """The operation is not implemented for these arguments.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.UnimplementedError("not for strings").error_code == tf.errors.UNIMPLEMENTED
       True
     """
@@ -268,7 +253,6 @@ class InternalError(OpError):
     """An invariant of the system is broken: a bug.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.InternalError("a bug").error_code == tf.errors.INTERNAL
       True
     """
@@ -280,7 +264,6 @@ class UnavailableError(OpError):
     """A service or worker is currently not available.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.UnavailableError("the worker restarts").error_code == tf.errors.UNAVAILABLE
       True
     """
@@ -292,7 +275,6 @@ class DataLossError(OpError):
     """Data is lost or corrupt beyond recovery.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.errors.DataLossError("damaged").error_code == tf.errors.DATA_LOSS
       True
     """
@@ -345,7 +327,6 @@ class OperatorNotAllowedInGraphError(TypeError):
     """A symbolic tensor was used where Python needs a concrete value.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.function(autograph=False)
       ... def f(x):
       ...     return 1 if x > 0 else 2

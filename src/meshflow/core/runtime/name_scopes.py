@@ -14,7 +14,6 @@ class name_scope:
       name: The prefix.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.name_scope("encoder"):
       ...     tf.Variable(1.0, name="w").name
       'encoder/w:0'
@@ -51,7 +50,6 @@ def get_current_name_scope() -> str:
     """Return the open name scopes, joined by slashes.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.name_scope("a"), tf.name_scope("b"):
       ...     tf.get_current_name_scope()
       'a/b'

@@ -302,7 +302,6 @@ def init_scope() -> Iterator[None]:
     """Leave all traces and tapes: ops inside run eagerly, at trace time.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.function
       ... def f():
       ...     with tf.init_scope():

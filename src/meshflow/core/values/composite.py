@@ -65,7 +65,6 @@ class CompositeTensor:
     `_components` and `_with_components`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nest.flatten(tf.ragged.constant([[1], []]), expand_composites=True)[1].numpy()
       array([0, 1, 1])
     """

@@ -59,7 +59,6 @@ def register_tensor_conversion_function(
       priority: Accepted for compatibility; the last registered conversion takes precedence.
 
     Example:
-      >>> import meshflow as tf
       >>> class Celsius:
       ...     def __init__(self, degrees):
       ...         self.degrees = degrees
@@ -97,7 +96,6 @@ def convert_to_tensor(
       TypeError: If the value cannot be converted to the dtype.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.convert_to_tensor([1, 2], dtype=tf.float32).numpy()
       array([1., 2.], dtype=float32)
     """
@@ -327,7 +325,6 @@ def constant(
       ValueError: If nested lists are ragged.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.constant(7, shape=[2]).numpy()
       array([7, 7], dtype=int32)
     """

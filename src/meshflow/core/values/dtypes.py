@@ -19,7 +19,6 @@ class DType:
     """The type of the elements of a tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.float32.name, tf.float32.size, tf.int8.max
       ('float32', 4, 127)
       >>> tf.float16 == "float16", tf.as_dtype(float)
@@ -274,7 +273,6 @@ def as_dtype(type_value: object) -> DType:
       TypeError: If the value does not denote a data type.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.as_dtype("bfloat16")
       tf.bfloat16
     """

@@ -23,7 +23,6 @@ def is_nested(structure: PyTree) -> bool:
     """Check whether `structure` is a container: a list, tuple or dictionary.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nest.is_nested([1]), tf.nest.is_nested(1)
       (True, False)
     """
@@ -55,7 +54,6 @@ def flatten(structure: PyTree, expand_composites: bool = False) -> list[Any]:
       A list.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nest.flatten({"b": [1, 2], "a": 3})
       [3, 1, 2]
     """
@@ -165,7 +163,6 @@ def pack_sequence_as(
       ValueError: If the number of values differs.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nest.pack_sequence_as({"a": 0, "b": (0, 0)}, [1, 2, 3])
       {'a': 1, 'b': (2, 3)}
     """
@@ -232,7 +229,6 @@ def map_structure(func: Callable[..., Any], *structure: PyTree, **kwargs: Any) -
       TypeError: If `func` is not callable.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nest.map_structure(lambda a, b: a + b, [1, (2,)], [10, (20,)])
       [11, (22,)]
     """
@@ -269,7 +265,6 @@ def assert_same_structure(
       TypeError: If containers differ in type.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.nest.assert_same_structure([1, {"a": 2}], [3, {"a": "b"}])
       >>> tf.nest.assert_same_structure([1, 2], [1, [2]])  # doctest: +IGNORE_EXCEPTION_DETAIL
       Traceback (most recent call last):

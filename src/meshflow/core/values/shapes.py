@@ -35,7 +35,6 @@ class TensorShape:
       dims: An iterable of sizes, a single size, another `TensorShape`, or None for an unknown rank.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.TensorShape([None, 3]).is_compatible_with([8, 3])
       True
       >>> tf.TensorShape([2, 3]) == (2, 3), tf.TensorShape(None).rank

@@ -16,7 +16,6 @@ class TypeSpec:
     """Base class of the descriptions of values: `TensorSpec`, and Keras' symbolic ones.
 
     Example:
-      >>> import meshflow as tf
       >>> isinstance(tf.TensorSpec([2], tf.float32), tf.TypeSpec)
       True
     """
@@ -66,7 +65,6 @@ class TensorSpec(TypeSpec):
       name: An optional name for the argument.
 
     Example:
-      >>> import meshflow as tf
       >>> spec = tf.TensorSpec([None, 2])
       >>> spec.is_compatible_with(tf.zeros([5, 2]))
       True
@@ -167,7 +165,6 @@ def type_spec_from_value(value: Any) -> TypeSpec:
       TypeError: For any other value.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.type_spec_from_value(tf.zeros([2]))
       TensorSpec(shape=(2,), dtype=tf.float32, name=None)
     """

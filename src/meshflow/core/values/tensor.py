@@ -86,7 +86,6 @@ class Tensor(_Operators):
       dtype: The `tf.DType`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
       >>> x + 1
       <tf.Tensor: shape=(2, 2), dtype=float32, numpy=
@@ -122,7 +121,6 @@ class Tensor(_Operators):
         changed.
 
         Example:
-          >>> import meshflow as tf
           >>> type(tf.constant([1, 2]).array).__name__
           'ndarray'
           >>> isinstance(tf.zeros([100_000]).array, jax.Array)
@@ -490,7 +488,6 @@ def is_tensor(x: object) -> bool:
       A Python bool.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.is_tensor(tf.constant(1)), tf.is_tensor([1])
       (True, False)
     """

@@ -229,7 +229,6 @@ def compute_on_host(
 
     Example:
       >>> import numpy as np
-      >>> import meshflow as tf
       >>> @tf.function
       ... def find_positive(x):
       ...     find = lambda x: [np.flatnonzero(x > 0)]

@@ -23,7 +23,6 @@ class CriticalSection:
       import_scope: Not supported.
 
     Example:
-      >>> import meshflow as tf
       >>> section, v = tf.CriticalSection(), tf.Variable(1.0)
       >>> float(section.execute(lambda: v.assign_add(1.0)))
       2.0

@@ -82,7 +82,6 @@ class Module(ObservableAttributes):
       ValueError: If the name is not a valid identifier.
 
     Example:
-      >>> import meshflow as tf
       >>> class Line(tf.Module):
       ...     def __init__(self):
       ...         super().__init__(name="line")

@@ -437,7 +437,6 @@ def set_seed(seed: int) -> None:
       seed: An integer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.random.set_seed(1)
       >>> first = tf.random.uniform([2])
       >>> tf.random.set_seed(1)

@@ -72,7 +72,6 @@ class ShardedVariable(RowScatterMethods, _Operators):
       ValueError: If dtypes or shapes differ.
 
     Example:
-      >>> import meshflow as tf
       >>> table = tf.distribute.ShardedVariable([tf.Variable([[1.0], [2.0]]), tf.Variable([[3.0]])])
       >>> table.shape, tf.nn.embedding_lookup(table, [2, 0]).numpy().tolist()
       (TensorShape([3, 1]), [[3.0], [1.0]])

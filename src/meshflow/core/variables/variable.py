@@ -58,7 +58,6 @@ class VariableSynchronization(enum.Enum):
     """Time at which the copies of a variable on several replicas are synchronized.
 
     Example:
-      >>> import meshflow as tf
       >>> v = tf.Variable(0.0, synchronization=tf.VariableSynchronization.ON_READ)
       >>> v.synchronization.name
       'ON_READ'
@@ -74,7 +73,6 @@ class VariableAggregation(enum.Enum):
     """Rule that combines the values that several replicas assign to a variable.
 
     Example:
-      >>> import meshflow as tf
       >>> v = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
       >>> v.aggregation.name
       'MEAN'
@@ -112,7 +110,6 @@ class Variable(VariableRowMethods, _Operators):
         or aggregation is invalid.
 
     Example:
-      >>> import meshflow as tf
       >>> v = tf.Variable([1.0, 2.0])
       >>> v.assign_add([1.0, 1.0]).numpy()
       array([2., 3.], dtype=float32)

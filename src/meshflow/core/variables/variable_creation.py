@@ -71,7 +71,6 @@ def shapes_only() -> Iterator[None]:
     Models of any size can be created in this way; reading a value raises an error.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.distribute.shapes_only():
       ...     model = tf.keras.Sequential([tf.keras.Input([10**6]), tf.keras.layers.Dense(10**6)])
       >>> model.count_params()
@@ -124,7 +123,6 @@ def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[Non
       variable_creator: Called as `variable_creator(next_creator, **kwargs)`; returns a variable.
 
     Example:
-      >>> import meshflow as tf
       >>> def frozen(next_creator, **kwargs):
       ...     return next_creator(**{**kwargs, "trainable": False})
       >>> with tf.variable_creator_scope(frozen):

@@ -118,7 +118,6 @@ class VariableRowMethods(RowScatterMethods):
           InvalidArgumentError: If an index is out of range.
 
         Example:
-          >>> import meshflow as tf
           >>> v = tf.Variable([[1, 2, 3], [4, 5, 6]])
           >>> print(v.batch_scatter_update(tf.IndexedSlices([[10], [60]], [[0], [2]])).numpy())
           [[10  2  3]

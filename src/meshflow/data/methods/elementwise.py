@@ -74,7 +74,6 @@ class ElementwiseMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> data = tf.data.Dataset.from_tensor_slices(([1, 2], [10, 20])).map(lambda x, y: {"sum": x + y})
           >>> [int(element["sum"]) for element in data]
           [11, 22]
@@ -89,7 +88,6 @@ class ElementwiseMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(6).filter(lambda x: x % 2 == 0)]
           [0, 2, 4]
         """
@@ -105,7 +103,6 @@ class ElementwiseMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(10).take_while(lambda x: x < 3)]
           [0, 1, 2]
         """
@@ -122,7 +119,6 @@ class ElementwiseMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> sums = tf.data.Dataset.range(1, 5).scan(
           ...     tf.constant(0, tf.int64), lambda s, x: (s + x, s + x))
           >>> [int(x) for x in sums]
@@ -143,7 +139,6 @@ class ElementwiseMethods(DatasetNode, Generic[Element]):
           A dataset of (index, element); the index is an int64 scalar.
 
         Example:
-          >>> import meshflow as tf
           >>> [(int(i), x.numpy()) for i, x in tf.data.Dataset.from_tensor_slices(["a", "b"]).enumerate(start=5)]
           [(5, b'a'), (6, b'b')]
         """
@@ -167,7 +162,6 @@ class ElementwiseMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> data = tf.data.Dataset.range(1, 4).flat_map(lambda n: tf.data.Dataset.from_tensors(n).repeat(n))
           >>> [int(x) for x in data]
           [1, 2, 2, 3, 3, 3]
@@ -219,7 +213,6 @@ class ElementwiseMethods(DatasetNode, Generic[Element]):
             exceeds `cycle_length`.
 
         Example:
-          >>> import meshflow as tf
           >>> twice = lambda x: tf.data.Dataset.from_tensors(x).repeat(2)
           >>> [int(x) for x in tf.data.Dataset.range(3).interleave(twice, cycle_length=2)]
           [0, 1, 0, 1, 2, 2]

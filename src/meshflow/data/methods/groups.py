@@ -56,7 +56,6 @@ class GroupingMethods(DatasetNode, Generic[Element]):
           InvalidArgumentError: While iterating, if the elements of a batch have different shapes.
 
         Example:
-          >>> import meshflow as tf
           >>> [batch.tolist() for batch in tf.data.Dataset.range(5).batch(2).as_numpy_iterator()]
           [[0, 1], [2, 3], [4]]
           >>> [batch.tolist() for batch in tf.data.Dataset.range(5).batch(2, True).as_numpy_iterator()]
@@ -84,7 +83,6 @@ class GroupingMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> rows = tf.data.Dataset.range(1, 3).map(lambda x: tf.fill([x], x))
           >>> rows.padded_batch(2).get_single_element().numpy().tolist()
           [[1, 0], [2, 2]]
@@ -109,7 +107,6 @@ class GroupingMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> rows = tf.data.Dataset.range(3).map(lambda n: tf.range(n))
           >>> [batch.to_list() for batch in rows.ragged_batch(3)]
           [[[], [0], [0, 1]]]
@@ -159,7 +156,6 @@ class GroupingMethods(DatasetNode, Generic[Element]):
           DataLossError: While iterating, if an element is larger than `row_shape`.
 
         Example:
-          >>> import meshflow as tf
           >>> rows = tf.data.Dataset.range(1, 3).map(lambda x: tf.fill([x], x))
           >>> tf.sparse.to_dense(rows.sparse_batch(2, [3]).get_single_element()).numpy().tolist()
           [[1, 0, 0], [2, 2, 0]]
@@ -173,7 +169,6 @@ class GroupingMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> pairs = tf.data.Dataset.from_tensor_slices([[1, 2], [3, 4]])
           >>> [int(x) for x in pairs.unbatch()]
           [1, 2, 3, 4]
@@ -197,7 +192,6 @@ class GroupingMethods(DatasetNode, Generic[Element]):
           ValueError: If the elements have no batch axis.
 
         Example:
-          >>> import meshflow as tf
           >>> batches = tf.data.Dataset.range(6).batch(6).rebatch([1, 2])
           >>> [batch.numpy().tolist() for batch in batches]
           [[0], [1, 2], [3], [4, 5]]
@@ -240,7 +234,6 @@ class GroupingMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> windows = tf.data.Dataset.range(5).window(3, shift=1, drop_remainder=True)
           >>> [[int(x) for x in w] for w in windows]
           [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
@@ -268,7 +261,6 @@ class GroupingMethods(DatasetNode, Generic[Element]):
           ValueError: Unless exactly one of `window_size` and `window_size_func` is passed.
 
         Example:
-          >>> import meshflow as tf
           >>> windows = tf.data.Dataset.range(6).group_by_window(
           ...     lambda x: x % 2, lambda key, group: group.batch(3), window_size=3)
           >>> [batch.tolist() for batch in windows.as_numpy_iterator()]
@@ -312,7 +304,6 @@ class GroupingMethods(DatasetNode, Generic[Element]):
           ValueError: If the number of batch sizes is not the number of boundaries + 1.
 
         Example:
-          >>> import meshflow as tf
           >>> rows = tf.data.Dataset.range(1, 5).map(lambda n: tf.fill([n], n))
           >>> buckets = rows.bucket_by_sequence_length(tf.size, [3], [2, 2])
           >>> [batch.tolist() for batch in buckets.as_numpy_iterator()]

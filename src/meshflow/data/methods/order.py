@@ -41,7 +41,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> data = tf.data.Dataset.range(100).shuffle(100, seed=1, reshuffle_each_iteration=False)
           >>> first, second = [int(x) for x in data], [int(x) for x in data]
           >>> first == second, first == sorted(first), sorted(first) == list(range(100))
@@ -57,7 +56,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(3).repeat(2)]
           [0, 1, 2, 0, 1, 2]
         """
@@ -71,7 +69,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(5).take(3)]
           [0, 1, 2]
         """
@@ -86,7 +83,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(5).skip(3)]
           [3, 4]
         """
@@ -110,7 +106,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
           InvalidArgumentError: Unless 0 <= `index` < `num_shards`.
 
         Example:
-          >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(7).shard(num_shards=3, index=1)]
           [1, 4]
         """
@@ -134,7 +129,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
           TypeError: If the structures or dtypes differ.
 
         Example:
-          >>> import meshflow as tf
           >>> data = tf.data.Dataset.range(2).concatenate(tf.data.Dataset.range(10, 12))
           >>> [int(x) for x in data]
           [0, 1, 10, 11]
@@ -148,7 +142,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.from_tensor_slices([3, 1, 3, 2, 1]).unique()]
           [3, 1, 2]
         """
@@ -185,7 +178,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> data = tf.data.Dataset.range(3).map(lambda x: tf.random.uniform([])).cache()
           >>> [float(x) for x in data] == [float(x) for x in data]
           True
@@ -223,7 +215,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
 
         Example:
           >>> import tempfile
-          >>> import meshflow as tf
           >>> with tempfile.TemporaryDirectory() as folder:
           ...     dataset = tf.data.Dataset.range(4).map(lambda x: x * x).snapshot(folder)
           ...     [int(x) for x in dataset], [int(x) for x in dataset]
@@ -239,7 +230,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(3).prefetch(tf.data.AUTOTUNE)]
           [0, 1, 2]
         """
@@ -253,7 +243,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> options = tf.data.Options()
           >>> options.deterministic = False
           >>> tf.data.Dataset.range(3).with_options(options).options().deterministic
@@ -269,7 +258,6 @@ class OrderMethods(DatasetNode, Generic[Element]):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> data = tf.data.Dataset.from_tensor_slices([1.0, 0.0, 4.0])
           >>> checked = data.map(lambda x: tf.debugging.check_numerics(1.0 / x, "no inverse"))
           >>> [float(x) for x in checked.ignore_errors()]

@@ -82,7 +82,6 @@ class SourceMethods(DatasetNode):
           ValueError: If a tensor is a scalar, or the sizes differ.
 
         Example:
-          >>> import meshflow as tf
           >>> data = tf.data.Dataset.from_tensor_slices({"x": [1, 2], "y": [3.0, 4.0]})
           >>> [{k: v.numpy().item() for k, v in row.items()} for row in data]
           [{'x': 1, 'y': 3.0}, {'x': 2, 'y': 4.0}]
@@ -132,7 +131,6 @@ class SourceMethods(DatasetNode):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> tf.data.Dataset.from_tensors([1, 2, 3]).element_spec.shape
           TensorShape([3])
         """
@@ -199,7 +197,6 @@ class SourceMethods(DatasetNode):
           TypeError: Unless exactly one of `output_types` and `output_signature` is passed.
 
         Example:
-          >>> import meshflow as tf
           >>> squares = tf.data.Dataset.from_generator(
           ...     lambda: (i * i for i in range(3)), output_signature=tf.TensorSpec([], tf.int32))
           >>> [int(x) for x in squares]
@@ -261,7 +258,6 @@ class SourceMethods(DatasetNode):
           ValueError: If the number of arguments is not 1 to 3.
 
         Example:
-          >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.range(10, 0, -3)]
           [10, 7, 4, 1]
         """
@@ -288,7 +284,6 @@ class SourceMethods(DatasetNode):
           name: Ignored.
 
         Example:
-          >>> import meshflow as tf
           >>> [int(x) for x in tf.data.Dataset.counter(5, -2).take(3)]
           [5, 3, 1]
         """
@@ -330,7 +325,6 @@ class SourceMethods(DatasetNode):
           InvalidArgumentError: If no file matches.
 
         Example:
-          >>> import meshflow as tf
           >>> import os, tempfile
           >>> with tempfile.TemporaryDirectory() as folder:
           ...     for name in ("b.txt", "a.txt", "c.csv"):
@@ -392,7 +386,6 @@ class SourceMethods(DatasetNode):
           A dataset of elements that have the structure of the argument.
 
         Example:
-          >>> import meshflow as tf
           >>> a, b = tf.data.Dataset.range(2), tf.data.Dataset.range(5, 9)
           >>> [(int(x), int(y)) for x, y in tf.data.Dataset.zip((a, b))]
           [(0, 5), (1, 6)]
@@ -428,7 +421,6 @@ class SourceMethods(DatasetNode):
           TypeError: If the weights are not floating-point numbers.
 
         Example:
-          >>> import meshflow as tf
           >>> never, always = tf.data.Dataset.range(3), tf.data.Dataset.range(10, 13)
           >>> sampled = tf.data.Dataset.sample_from_datasets([never, always], [0.0, 1.0])
           >>> [int(x) for x in sampled]
@@ -474,7 +466,6 @@ class SourceMethods(DatasetNode):
           ValueError: If there are no datasets.
 
         Example:
-          >>> import meshflow as tf
           >>> letters = [tf.data.Dataset.from_tensors(letter).repeat() for letter in "ab"]
           >>> turns = tf.data.Dataset.from_tensor_slices(tf.constant([0, 0, 1], tf.int64))
           >>> list(tf.data.Dataset.choose_from_datasets(letters, turns).as_numpy_iterator())
@@ -506,7 +497,6 @@ class SourceMethods(DatasetNode):
 
         Example:
           >>> import tempfile
-          >>> import meshflow as tf
           >>> folder = tempfile.mkdtemp()
           >>> tf.data.Dataset.range(3).save(folder)
           >>> [int(x) for x in tf.data.Dataset.load(folder)]
@@ -537,7 +527,6 @@ class SourceMethods(DatasetNode):
           DataLossError: While iterating, if a file is damaged.
 
         Example:
-          >>> import meshflow as tf
           >>> import os, tempfile
           >>> with tempfile.TemporaryDirectory() as folder:
           ...     tf.data.Dataset.range(3).save(os.path.join(folder, "saved"))

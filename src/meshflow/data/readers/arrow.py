@@ -176,7 +176,6 @@ def from_parquet(files: TensorLike, columns: Sequence[str] | None = None) -> Dat
     Example:
       >>> import tempfile, os
       >>> import pyarrow as pa, pyarrow.parquet
-      >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a.parquet")
       >>> pa.parquet.write_table(pa.table({"x": [1, 2, 3], "y": ["a", "b", "c"]}), path)
       >>> rows = tf.data.experimental.from_parquet(path).batch(3)
@@ -222,7 +221,6 @@ def from_arrow(source: Any, columns: Sequence[str] | None = None) -> Dataset:
 
     Example:
       >>> import pyarrow as pa
-      >>> import meshflow as tf
       >>> rows = tf.data.experimental.from_arrow(pa.table({"x": [1, 2, 3]})).shuffle(3)
       >>> sorted(int(row["x"]) for row in rows)
       [1, 2, 3]

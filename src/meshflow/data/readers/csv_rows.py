@@ -53,7 +53,6 @@ class CsvDataset(Dataset):
 
     Example:
       >>> import tempfile, os
-      >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a.csv")
       >>> tf.io.write_file(path, "x,name\n1,one\n2,two\n")
       >>> rows = tf.data.experimental.CsvDataset(path, [tf.int32, tf.string], header=True)
@@ -234,7 +233,6 @@ def make_csv_dataset(
 
     Example:
       >>> import tempfile, os
-      >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a.csv")
       >>> tf.io.write_file(path, "x,y\n1,0.5\n2,1.5\n3,2.5\n")
       >>> data = tf.data.experimental.make_csv_dataset(

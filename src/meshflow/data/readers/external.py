@@ -222,7 +222,6 @@ def from_grain(source: Any, output_signature: PyTree = None) -> Dataset:
       TypeError: If `source` is something else.
 
     Example:
-      >>> import meshflow as tf
       >>> rows = tf.data.experimental.from_grain([{"x": 1}, {"x": 2}]).batch(2)
       >>> next(iter(rows))["x"].numpy().tolist()
       [1, 2]

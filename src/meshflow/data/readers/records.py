@@ -221,7 +221,6 @@ class TextLineDataset(FileRecordDataset):
       NotFoundError: While iterating, if a file does not exist.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     path = os.path.join(folder, "text")
@@ -262,7 +261,6 @@ class FixedLengthRecordDataset(FileRecordDataset):
         length.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     path = os.path.join(folder, "records")
@@ -308,7 +306,6 @@ class TFRecordDataset(FileRecordDataset):
 
     Example:
       >>> import tempfile, os
-      >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a.tfrecord")
       >>> with tf.io.TFRecordWriter(path) as writer:
       ...     for i in range(3):

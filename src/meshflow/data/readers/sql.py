@@ -40,7 +40,6 @@ class SqlDataset(Dataset):
 
     Example:
       >>> import os, sqlite3, tempfile
-      >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a.db")
       >>> with sqlite3.connect(path) as database:
       ...     _ = database.execute("CREATE TABLE people (name TEXT, age INTEGER)")
@@ -124,7 +123,6 @@ def parse_example_dataset(
       ValueError: If there are no features.
 
     Example:
-      >>> import meshflow as tf
       >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
       >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()
       >>> parse = tf.data.experimental.parse_example_dataset({"x": tf.io.FixedLenFeature([], tf.int64)})
@@ -190,7 +188,6 @@ def make_batched_features_dataset(
       ValueError: If `label_key` is not a feature.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
       >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()

@@ -60,7 +60,6 @@ def from_webdataset(
 
     Example:
       >>> import io, os, tarfile, tempfile
-      >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "a-0.tar")
       >>> with tarfile.open(path, "w") as tar:
       ...     for name, text in (("1.txt", b"one"), ("1.cls", b"0"), ("2.txt", b"two"), ("2.cls", b"1")):

@@ -1,7 +1,6 @@
 """Protocol buffers that describe clusters, in TensorFlow's format: `tf.train.ClusterDef` and `JobDef`.
 
 Example:
-  >>> import meshflow as tf
   >>> cluster = tf.train.ClusterDef(job=[tf.train.JobDef(name="worker", tasks={0: "a:1", 1: "b:1"})])
   >>> tf.train.ClusterSpec(tf.train.ClusterDef.FromString(cluster.SerializeToString()))
   ClusterSpec({'worker': ['a:1', 'b:1']})

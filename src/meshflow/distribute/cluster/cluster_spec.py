@@ -21,7 +21,6 @@ class ClusterSpec:
       TypeError: If the argument has another type, or if names and addresses are not strings.
 
     Example:
-      >>> import meshflow as tf
       >>> spec = tf.train.ClusterSpec({"worker": ["a:1", "b:1"]})
       >>> spec.num_tasks("worker"), spec.task_address("worker", 1)
       (2, 'b:1')

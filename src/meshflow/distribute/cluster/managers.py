@@ -390,7 +390,6 @@ class UnionResolver(ClusterResolver):
         task.
 
     Example:
-      >>> import meshflow as tf
       >>> Simple = tf.distribute.cluster_resolver.SimpleClusterResolver
       >>> both = tf.distribute.cluster_resolver.UnionResolver(
       ...     Simple({"worker": ["a:1"]}, task_type="worker", task_id=0), Simple({"ps": ["b:1"]})

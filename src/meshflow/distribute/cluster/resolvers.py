@@ -82,7 +82,6 @@ class SimpleClusterResolver(ClusterResolver):
         string.
 
     Example:
-      >>> import meshflow as tf
       >>> cluster = tf.train.ClusterSpec({"worker": ["a:1", "b:1"], "ps": ["c:1"]})
       >>> resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster)
       >>> resolver.cluster_spec().task_address("worker", 1)
@@ -142,7 +141,6 @@ class TFConfigClusterResolver(ClusterResolver):
 
     Example:
       >>> import os
-      >>> import meshflow as tf
       >>> os.environ["TF_CONFIG"] = (
       ...     '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
       ... )

@@ -87,7 +87,6 @@ class TerminationConfig:
         `save_checkpoint_if_preempted`.
 
     Example:
-      >>> import meshflow as tf
       >>> config = tf.distribute.experimental.TerminationConfig(grace_period=30)
       >>> config.grace_period
       30
@@ -123,7 +122,6 @@ class PreemptionCheckpointHandler:
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> total = tf.Variable(0.0)
       >>> handler = tf.distribute.experimental.PreemptionCheckpointHandler(
       ...     None, tf.train.Checkpoint(total=total), tempfile.mkdtemp()

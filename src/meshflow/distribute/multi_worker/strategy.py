@@ -91,7 +91,6 @@ class MultiWorkerMirroredStrategy(Strategy):
       ValueError: If the description of the cluster is invalid, or differs between workers.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.MultiWorkerMirroredStrategy()
       >>> strategy.extended.should_checkpoint
       True

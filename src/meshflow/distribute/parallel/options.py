@@ -41,7 +41,6 @@ class Pipeline:
       ValueError: If `keep` is another value.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.distribute.Pipeline("stage").schedule
       '1f1b'
     """
@@ -106,7 +105,6 @@ class ParallelOptions:
       ValueError: If a field has an invalid value.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.distribute.ParallelOptions(zero=3, micro_batches=4).zero
       3
     """

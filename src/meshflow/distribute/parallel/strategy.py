@@ -79,7 +79,6 @@ class MeshStrategy(Strategy):
       TypeError: If an option is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh({"data": 2}, devices=["CPU:0", "CPU:1"])
       >>> strategy = tf.distribute.MeshStrategy(mesh, rules="batch:data", zero=3)
       >>> with strategy.scope():
@@ -362,7 +361,6 @@ class MeshStrategy(Strategy):
           details.
 
         Example:
-          >>> import meshflow as tf
           >>> mesh = tf.experimental.dtensor.create_mesh({"stage": 2}, devices=["CPU:0", "CPU:1"])
           >>> strategy = tf.distribute.MeshStrategy(mesh, pipeline="stage", micro_batches=2)
           >>> with strategy.scope():

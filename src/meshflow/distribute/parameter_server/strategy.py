@@ -102,7 +102,6 @@ class ParameterServerStrategy(Strategy):
       FailedPreconditionError: If a worker's closure creates the strategy.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.ParameterServerStrategy(engine="threads", workers=2)
       >>> with strategy.scope():
       ...     counter = tf.Variable(0)

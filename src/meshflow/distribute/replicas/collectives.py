@@ -26,7 +26,6 @@ class ReduceOp(enum.Enum):
     """Reduction of the values of several replicas: `SUM` or `MEAN`.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
       >>> values = strategy.run(lambda: tf.constant(3.0))
       >>> float(strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None))

@@ -143,7 +143,6 @@ class ReplicaContext:
       program_key: Cache key of functions that are traced in the context.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
       >>> def step():
       ...     context = tf.distribute.get_replica_context()

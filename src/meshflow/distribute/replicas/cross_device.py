@@ -31,7 +31,6 @@ class CrossDeviceOps:
     A strategy accepts such an object but ignores it, because XLA chooses the collectives.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.MirroredStrategy(["CPU:0"])
       >>> value = strategy.run(lambda: tf.constant(2.0))
       >>> float(tf.distribute.ReductionToOneDevice().reduce("sum", value, destinations="CPU:0"))
@@ -133,7 +132,6 @@ class NcclAllReduce(_AllReduce):
       ValueError: If `num_packs` is negative.
 
     Example:
-      >>> import meshflow as tf
       >>> reduction = tf.distribute.NcclAllReduce()
       >>> tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], reduction).num_replicas_in_sync
       2
@@ -150,7 +148,6 @@ class HierarchicalCopyAllReduce(_AllReduce):
       ValueError: If `num_packs` is negative.
 
     Example:
-      >>> import meshflow as tf
       >>> reduction = tf.distribute.HierarchicalCopyAllReduce()
       >>> tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], reduction).num_replicas_in_sync
       2
@@ -165,7 +162,6 @@ class ReductionToOneDevice(CrossDeviceOps):
       accumulation_fn: Function that adds a list of tensors; default `tf.add_n`.
 
     Example:
-      >>> import meshflow as tf
       >>> reduction = tf.distribute.ReductionToOneDevice()
       >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], reduction)
       >>> float(strategy.reduce("SUM", strategy.run(lambda: tf.constant(3.0)), axis=None))

@@ -51,7 +51,6 @@ class ReductionsAndGathers:
           TypeError: If a value is a ragged tensor, a sparse tensor or an extension type.
 
         Example:
-          >>> import meshflow as tf
           >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
           >>> losses = strategy.run(lambda: tf.constant([1.0, 5.0]))
           >>> strategy.reduce("SUM", losses, axis=None).numpy().tolist()
@@ -104,7 +103,6 @@ class ReductionsAndGathers:
           axis: Axis to concatenate along.
 
         Example:
-          >>> import meshflow as tf
           >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
           >>> values = strategy.run(lambda: tf.constant([1, 2]))
           >>> strategy.gather(values, axis=0).numpy().tolist()
@@ -126,7 +124,6 @@ class ReductionsAndGathers:
         """Return the values of this process's replicas as a tuple.
 
         Example:
-          >>> import meshflow as tf
           >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
           >>> strategy.experimental_local_results(strategy.run(lambda: tf.constant(1)))[1].numpy().tolist()
           1

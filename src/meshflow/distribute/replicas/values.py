@@ -25,7 +25,6 @@ class PerReplica(tuple):
       values: Values of the replicas, as a tuple.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
       >>> value = strategy.run(lambda: tf.distribute.get_replica_context().replica_id_in_sync_group)
       >>> isinstance(value, tf.distribute.DistributedValues)

@@ -252,7 +252,6 @@ def get(identifier: object) -> KerasObject:
       ValueError: If the name is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.get("mse").__name__
       'mean_squared_error'
     """
@@ -265,7 +264,6 @@ def serialize(loss: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration or name of a loss.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.serialize(tf.keras.losses.huber)["config"]
       'huber'
     """
@@ -278,7 +276,6 @@ def deserialize(
     """Return the loss for a name or configuration.
 
     Example:
-      >>> import meshflow as tf
       >>> config = tf.keras.losses.serialize(tf.keras.losses.Huber(delta=3.0))
       >>> tf.keras.losses.deserialize(config).delta
       3.0

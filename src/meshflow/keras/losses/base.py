@@ -31,7 +31,6 @@ class Reduction:
     `AUTO` and `SUM_OVER_BATCH_SIZE` compute the mean, `SUM` the sum; `NONE` keeps all losses.
 
     Example:
-      >>> import meshflow as tf
       >>> losses = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.NONE)
       >>> losses([[0.0], [0.0]], [[1.0], [3.0]]).numpy().tolist()
       [1.0, 9.0]
@@ -66,7 +65,6 @@ class Loss:
       name: Name of the loss.
 
     Example:
-      >>> import meshflow as tf
       >>> class Cubic(tf.keras.losses.Loss):
       ...     def call(self, y_true, y_pred):
       ...         return tf.reduce_mean(tf.abs(y_true - y_pred) ** 3, axis=-1)
@@ -229,7 +227,6 @@ class LossFunctionWrapper(Loss):
       **kwargs: Other arguments of the function.
 
     Example:
-      >>> import meshflow as tf
       >>> loss = tf.keras.losses.LossFunctionWrapper(tf.keras.losses.huber, delta=2.0)
       >>> float(loss([[0.0]], [[5.0]]))
       8.0

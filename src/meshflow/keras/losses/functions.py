@@ -44,7 +44,6 @@ def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       `mean((y - p)^2)` over the last axis, with labels y and predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.mean_squared_error([[0.0, 1.0]], [[1.0, 1.0]]).numpy()
       array([0.5], dtype=float32)
     """
@@ -59,7 +58,6 @@ def mean_absolute_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       `mean(|y - p|)` over the last axis, with labels y and predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.mean_absolute_error([[1.0, 2.0]], [[3.0, 6.0]]).numpy().tolist()
       [3.0]
     """
@@ -75,7 +73,6 @@ def mean_absolute_percentage_error(y_true: TensorLike, y_pred: TensorLike) -> Te
       and `epsilon` of `tf.keras.backend`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.mean_absolute_percentage_error([[2.0, 4.0]], [[1.0, 3.0]]).numpy().tolist()
       [37.5]
     """
@@ -92,7 +89,6 @@ def mean_squared_logarithmic_error(y_true: TensorLike, y_pred: TensorLike) -> Te
       labels y, predictions p, and `epsilon` of `tf.keras.backend`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.mean_squared_logarithmic_error([[0.0]], [[1.0]]).numpy().round(3)
       array([0.48], dtype=float32)
     """
@@ -116,7 +112,6 @@ def squared_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.squared_hinge([[-1.0, 1.0]], [[1.0, 0.0]]).numpy().tolist()
       [2.5]
     """
@@ -134,7 +129,6 @@ def hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.hinge([[-1.0, 1.0]], [[0.5, 0.5]]).numpy().tolist()
       [1.0]
     """
@@ -150,7 +144,6 @@ def categorical_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       axis, one-hot labels y, and predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.categorical_hinge([[0.0, 1.0]], [[0.5, 0.25]]).numpy().tolist()
       [1.25]
     """
@@ -174,7 +167,6 @@ def huber(y_true: TensorLike, y_pred: TensorLike, delta: float = 1.0) -> Tensor:
       delta: Error above which the loss is linear.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.huber([[0.0], [0.0]], [[0.5], [4.0]]).numpy().tolist()
       [0.125, 3.5]
     """
@@ -193,7 +185,6 @@ def log_cosh(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       `mean(log(cosh(p - y)))` over the last axis, with labels y and predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.log_cosh([[0.0], [0.0]], [[0.0], [1.0]]).numpy().round(3)
       array([0.   , 0.434], dtype=float32)
     """
@@ -210,7 +201,6 @@ def kl_divergence(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       `epsilon` (of `tf.keras.backend`) and 1 (Kullback and Leibler 1951).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.kl_divergence([[0.5, 0.5]], [[0.25, 0.75]]).numpy().round(3)
       array([0.144], dtype=float32)
     """
@@ -228,7 +218,6 @@ def poisson(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       `epsilon` of `tf.keras.backend`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.poisson([[2.0, 0.0]], [[1.0, 3.0]]).numpy().round(3).tolist()
       [2.0]
     """
@@ -244,7 +233,6 @@ def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) ->
       |.|.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.cosine_similarity([[3.0, 4.0]], [[6.0, 8.0]]).numpy().round(3).tolist()
       [-1.0]
     """
@@ -292,7 +280,6 @@ def categorical_crossentropy(
       ValueError: If labels and predictions have different shapes.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.categorical_crossentropy([[0, 1, 0]], [[0.25, 0.5, 0.25]]).numpy().round(3)
       array([0.693], dtype=float32)
     """
@@ -336,7 +323,6 @@ def sparse_categorical_crossentropy(
       InvalidArgumentError: If a class index is NaN or out of range, outside compiled functions.
 
     Example:
-      >>> import meshflow as tf
       >>> y_pred = [[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]]
       >>> tf.keras.losses.sparse_categorical_crossentropy([0, 2], y_pred, ignore_class=2).numpy().round(3)
       array([0.693, 0.   ], dtype=float32)
@@ -403,7 +389,6 @@ def binary_crossentropy(
       The loss of each example, without `axis`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.binary_crossentropy([[0, 1]], [[0.5, 0.5]]).numpy().round(3)
       array([0.693], dtype=float32)
     """
@@ -467,7 +452,6 @@ def binary_focal_crossentropy(
       The loss of each example, without `axis`.
 
     Example:
-      >>> import meshflow as tf
       >>> easy = tf.keras.losses.binary_focal_crossentropy([[1]], [[0.9]])
       >>> hard = tf.keras.losses.binary_focal_crossentropy([[1]], [[0.1]])
       >>> easy.numpy().round(4), hard.numpy().round(4)
@@ -498,7 +482,6 @@ def categorical_focal_crossentropy(
       p, which are divided by their sum, or with `from_logits` replaced by their softmax.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.losses.categorical_focal_crossentropy([[0, 1]], [[0.5, 0.5]], alpha=1.0).numpy().round(4)
       array([0.1733], dtype=float32)
     """

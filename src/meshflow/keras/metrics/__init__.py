@@ -113,7 +113,6 @@ def get(identifier: object) -> KerasObject:
       ValueError: If the name is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.metrics.get("mae").__name__, type(tf.keras.metrics.get("AUC")).__name__
       ('mean_absolute_error', 'AUC')
     """
@@ -126,7 +125,6 @@ def serialize(metric: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration or name of a metric.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.metrics.serialize(tf.keras.metrics.mse)["config"]
       'mean_squared_error'
     """
@@ -141,7 +139,6 @@ def deserialize(
     """Return the metric for a configuration.
 
     Example:
-      >>> import meshflow as tf
       >>> config = tf.keras.metrics.serialize(tf.keras.metrics.BinaryAccuracy(threshold=0.25))
       >>> tf.keras.metrics.deserialize(config).get_config()["threshold"]
       0.25

@@ -24,7 +24,6 @@ def accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       `1 if y = p else 0`, with labels y and predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.metrics.accuracy([[1], [2]], [[1], [3]]).numpy().tolist()
       [[1.0], [0.0]]
     """
@@ -45,7 +44,6 @@ def binary_accuracy(y_true: TensorLike, y_pred: TensorLike, threshold: float = 0
       `mean(1 if y = (p > threshold) else 0)` over the last axis, with labels y and predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.metrics.binary_accuracy([[1, 1, 0, 0]], [[0.9, 0.2, 0.4, 0.1]]).numpy().tolist()
       [0.75]
       >>> tf.keras.metrics.binary_accuracy([[1, 1, 0, 0]], [[0.9, 0.2, 0.4, 0.1]], 0.95).numpy().tolist()
@@ -71,7 +69,6 @@ def categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
       `1 if argmax(y) = argmax(p) else 0`, with one-hot labels y and predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> labels, scores = [[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]]
       >>> tf.keras.metrics.categorical_accuracy(labels, scores).numpy().tolist()
       [1.0, 0.0]
@@ -86,7 +83,6 @@ def sparse_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tenso
       `1 if y = argmax(p) else 0`, with the class index y and predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> scores = [[0.1, 0.9], [0.2, 0.8]]
       >>> tf.keras.metrics.sparse_categorical_accuracy([1, 0], scores).numpy().tolist()
       [1.0, 0.0]
@@ -112,7 +108,6 @@ def top_k_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike, k: int = 
       labels y and predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> labels, scores = [[0, 1, 0], [0, 0, 1]], [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]]
       >>> tf.keras.metrics.top_k_categorical_accuracy(labels, scores, k=2).numpy().tolist()
       [1.0, 0.0]
@@ -127,7 +122,6 @@ def sparse_top_k_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike, k:
       `1 if count(p > p[y]) < k else 0`, with the class index y and predictions p.
 
     Example:
-      >>> import meshflow as tf
       >>> scores = [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]]
       >>> tf.keras.metrics.sparse_top_k_categorical_accuracy([1, 2], scores, k=2).numpy().tolist()
       [1.0, 0.0]

@@ -46,7 +46,6 @@ class AUC(ConfusionCounts):
       ValueError: If the curve or method is unknown, or if there are too few thresholds.
 
     Example:
-      >>> import meshflow as tf
       >>> m = tf.keras.metrics.AUC(num_thresholds=3)
       >>> float(m([0, 0, 1, 1], [0.0, 0.5, 0.3, 0.9]))
       0.75

@@ -109,7 +109,6 @@ class Metric(WeightValues):
         default this is the mesh of the first distributed input.
 
     Example:
-      >>> import meshflow as tf
       >>> m = tf.keras.metrics.Mean()
       >>> m.update_state([1.0, 3.0])
       >>> float(m.result())
@@ -250,7 +249,6 @@ class Metric(WeightValues):
         """Set the state to zeros.
 
         Example:
-          >>> import meshflow as tf
           >>> metric = tf.keras.metrics.Sum()
           >>> metric.update_state([1.0, 2.0])
           >>> metric.reset_state()
@@ -308,7 +306,6 @@ class Metric(WeightValues):
         """Add the state of other metrics of the same class.
 
         Example:
-          >>> import meshflow as tf
           >>> a, b = tf.keras.metrics.Sum(), tf.keras.metrics.Sum()
           >>> a.update_state(1.0)
           >>> b.update_state(2.0)

@@ -256,7 +256,6 @@ class Precision(ConfusionCounts):
       dtype: Dtype of the state.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.keras.metrics.Precision()([0, 1, 1], [0.9, 0.8, 0.1]))
       0.5
     """
@@ -303,7 +302,6 @@ class Recall(Precision):
       false negatives.
 
     Example:
-      >>> import meshflow as tf
       >>> recall = tf.keras.metrics.Recall()
       >>> recall.update_state([1, 1, 1, 0], [0.9, 0.8, 0.1, 0.7])
       >>> round(float(recall.result()), 3)

@@ -26,7 +26,6 @@ class PyMetric(Metric):
       **kwargs: Other arguments of `Metric`.
 
     Example:
-      >>> import meshflow as tf
       >>> class Count(tf.keras.metrics.experimental.PyMetric):
       ...     def update_state(self, y_true, y_pred, sample_weight=None):
       ...         self.total += len(y_true)

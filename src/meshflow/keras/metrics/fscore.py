@@ -32,7 +32,6 @@ class FBetaScore(Metric):
       ValueError: If the average is unknown, or if beta or the threshold is not a positive float.
 
     Example:
-      >>> import meshflow as tf
       >>> m = tf.keras.metrics.FBetaScore(beta=2.0, threshold=0.5, average="micro")
       >>> round(float(m([[1, 1], [0, 1]], [[0.9, 0.2], [0.1, 0.8]])), 4)
       0.7143
@@ -144,7 +143,6 @@ class F1Score(FBetaScore):
       dtype: Dtype of the state.
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.F1Score(threshold=0.5)
       >>> metric.update_state([[1, 0], [1, 1]], [[0.9, 0.6], [0.2, 0.7]])
       >>> metric.result().numpy().round(3)

@@ -34,7 +34,6 @@ class IoU(Metric):
       ValueError: If a target class does not exist.
 
     Example:
-      >>> import meshflow as tf
       >>> m = tf.keras.metrics.IoU(num_classes=2, target_class_ids=[0])
       >>> round(float(m([0, 0, 1, 1], [0, 1, 0, 1])), 4)
       0.3333
@@ -122,7 +121,6 @@ class MeanIoU(IoU):
       true positives, false positives and false negatives of a class.
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.MeanIoU(num_classes=2)
       >>> metric.update_state([0, 0, 1, 1], [0, 0, 0, 1])
       >>> round(float(metric.result()), 3)
@@ -167,7 +165,6 @@ class BinaryIoU(IoU):
       dtype: Dtype of the state.
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.BinaryIoU(target_class_ids=(1,), threshold=0.3)
       >>> metric.update_state([0, 1, 1, 0], [0.1, 0.4, 0.2, 0.1])
       >>> float(metric.result())
@@ -210,7 +207,6 @@ class OneHotIoU(IoU):
       and fn of true positives, false positives and false negatives of a class.
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.OneHotIoU(num_classes=2, target_class_ids=[1])
       >>> metric.update_state([[1, 0], [0, 1], [0, 1]], [[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
       >>> float(metric.result())
@@ -247,7 +243,6 @@ class OneHotMeanIoU(MeanIoU):
       true positives, false positives and false negatives of a class.
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.OneHotMeanIoU(num_classes=2)
       >>> metric.update_state([[1, 0], [0, 1], [0, 1]], [[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
       >>> float(metric.result())

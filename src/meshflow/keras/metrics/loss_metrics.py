@@ -22,7 +22,6 @@ def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) ->
       |.|.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.metrics.cosine_similarity([[3.0, 4.0]], [[6.0, 8.0]]).numpy().round(3).tolist()
       [1.0]
     """

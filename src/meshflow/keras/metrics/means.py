@@ -104,7 +104,6 @@ class Mean(WeightedReduction):
       dtype: Dtype of the state.
 
     Example:
-      >>> import meshflow as tf
       >>> m = tf.keras.metrics.Mean()
       >>> m.update_state([1.0, 3.0], sample_weight=[3.0, 1.0])
       >>> float(m.result())
@@ -122,7 +121,6 @@ class Sum(WeightedReduction):
       `sum(s * x)`, with values x and weights s, which are 1 by default.
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.Sum()
       >>> metric.update_state([1.0, 2.0], sample_weight=[10.0, 1.0])
       >>> float(metric.result())
@@ -148,7 +146,6 @@ class MeanTensor(Metric):
       shape: Shape of the tensors; that of the first one by default.
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.MeanTensor()
       >>> metric.update_state([1.0, 10.0])
       >>> metric.update_state([3.0, 30.0])
@@ -229,7 +226,6 @@ class MeanMetricWrapper(Mean):
       **kwargs: Other arguments of the function.
 
     Example:
-      >>> import meshflow as tf
       >>> largest = lambda y_true, y_pred: tf.reduce_max(tf.abs(y_true - y_pred), axis=-1)
       >>> metric = tf.keras.metrics.MeanMetricWrapper(largest, name="largest_error")
       >>> metric.update_state(tf.zeros([2, 2]), tf.constant([[1.0, 2.0], [3.0, 4.0]]))

@@ -31,7 +31,6 @@ class RootMeanSquaredError(Mean):
       dtype: Dtype of the state.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.keras.metrics.RootMeanSquaredError()([0.0, 0.0], [3.0, 3.0]))
       3.0
     """
@@ -74,7 +73,6 @@ class MeanRelativeError(Mean):
       dtype: Dtype of the state.
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.MeanRelativeError(normalizer=[2.0, 4.0])
       >>> metric.update_state([2.0, 4.0], [3.0, 3.0])
       >>> float(metric.result())
@@ -127,7 +125,6 @@ class R2Score(Metric):
       ValueError: If the aggregation is unknown, or the number of regressors is negative.
 
     Example:
-      >>> import meshflow as tf
       >>> round(float(tf.keras.metrics.R2Score()([[1.0], [4.0], [3.0]], [[2.0], [4.0], [4.0]])), 4)
       0.5714
     """

@@ -79,7 +79,6 @@ class SensitivityAtSpecificity(OperatingPoint):
       ValueError: If the value is outside [0, 1].
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.SensitivityAtSpecificity(specificity=1.0)
       >>> metric.update_state([0, 0, 1, 1], [0.1, 0.6, 0.3, 0.8])
       >>> float(metric.result())
@@ -117,7 +116,6 @@ class SpecificityAtSensitivity(OperatingPoint):
       ValueError: If the value is outside [0, 1].
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.SpecificityAtSensitivity(sensitivity=1.0)
       >>> metric.update_state([0, 0, 1, 1], [0.1, 0.6, 0.3, 0.8])
       >>> float(metric.result())
@@ -155,7 +153,6 @@ class PrecisionAtRecall(OperatingPoint):
       ValueError: If the value is outside [0, 1].
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.PrecisionAtRecall(recall=0.5)
       >>> metric.update_state([0, 0, 1, 1], [0.1, 0.6, 0.3, 0.8])
       >>> float(metric.result())
@@ -193,7 +190,6 @@ class RecallAtPrecision(OperatingPoint):
       ValueError: If the value is outside [0, 1].
 
     Example:
-      >>> import meshflow as tf
       >>> metric = tf.keras.metrics.RecallAtPrecision(precision=0.8)
       >>> metric.update_state([0, 0, 1, 1], [0.1, 0.6, 0.3, 0.8])
       >>> float(metric.result())

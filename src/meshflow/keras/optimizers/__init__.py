@@ -69,7 +69,6 @@ def get(identifier: Any, **kwargs: Any) -> Optimizer:
       ValueError: If `identifier` is anything else.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.optimizers.get("adam").name
       'Adam'
     """
@@ -105,7 +104,6 @@ def serialize(optimizer: Optimizer, use_legacy_format: bool = False) -> Config:
       A dictionary with `class_name` and `config`.
 
     Example:
-      >>> import meshflow as tf
       >>> config = tf.keras.optimizers.serialize(tf.keras.optimizers.SGD(0.5))
       >>> config["class_name"], config["config"]["learning_rate"]
       ('SGD', 0.5)
@@ -129,7 +127,6 @@ def deserialize(
       ValueError: If the class is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> config = tf.keras.optimizers.serialize(tf.keras.optimizers.SGD(0.5, momentum=0.9))
       >>> float(tf.keras.optimizers.deserialize(config).learning_rate)
       0.5

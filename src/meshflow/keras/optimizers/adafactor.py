@@ -41,7 +41,6 @@ class Adafactor(RuleOptimizer):
       **kwargs: Arguments of `Optimizer`.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.Variable(tf.ones([2, 3]))
       >>> _ = tf.keras.optimizers.Adafactor(0.5).apply_gradients([(tf.ones([2, 3]), w)])
       >>> w.numpy().round(3).tolist()[0]

@@ -54,7 +54,6 @@ class Adam(RuleOptimizer):
       **kwargs: Arguments of `Optimizer`.
 
     Example:
-      >>> import meshflow as tf
       >>> v = tf.Variable(1.0)
       >>> optimizer = tf.keras.optimizers.Adam(learning_rate=0.1)
       >>> _ = optimizer.minimize(lambda: v * v, [v])
@@ -178,7 +177,6 @@ class AdamW(Adam):
       ValueError: If `weight_decay` is None.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.Variable(10.0)
       >>> optimizer = tf.keras.optimizers.AdamW(0.1, weight_decay=0.5)
       >>> _ = optimizer.apply_gradients([(tf.constant(0.0), w)])
@@ -223,7 +221,6 @@ class Adamax(RuleOptimizer):
       **kwargs: Arguments of `Optimizer`.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.Variable(1.0)
       >>> _ = tf.keras.optimizers.Adamax(0.25).apply_gradients([(tf.constant(8.0), w)])
       >>> round(float(w), 3)
@@ -285,7 +282,6 @@ class Nadam(RuleOptimizer):
         default 1.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.Variable(1.0)
       >>> _ = tf.keras.optimizers.Nadam(0.25).apply_gradients([(tf.constant(8.0), w)])
       >>> float(w) < 1.0
@@ -406,7 +402,6 @@ class Lion(RuleOptimizer):
       ValueError: If `beta_1` is outside (0, 1].
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.Variable([1.0, 1.0])
       >>> _ = tf.keras.optimizers.Lion(0.25).apply_gradients([(tf.constant([100.0, -0.01]), w)])
       >>> w.numpy().tolist()

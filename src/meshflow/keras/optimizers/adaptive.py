@@ -40,7 +40,6 @@ class RMSprop(RuleOptimizer):
       ValueError: If the momentum is outside [0, 1].
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.Variable(1.0)
       >>> optimizer = tf.keras.optimizers.RMSprop(0.5, rho=0.75, epsilon=9.0)
       >>> _ = optimizer.apply_gradients([(tf.constant(8.0), w)])
@@ -151,7 +150,6 @@ class Adagrad(RuleOptimizer):
       ValueError: If the initial sum is negative.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.Variable(1.0)
       >>> optimizer = tf.keras.optimizers.Adagrad(0.5, initial_accumulator_value=0.0)
       >>> for gradient in (3.0, 4.0):
@@ -217,7 +215,6 @@ class Adadelta(RuleOptimizer):
       **kwargs: Arguments of `Optimizer`.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.Variable(1.0)
       >>> _ = tf.keras.optimizers.Adadelta(1.0, epsilon=1.0).apply_gradients([(tf.constant(3.0), w)])
       >>> round(float(w), 3)

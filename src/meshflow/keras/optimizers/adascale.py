@@ -69,7 +69,6 @@ class AdaScale(WrappingOptimizer):
         have a single part.
 
     Example:
-      >>> import meshflow as tf
       >>> sgd = tf.keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
       >>> w, optimizer = tf.Variable(0.0), tf.keras.optimizers.AdaScale(sgd)
       >>> for gradient in (1.0, 3.0):

@@ -70,7 +70,6 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
       ValueError: If a value is negative or clip settings exclude each other.
 
     Example:
-      >>> import meshflow as tf
       >>> class SignDescent(tf.keras.optimizers.Optimizer):
       ...     def update_step(self, gradient, variable):
       ...         variable.assign_sub(self.learning_rate * tf.sign(gradient))
@@ -212,7 +211,6 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
           ValueError: If a tensor loss has no tape, or no variable has a gradient.
 
         Example:
-          >>> import meshflow as tf
           >>> v = tf.Variable(3.0)
           >>> _ = tf.keras.optimizers.SGD(0.5).minimize(lambda: v * v, [v])
           >>> float(v)
@@ -341,7 +339,6 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
           InvalidArgumentError: If a sparse gradient contains a row that its variable lacks.
 
         Example:
-          >>> import meshflow as tf
           >>> w = tf.Variable(1.0)
           >>> _ = tf.keras.optimizers.SGD(0.5).apply_gradients([(tf.constant(3.0), w)])
           >>> float(w)

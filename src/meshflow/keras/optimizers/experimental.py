@@ -41,7 +41,6 @@ class CurrentOptimizer(base.Optimizer, metaclass=_SinceKeras211):
     """`tf.keras.optimizers.Optimizer`, without the optimizers of `legacy` among its subclasses.
 
     Example:
-      >>> import meshflow as tf
       >>> base = tf.keras.optimizers.experimental.Optimizer
       >>> [isinstance(o.Adam(), base) for o in (tf.keras.optimizers, tf.keras.optimizers.legacy)]
       [True, False]

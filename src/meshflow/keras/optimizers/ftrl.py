@@ -42,7 +42,6 @@ class Ftrl(RuleOptimizer):
       ValueError: If a strength is negative or the power positive.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.Variable([1.0, 1.0])
       >>> optimizer = tf.keras.optimizers.Ftrl(1.0, l1_regularization_strength=1.0)
       >>> _ = optimizer.apply_gradients([(tf.constant([0.01, 9.0]), w)])

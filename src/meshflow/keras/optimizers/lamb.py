@@ -37,7 +37,6 @@ class Lamb(RuleOptimizer):
       **kwargs: Arguments of `Optimizer`.
 
     Example:
-      >>> import meshflow as tf
       >>> w = tf.Variable([3.0, 4.0])
       >>> _ = tf.keras.optimizers.Lamb(0.1).apply_gradients([(tf.constant([2.0, 0.0]), w)])
       >>> [round(x, 3) for x in w.numpy().tolist()]

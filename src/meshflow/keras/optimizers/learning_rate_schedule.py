@@ -16,7 +16,6 @@ class LearningRateSchedule:
     """Base class of functions from the step count to the learning rate.
 
     Example:
-      >>> import meshflow as tf
       >>> class Halving(tf.keras.optimizers.schedules.LearningRateSchedule):
       ...     def __call__(self, step):
       ...         return 1.0 / 2.0 ** tf.cast(step, "float32")

@@ -26,7 +26,6 @@ class Optimizer(base.Optimizer):
     """`tf.keras.optimizers.Optimizer` that accepts new variables at any time.
 
     Example:
-      >>> import meshflow as tf
       >>> issubclass(tf.keras.optimizers.legacy.Adam, tf.keras.optimizers.Optimizer)
       True
     """
@@ -39,7 +38,6 @@ class SGD(sgd.SGD, Optimizer):
     """`tf.keras.optimizers.SGD` that accepts new variables at any time.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = tf.Variable(1.0), tf.Variable(1.0)
       >>> optimizer = tf.keras.optimizers.legacy.SGD(0.5)
       >>> _ = optimizer.apply_gradients([(tf.constant(1.0), a)])

@@ -116,7 +116,6 @@ class FixedLossScale(LossScale):
       ValueError: If the scale is below 1.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.mixed_precision.experimental.FixedLossScale(128.0)())
       128.0
     """
@@ -151,7 +150,6 @@ class DynamicLossScale(LossScale):
       multiplier: Factor by which the scale grows and shrinks.
 
     Example:
-      >>> import meshflow as tf
       >>> scale = tf.mixed_precision.experimental.DynamicLossScale(8.0)
       >>> _ = scale.update([tf.constant(float("inf"))])
       >>> float(scale())

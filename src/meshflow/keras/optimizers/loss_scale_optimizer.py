@@ -66,7 +66,6 @@ class LossScaleOptimizer(WrappingOptimizer):
         central storage).
 
     Example:
-      >>> import meshflow as tf
       >>> optimizer = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(0.25))
       >>> v = tf.Variable(1.0)
       >>> with tf.GradientTape() as tape:
@@ -372,7 +371,6 @@ class LossScaleOptimizerV3(LossScaleOptimizer):
     """Class of a `LossScaleOptimizer` around a new optimizer (not in `optimizers.legacy`).
 
     Example:
-      >>> import meshflow as tf
       >>> type(tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD())).__name__
       'LossScaleOptimizerV3'
     """

@@ -45,7 +45,6 @@ class OneBitAdam(Adam):
       ValueError: If `freeze_step` is below 1, or clipping is set.
 
     Example:
-      >>> import meshflow as tf
       >>> w, optimizer = tf.Variable(0.0), tf.keras.optimizers.OneBitAdam(0.5, freeze_step=1)
       >>> for gradient in (1.0, 100.0):
       ...     _ = optimizer.apply_gradients([(tf.constant(gradient), w)])

@@ -48,7 +48,6 @@ class ExponentialDecay(LearningRateSchedule):
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> rate = tf.keras.optimizers.schedules.ExponentialDecay(8.0, decay_steps=10, decay_rate=0.5)
       >>> float(rate(0)), float(rate(10)), float(rate(20))
       (8.0, 4.0, 2.0)
@@ -81,7 +80,6 @@ class InverseTimeDecay(ExponentialDecay):
       `staircase` the quotient is rounded down.
 
     Example:
-      >>> import meshflow as tf
       >>> rate = tf.keras.optimizers.schedules.InverseTimeDecay(8.0, decay_steps=10, decay_rate=1.0)
       >>> float(rate(0)), float(rate(10)), float(rate(30))
       (8.0, 4.0, 2.0)
@@ -107,7 +105,6 @@ class PiecewiseConstantDecay(LearningRateSchedule):
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> rate = tf.keras.optimizers.schedules.PiecewiseConstantDecay([100, 200], [1.0, 0.5, 0.25])
       >>> float(rate(100)), float(rate(101)), float(rate(999))
       (1.0, 0.5, 0.25)
@@ -147,7 +144,6 @@ class PolynomialDecay(LearningRateSchedule):
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> rate = tf.keras.optimizers.schedules.PolynomialDecay(4.0, 100, end_learning_rate=2.0)
       >>> float(rate(0)), float(rate(50)), float(rate(1000))
       (4.0, 3.0, 2.0)
@@ -200,7 +196,6 @@ class CosineDecay(LearningRateSchedule):
       warmup_steps: Number of steps of the warm-up.
 
     Example:
-      >>> import meshflow as tf
       >>> rate = tf.keras.optimizers.schedules.CosineDecay(0.0, 100, warmup_target=2.0, warmup_steps=10)
       >>> [round(float(rate(step)), 3) for step in (0, 5, 10, 60, 110)]
       [0.0, 1.0, 2.0, 1.0, 0.0]
@@ -258,7 +253,6 @@ class CosineDecayRestarts(LearningRateSchedule):
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> rate = tf.keras.optimizers.schedules.CosineDecayRestarts(2.0, 10, m_mul=0.5)
       >>> [round(float(rate(step)), 3) for step in (0, 5, 10, 20)]
       [2.0, 1.0, 1.0, 0.5]
@@ -319,7 +313,6 @@ def serialize(
     """Return the configuration of a schedule.
 
     Example:
-      >>> import meshflow as tf
       >>> rate = tf.keras.optimizers.schedules.ExponentialDecay(8.0, 10, 0.5)
       >>> tf.keras.optimizers.schedules.serialize(rate)["class_name"]
       'ExponentialDecay'
@@ -335,7 +328,6 @@ def deserialize(
     """Create a schedule from its configuration.
 
     Example:
-      >>> import meshflow as tf
       >>> config = {"class_name": "ExponentialDecay", "config": {
       ...     "initial_learning_rate": 8.0, "decay_steps": 10, "decay_rate": 0.5}}
       >>> float(tf.keras.optimizers.schedules.deserialize(config)(10))

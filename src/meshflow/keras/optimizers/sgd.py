@@ -31,7 +31,6 @@ class SGD(RuleOptimizer):
       ValueError: If the momentum is outside [0, 1].
 
     Example:
-      >>> import meshflow as tf
       >>> v = tf.Variable(1.0)
       >>> _ = tf.keras.optimizers.SGD(0.1).apply_gradients([(tf.constant(1.0), v)])
       >>> round(float(v), 4)

@@ -38,7 +38,6 @@ class WarmupSchedule(LearningRateSchedule):
       ValueError: If `decay` or `rise` has another value, or the numbers of steps do not fit.
 
     Example:
-      >>> import meshflow as tf
       >>> rate = tf.keras.optimizers.schedules.WarmupSchedule(
       ...     1.0, warmup_steps=4, total_steps=12, decay="linear", rise="linear")
       >>> [float(rate(step)) for step in (0, 3, 5, 9, 13)]
@@ -115,7 +114,6 @@ class OneCycle(LearningRateSchedule):
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> rate = tf.keras.optimizers.schedules.OneCycle(1.0, 3.0, 4, 2, decay_steps=2, decay_rate=1.0)
       >>> [float(rate(step)) for step in (0, 2, 4, 5, 6, 8)]
       [1.0, 2.0, 3.0, 2.0, 1.0, 0.5]
@@ -176,7 +174,6 @@ class LearningRateRangeTest(LearningRateSchedule):
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> rate = tf.keras.optimizers.schedules.LearningRateRangeTest(0.5, step_size=10, step_rate=1.0)
       >>> float(rate(0)), float(rate(20))
       (0.5, 1.5)

@@ -83,7 +83,6 @@ def load_model(
         variable MESHFLOW_MAX_UNPACKED_BYTES sets another limit.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
       >>> with tempfile.TemporaryDirectory() as folder:
@@ -270,7 +269,6 @@ def model_from_config(config: Config, custom_objects: CustomObjects = None) -> M
       custom_objects: Additional classes and functions by name.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
       >>> config = {"class_name": "Sequential", "config": model.get_config()}
       >>> tf.keras.models.model_from_config(config).output_shape
@@ -303,7 +301,6 @@ def model_from_json(
       ValueError: If a name is unknown, and in safe mode for code.
 
     Example:
-      >>> import meshflow as tf
       >>> text = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)]).to_json()
       >>> tf.keras.models.model_from_json(text).output_shape
       (None, 2)

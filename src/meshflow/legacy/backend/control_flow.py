@@ -35,7 +35,6 @@ def learning_phase() -> int | Tensor:
     """Return 1 in training, else 0, by `set_learning_phase` or the current layer call.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.learning_phase()
       0
     """
@@ -61,7 +60,6 @@ def in_train_phase(x: TensorLike, alt: Any, training: Any = None) -> Any:
       training: Boolean or scalar tensor; default the learning phase.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.in_train_phase("train", "test", training=True)
       'train'
     """
@@ -78,7 +76,6 @@ def in_test_phase(x: TensorLike, alt: Any, training: Any = None) -> Any:
       training: Boolean or scalar tensor; default the learning phase.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.in_test_phase("test", "train", training=True)
       'train'
     """
@@ -98,7 +95,6 @@ def switch(condition: TensorLike, then_expression: Any, else_expression: Any) ->
       ValueError: If the condition has more dimensions than the expressions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.switch(tf.constant([True, False]), tf.zeros([2, 2]), tf.ones([2, 2])).numpy()
       array([[0., 0.],
              [1., 1.]], dtype=float32)
@@ -127,7 +123,6 @@ def map_fn(fn: Callable[..., T], elems: PyTree, name: str | None = None, dtype: 
     """Apply `fn` to each slice of the first dimension; see `tf.map_fn`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.map_fn(tf.reduce_sum, tf.constant([[1.0, 2.0], [3.0, 4.0]])).numpy().tolist()
       [3.0, 7.0]
     """
@@ -140,7 +135,6 @@ def foldl(
     """Fold the slices of the first dimension, starting with the first; see `tf.foldl`.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.keras.backend.foldl(lambda total, x: 10 * total + x, tf.constant([1.0, 2.0, 3.0])))
       123.0
     """
@@ -153,7 +147,6 @@ def foldr(
     """Fold the slices of the first dimension, starting with the last; see `tf.foldr`.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.keras.backend.foldr(lambda total, x: 10 * total + x, tf.constant([1.0, 2.0, 3.0])))
       321.0
     """

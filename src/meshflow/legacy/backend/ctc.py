@@ -38,7 +38,6 @@ def ctc_batch_cost(
       TensorFlow raises an error for them.
 
     Example:
-      >>> import meshflow as tf
       >>> half = tf.fill([1, 2, 2], 0.5)
       >>> loss = tf.keras.backend.ctc_batch_cost([[0]], half, [[2]], [[1]])  # -log(3 / 4)
       >>> round(float(loss[0, 0]), 4)
@@ -80,7 +79,6 @@ def ctc_decode(
       log probabilities, [batch, top_paths].
 
     Example:
-      >>> import meshflow as tf
       >>> p = tf.constant([[[0.9, 0.05, 0.05], [0.1, 0.1, 0.8], [0.2, 0.7, 0.1]]])
       >>> decoded, _ = tf.keras.backend.ctc_decode(p, [3])
       >>> decoded[0].numpy()
@@ -118,7 +116,6 @@ def ctc_label_dense_to_sparse(labels: TensorLike, label_lengths: TensorLike) -> 
       label_lengths: Number of valid labels in each row, [batch].
 
     Example:
-      >>> import meshflow as tf
       >>> sparse = tf.keras.backend.ctc_label_dense_to_sparse([[5, 6], [7, 0]], [2, 1])
       >>> sparse.values.numpy()
       array([5, 6, 7], dtype=int32)

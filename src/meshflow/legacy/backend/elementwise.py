@@ -49,7 +49,6 @@ def abs(x: TensorLike) -> Tensor:
     """Compute absolute values.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.abs(tf.constant([-2.0, 3.0])).numpy().tolist()
       [2.0, 3.0]
     """
@@ -60,7 +59,6 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     """Cast `x` to another dtype.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.cast(tf.constant([1.7, -1.7]), "int32").numpy().tolist()
       [1, -1]
     """
@@ -71,7 +69,6 @@ def cast_to_floatx(x: TensorLike) -> Tensor | np.ndarray:
     """Cast `x` to `floatx()`: a tensor to a tensor, other values to a NumPy array.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.cast_to_floatx([1, 2])
       array([1., 2.], dtype=float32)
     """
@@ -85,7 +82,6 @@ def clip(x: TensorLike, min_value: TensorLike, max_value: TensorLike) -> Tensor:
     """Clip `x` to [`min_value`, `max_value`]; either bound may be None.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.clip([-2.0, 0.5, 2.0], 0.0, 1.0).numpy()
       array([0. , 0.5, 1. ], dtype=float32)
     """
@@ -100,7 +96,6 @@ def cos(x: TensorLike) -> Tensor:
     """Compute cosines.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.cos(tf.constant([0.0])).numpy().tolist()
       [1.0]
     """
@@ -111,7 +106,6 @@ def sin(x: TensorLike) -> Tensor:
     """Compute sines.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.sin(tf.constant([0.0])).numpy().tolist()
       [0.0]
     """
@@ -122,7 +116,6 @@ def exp(x: TensorLike) -> Tensor:
     """Compute exponentials.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.exp(tf.constant([0.0, 1.0])).numpy().round(3)
       array([1.   , 2.718], dtype=float32)
     """
@@ -133,7 +126,6 @@ def log(x: TensorLike) -> Tensor:
     """Compute natural logarithms.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.log(tf.constant([1.0, 10.0])).numpy().round(3)
       array([0.   , 2.303], dtype=float32)
     """
@@ -144,7 +136,6 @@ def pow(x: TensorLike, a: TensorLike) -> Tensor:
     """Raise `x` to the power of `a`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.pow(tf.constant([2.0, 3.0]), 2).numpy().tolist()
       [4.0, 9.0]
     """
@@ -155,7 +146,6 @@ def round(x: TensorLike) -> Tensor:
     """Round to the nearest integers, halves to even.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.round(tf.constant([0.5, 1.5, 2.4])).numpy().tolist()
       [0.0, 2.0, 2.0]
     """
@@ -166,7 +156,6 @@ def sign(x: TensorLike) -> Tensor:
     """Return the signs: -1, 0 or 1.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.sign(tf.constant([-3.0, 0.0, 5.0])).numpy().tolist()
       [-1.0, 0.0, 1.0]
     """
@@ -177,7 +166,6 @@ def sqrt(x: TensorLike) -> Tensor:
     """Compute square roots; negative elements count as 0.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.sqrt(tf.constant([9.0, -1.0])).numpy().tolist()
       [3.0, 0.0]
     """
@@ -189,7 +177,6 @@ def square(x: TensorLike) -> Tensor:
     """Compute squares.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.square(tf.constant([-3.0, 2.0])).numpy().tolist()
       [9.0, 4.0]
     """
@@ -200,7 +187,6 @@ def maximum(x: TensorLike, y: TensorLike) -> Tensor:
     """Return the elementwise maximum.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.maximum(tf.constant([1.0, 5.0]), 2.0).numpy().tolist()
       [2.0, 5.0]
     """
@@ -211,7 +197,6 @@ def minimum(x: TensorLike, y: TensorLike) -> Tensor:
     """Return the elementwise minimum.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.minimum(tf.constant([1.0, 5.0]), 2.0).numpy().tolist()
       [1.0, 2.0]
     """
@@ -222,7 +207,6 @@ def equal(x: TensorLike, y: TensorLike) -> Tensor:
     """Compute `x == y`, element by element.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.equal(tf.constant([1, 2, 3]), 2).numpy().tolist()
       [False, True, False]
     """
@@ -233,7 +217,6 @@ def not_equal(x: TensorLike, y: TensorLike) -> Tensor:
     """Compute `x != y`, element by element.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.not_equal(tf.constant([1, 2, 3]), 2).numpy().tolist()
       [True, False, True]
     """
@@ -244,7 +227,6 @@ def greater(x: TensorLike, y: TensorLike) -> Tensor:
     """Compute `x > y`, element by element.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.greater(tf.constant([1, 2, 3]), 2).numpy().tolist()
       [False, False, True]
     """
@@ -255,7 +237,6 @@ def greater_equal(x: TensorLike, y: TensorLike) -> Tensor:
     """Compute `x >= y`, element by element.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.greater_equal(tf.constant([1, 2, 3]), 2).numpy().tolist()
       [False, True, True]
     """
@@ -266,7 +247,6 @@ def less(x: TensorLike, y: TensorLike) -> Tensor:
     """Compute `x < y`, element by element.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.less(tf.constant([1, 2, 3]), 2).numpy().tolist()
       [True, False, False]
     """
@@ -277,7 +257,6 @@ def less_equal(x: TensorLike, y: TensorLike) -> Tensor:
     """Compute `x <= y`, element by element.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.less_equal(tf.constant([1, 2, 3]), 2).numpy().tolist()
       [True, True, False]
     """
@@ -290,7 +269,6 @@ def relu(
     """Compute `min(x, max_value)` above `threshold`, and `alpha * (x - threshold)` below it.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.relu(tf.constant([-4.0, 2.0, 9.0]), alpha=0.5, max_value=6.0).numpy().tolist()
       [-2.0, 2.0, 6.0]
     """
@@ -301,7 +279,6 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """Return `x` where it is positive, and `alpha * (exp(x) - 1)` where it is not.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.elu(tf.constant([-100.0, 2.0]), alpha=0.5).numpy().tolist()
       [-0.5, 2.0]
     """
@@ -312,7 +289,6 @@ def hard_sigmoid(x: TensorLike) -> Tensor:
     """Compute `0.2 * x + 0.5`, clipped to [0, 1].
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.hard_sigmoid(tf.constant([-3.0, 0.0, 3.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
@@ -323,7 +299,6 @@ def sigmoid(x: TensorLike) -> Tensor:
     """Compute `1 / (1 + exp(-x))`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
@@ -334,7 +309,6 @@ def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """Compute `exp(x)` divided by its sum over an axis.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.softmax(tf.constant([[2.0, 2.0]])).numpy().tolist()
       [[0.5, 0.5]]
     """
@@ -345,7 +319,6 @@ def softplus(x: TensorLike) -> Tensor:
     """Compute `log(1 + exp(x))`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.softplus(tf.constant([0.0, 100.0])).numpy().round(3)
       array([  0.693, 100.   ], dtype=float32)
     """
@@ -356,7 +329,6 @@ def softsign(x: TensorLike) -> Tensor:
     """Compute `x / (1 + |x|)`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.softsign(tf.constant([-3.0, 0.0, 1.0])).numpy().tolist()
       [-0.75, 0.0, 0.5]
     """
@@ -367,7 +339,6 @@ def tanh(x: TensorLike) -> Tensor:
     """Compute hyperbolic tangents.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.tanh(tf.constant([-100.0, 0.0])).numpy().tolist()
       [-1.0, 0.0]
     """

@@ -17,7 +17,6 @@ def enable_tf_random_generator() -> None:
     Layers always draw from generators, and their numbers do not depend on the devices.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.experimental.enable_tf_random_generator()
       >>> tf.keras.backend.experimental.is_tf_random_generator_enabled()
       True

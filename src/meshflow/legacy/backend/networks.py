@@ -62,7 +62,6 @@ def bias_add(x: TensorLike, bias: TensorLike, data_format: str | None = None) ->
       ValueError: If the rank of the bias is neither 1 nor the rank of an example.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.bias_add(tf.zeros([1, 2, 2]), tf.constant([1.0, 5.0])).numpy().tolist()
       [[[1.0, 5.0], [1.0, 5.0]]]
     """
@@ -100,7 +99,6 @@ def conv1d(
       dilation_rate: Distance between the elements of the kernel.
 
     Example:
-      >>> import meshflow as tf
       >>> x, kernel = tf.reshape(tf.range(4.0), [1, 4, 1]), tf.ones([2, 1, 1])
       >>> tf.keras.backend.conv1d(x, kernel, padding="causal").numpy().ravel().tolist()
       [0.0, 1.0, 3.0, 5.0]
@@ -134,7 +132,6 @@ def conv2d(
       dilation_rate: Distances between the elements of the kernel.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.conv2d(tf.ones([1, 4, 4, 3]), tf.ones([2, 2, 3, 5])).shape
       TensorShape([1, 3, 3, 5])
     """
@@ -153,7 +150,6 @@ def conv3d(
     """Convolve volumes; the arguments are as in `conv2d`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.conv3d(tf.ones([1, 4, 4, 4, 2]), tf.ones([2, 2, 2, 2, 3])).shape
       TensorShape([1, 3, 3, 3, 3])
     """
@@ -182,7 +178,6 @@ def conv2d_transpose(
       dilation_rate: Distances between the elements of the kernel.
 
     Example:
-      >>> import meshflow as tf
       >>> x, kernel = tf.ones([1, 2, 2, 3]), tf.ones([2, 2, 5, 3])
       >>> tf.keras.backend.conv2d_transpose(x, kernel, (1, 4, 4, 5), strides=(2, 2)).shape
       TensorShape([1, 4, 4, 5])
@@ -212,7 +207,6 @@ def depthwise_conv2d(
       dilation_rate: Distances between the elements of the kernel.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.depthwise_conv2d(tf.ones([1, 4, 4, 3]), tf.ones([2, 2, 3, 2])).shape
       TensorShape([1, 3, 3, 6])
     """
@@ -235,7 +229,6 @@ def separable_conv2d(
     """Apply `depthwise_conv2d`, then a convolution with a kernel [1, 1, channels, filters].
 
     Example:
-      >>> import meshflow as tf
       >>> depthwise, pointwise = tf.ones([2, 2, 3, 1]), tf.ones([1, 1, 3, 7])
       >>> tf.keras.backend.separable_conv2d(tf.ones([1, 4, 4, 3]), depthwise, pointwise).shape
       TensorShape([1, 3, 3, 7])
@@ -281,7 +274,6 @@ def pool2d(
       ValueError: If the mode or the padding is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(4.0), [1, 2, 2, 1])
       >>> tf.keras.backend.pool2d(x, (2, 2), pool_mode="avg").numpy().ravel().tolist()
       [1.5]
@@ -300,7 +292,6 @@ def pool3d(
     """Pool windows of volumes; the arguments are as in `pool2d`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(8.0), [1, 2, 2, 2, 1])
       >>> tf.keras.backend.pool3d(x, (2, 2, 2)).numpy().ravel().tolist()
       [7.0]
@@ -329,7 +320,6 @@ def batch_normalization(
       epsilon: Value added to the variances.
 
     Example:
-      >>> import meshflow as tf
       >>> x, mean, variance = tf.constant([[1.0], [3.0]]), tf.constant([2.0]), tf.constant([0.25])
       >>> tf.keras.backend.batch_normalization(x, mean, variance, None, None, epsilon=0.0).numpy().tolist()
       [[-2.0], [2.0]]
@@ -369,7 +359,6 @@ def normalize_batch_in_training(
       unbiased, as in TensorFlow.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.constant([[1.0], [3.0]])
       >>> y, mean, variance = tf.keras.backend.normalize_batch_in_training(x, None, None, [0], epsilon=0.0)
       >>> y.numpy().tolist(), mean.numpy().tolist(), variance.numpy().tolist()
@@ -406,7 +395,6 @@ def dropout(
     """Set a random fraction `level` of the elements to zero, and scale the others up.
 
     Example:
-      >>> import meshflow as tf
       >>> sorted(set(tf.keras.backend.dropout(tf.ones([100]), 0.5).numpy().tolist()))
       [0.0, 2.0]
     """
@@ -436,7 +424,6 @@ def categorical_crossentropy(
       ValueError: If the shapes differ.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.categorical_crossentropy([[0.0, 1.0]], [[0.5, 0.5]]).numpy()
       array([0.6931472], dtype=float32)
     """
@@ -461,7 +448,6 @@ def sparse_categorical_crossentropy(
       ignore_class: Class id for which the loss is 0.
 
     Example:
-      >>> import meshflow as tf
       >>> target, output = tf.constant([0, 1]), tf.constant([[0.5, 0.5], [0.25, 0.75]])
       >>> tf.keras.backend.sparse_categorical_crossentropy(target, output).numpy().round(3)
       array([0.693, 0.288], dtype=float32)
@@ -482,7 +468,6 @@ def binary_crossentropy(
       from_logits: Whether `output` holds logits.
 
     Example:
-      >>> import meshflow as tf
       >>> target, output = tf.constant([0.0, 1.0]), tf.constant([0.5, 0.25])
       >>> tf.keras.backend.binary_crossentropy(target, output).numpy().round(3)
       array([0.693, 1.386], dtype=float32)
@@ -509,7 +494,6 @@ def binary_focal_crossentropy(
       from_logits: Whether `output` holds logits.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.binary_focal_crossentropy(tf.constant([1.0]), tf.constant([0.5])).numpy().round(3)
       array([0.173], dtype=float32)
     """
@@ -537,7 +521,6 @@ def categorical_focal_crossentropy(
       axis: Dimension of the classes.
 
     Example:
-      >>> import meshflow as tf
       >>> target, output = tf.constant([[0.0, 1.0]]), tf.constant([[0.5, 0.5]])
       >>> tf.keras.backend.categorical_focal_crossentropy(target, output, alpha=1.0).numpy().round(3)
       array([0.173], dtype=float32)
@@ -591,7 +574,6 @@ def local_conv2d(
       data_format: "channels_last" or "channels_first".
 
     Example:
-      >>> import meshflow as tf
       >>> kernel = tf.reshape(tf.range(4.0), [4, 1, 1])
       >>> tf.keras.backend.local_conv2d(tf.ones([1, 2, 2, 1]), kernel, (1, 1), (1, 1), (2, 2)).numpy().ravel()
       array([0., 1., 2., 3.], dtype=float32)

@@ -30,7 +30,6 @@ def batch_dot(x: TensorLike, y: TensorLike, axes: int | Sequence[int] | None = N
         batch.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.batch_dot(tf.ones([8, 4, 5]), tf.ones([8, 5, 2]), axes=(2, 1)).shape
       TensorShape([8, 4, 2])
     """

@@ -35,7 +35,6 @@ def random_normal(
       seed: Seed that, together with the global seed, makes the result reproducible.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.random_normal([2, 3]).shape
       TensorShape([2, 3])
     """
@@ -54,7 +53,6 @@ def truncated_normal(
     The arguments are as in `random_normal`.
 
     Example:
-      >>> import meshflow as tf
       >>> bool(tf.reduce_all(tf.abs(tf.keras.backend.truncated_normal([1000])) <= 2.0))
       True
     """
@@ -71,7 +69,6 @@ def random_uniform(
     """Draw from a uniform distribution over [`minval`, `maxval`); see `random_normal`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.keras.backend.random_uniform([100], minval=2.0, maxval=3.0)
       >>> bool(tf.reduce_all((x >= 2.0) & (x < 3.0)))
       True
@@ -88,7 +85,6 @@ def random_bernoulli(
     """Draw ones with probability `p`, zeros otherwise; see `random_normal`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.random_bernoulli([3], p=1.0).numpy().tolist()
       [1.0, 1.0, 1.0]
     """
@@ -106,7 +102,6 @@ def random_binomial(
     """Draw ones with probability `p`; the old name of `random_bernoulli`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.random_binomial([3], p=1.0).numpy().tolist()
       [1.0, 1.0, 1.0]
     """

@@ -42,7 +42,6 @@ def max(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool =
     """Return the largest elements.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.max(tf.constant([[1, 9], [8, 2]]), axis=0).numpy().tolist()
       [8, 9]
     """
@@ -53,7 +52,6 @@ def min(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool =
     """Return the smallest elements.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.min(tf.constant([[1, 9], [8, 2]]), axis=0).numpy().tolist()
       [1, 2]
     """
@@ -64,7 +62,6 @@ def sum(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool =
     """Compute sums.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.sum(tf.constant([[1, 9], [8, 2]]), axis=1, keepdims=True).numpy().tolist()
       [[10], [10]]
     """
@@ -75,7 +72,6 @@ def prod(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool 
     """Compute products.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.prod(tf.constant([[1, 9], [8, 2]]), axis=1).numpy().tolist()
       [9, 16]
     """
@@ -91,7 +87,6 @@ def mean(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool 
       keepdims: Whether to keep these dimensions, with size 1.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.mean([[1.0, 3.0], [5.0, 7.0]], axis=-1).numpy()
       array([2., 6.], dtype=float32)
     """
@@ -102,7 +97,6 @@ def var(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool =
     """Compute variances.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.keras.backend.var(tf.constant([1.0, 5.0])))
       4.0
     """
@@ -113,7 +107,6 @@ def std(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool =
     """Compute standard deviations.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.keras.backend.std(tf.constant([1.0, 5.0])))
       2.0
     """
@@ -124,7 +117,6 @@ def any(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool =
     """Check whether any element is nonzero.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.any(tf.constant([[1, 0], [0, 0]]), axis=1).numpy().tolist()
       [True, False]
     """
@@ -135,7 +127,6 @@ def all(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool =
     """Check whether all elements are nonzero.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.all(tf.constant([[1, 0], [2, 3]]), axis=1).numpy().tolist()
       [False, True]
     """
@@ -146,7 +137,6 @@ def argmax(x: TensorLike, axis: int = -1) -> Tensor:
     """Return the indices of the largest elements.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.argmax(tf.constant([[1, 9], [8, 2]])).numpy().tolist()
       [1, 0]
     """
@@ -157,7 +147,6 @@ def argmin(x: TensorLike, axis: int = -1) -> Tensor:
     """Return the indices of the smallest elements.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.argmin(tf.constant([[1, 9], [8, 2]])).numpy().tolist()
       [0, 1]
     """
@@ -168,7 +157,6 @@ def cumsum(x: TensorLike, axis: int = 0) -> Tensor:
     """Compute cumulative sums.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.cumsum(tf.constant([[1, 2], [3, 4]]), axis=1).numpy().tolist()
       [[1, 3], [3, 7]]
     """
@@ -179,7 +167,6 @@ def cumprod(x: TensorLike, axis: int = 0) -> Tensor:
     """Compute cumulative products.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.cumprod(tf.constant([2, 3, 4])).numpy().tolist()
       [2, 6, 24]
     """
@@ -190,7 +177,6 @@ def l2_normalize(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tens
     """Divide `x` by its Euclidean norm over an axis, or over all elements.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.l2_normalize(tf.constant([3.0, 4.0])).numpy().round(3)
       array([0.6, 0.8], dtype=float32)
     """
@@ -201,7 +187,6 @@ def in_top_k(predictions: TensorLike, targets: TensorLike, k: int) -> Tensor:
     """Check whether each target class is among the `k` largest predictions of its row.
 
     Example:
-      >>> import meshflow as tf
       >>> scores = tf.constant([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])
       >>> tf.keras.backend.in_top_k(scores, tf.constant([1, 2]), 2).numpy().tolist()
       [True, False]

@@ -43,7 +43,6 @@ def arange(
     """Return integers in [`start`, `stop`), or in [0, `start`) without `stop`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.arange(1, 10, 3).numpy().tolist()
       [1, 4, 7]
     """
@@ -56,7 +55,6 @@ def reshape(x: TensorLike, shape: ShapeLike | Tensor) -> Tensor:
     """Reshape `x`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.reshape(tf.ones([2, 6]), (3, -1)).shape
       TensorShape([3, 4])
     """
@@ -67,7 +65,6 @@ def flatten(x: TensorLike) -> Tensor:
     """Flatten `x` to a vector.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.flatten(tf.constant([[1, 2], [3, 4]])).numpy().tolist()
       [1, 2, 3, 4]
     """
@@ -78,7 +75,6 @@ def batch_flatten(x: TensorLike) -> Tensor:
     """Flatten each example to a vector.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.batch_flatten(tf.ones([2, 3, 4])).shape
       TensorShape([2, 12])
     """
@@ -92,7 +88,6 @@ def expand_dims(x: TensorLike, axis: int = -1) -> Tensor:
     """Insert a dimension of size 1.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.expand_dims(tf.ones([2, 3]), axis=0).shape
       TensorShape([1, 2, 3])
     """
@@ -103,7 +98,6 @@ def squeeze(x: TensorLike, axis: int) -> Tensor:
     """Remove a dimension of size 1.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.squeeze(tf.ones([2, 1, 3]), axis=1).shape
       TensorShape([2, 3])
     """
@@ -114,7 +108,6 @@ def transpose(x: TensorLike) -> Tensor:
     """Reverse the order of the dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.transpose(tf.ones([2, 3, 4])).shape
       TensorShape([4, 3, 2])
     """
@@ -125,7 +118,6 @@ def permute_dimensions(x: TensorLike, pattern: Sequence[int]) -> Tensor:
     """Permute the dimensions to the order of `pattern`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.permute_dimensions(tf.ones([2, 3, 4]), (2, 0, 1)).shape
       TensorShape([4, 2, 3])
     """
@@ -136,7 +128,6 @@ def concatenate(tensors: Sequence[Any], axis: int = -1) -> Tensor:
     """Join tensors along a dimension.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.concatenate([tf.ones([2, 3]), tf.ones([2, 1])]).shape
       TensorShape([2, 4])
     """
@@ -147,7 +138,6 @@ def stack(x: Sequence[Any], axis: int = 0) -> Tensor:
     """Join tensors along a new dimension.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.stack([tf.ones([3]), tf.ones([3])], axis=1).shape
       TensorShape([3, 2])
     """
@@ -161,7 +151,6 @@ def repeat(x: TensorLike, n: int) -> Tensor:
       ValueError: If `x` is not a matrix.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.repeat(tf.constant([[1, 2]]), 3).numpy().tolist()
       [[[1, 2], [1, 2], [1, 2]]]
     """
@@ -175,7 +164,6 @@ def repeat_elements(x: TensorLike, rep: int, axis: int) -> Tensor:
     """Repeat each slice along a dimension `rep` times, as `numpy.repeat` does.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.repeat_elements(tf.constant([[1, 2]]), 2, axis=1).numpy().tolist()
       [[1, 1, 2, 2]]
     """
@@ -186,7 +174,6 @@ def tile(x: TensorLike, n: int | Sequence[int]) -> Tensor:
     """Tile `x`: `n` holds one count for each dimension.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.tile(tf.constant([[1, 2]]), (2, 2)).numpy().tolist()
       [[1, 2, 1, 2], [1, 2, 1, 2]]
     """
@@ -197,7 +184,6 @@ def reverse(x: TensorLike, axes: int | Sequence[int]) -> Tensor:
     """Reverse the elements along one or more dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.reverse(tf.constant([[1, 2], [3, 4]]), axes=1).numpy().tolist()
       [[2, 1], [4, 3]]
     """
@@ -208,7 +194,6 @@ def gather(reference: TensorLike, indices: TensorLike) -> Tensor:
     """Gather slices of the first dimension.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.gather(tf.constant([10, 20, 30]), [2, 0]).numpy().tolist()
       [30, 10]
     """
@@ -219,7 +204,6 @@ def one_hot(indices: TensorLike, num_classes: int) -> Tensor:
     """One-hot encode indices.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.one_hot(tf.constant([2, 0]), 3).numpy().tolist()
       [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
@@ -230,7 +214,6 @@ def temporal_padding(x: TensorLike, padding: Sequence[int] = (1, 1)) -> Tensor:
     """Pad the middle dimension of `x` [batch, time, features] with zeros.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.temporal_padding(tf.ones([1, 4, 3]), (2, 0)).shape
       TensorShape([1, 6, 3])
     """
@@ -252,7 +235,6 @@ def spatial_2d_padding(
     """Pad images with zeros: ((top, bottom), (left, right)).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.spatial_2d_padding(tf.ones([1, 4, 4, 3]), ((1, 1), (2, 0))).shape
       TensorShape([1, 6, 6, 3])
     """
@@ -267,7 +249,6 @@ def spatial_3d_padding(
     """Pad volumes with zeros: one pair for each of depth, height and width.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.spatial_3d_padding(tf.ones([1, 4, 4, 4, 3])).shape
       TensorShape([1, 6, 6, 6, 3])
     """
@@ -294,7 +275,6 @@ def resize_images(
       ValueError: If the data format or the method is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(2.0), [1, 1, 2, 1])
       >>> tf.keras.backend.resize_images(x, 1, 2, "channels_last").numpy().ravel().tolist()
       [0.0, 0.0, 1.0, 1.0]
@@ -322,7 +302,6 @@ def resize_volumes(
       data_format: 'channels_last' or 'channels_first'.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.resize_volumes(tf.ones([1, 2, 3, 4, 5]), 2, 2, 2, "channels_last").shape
       TensorShape([1, 4, 6, 8, 5])
     """

@@ -74,7 +74,6 @@ def variable(
       constraint: Function that is applied to the variable after each update.
 
     Example:
-      >>> import meshflow as tf
       >>> v = tf.keras.backend.variable([[1, 2], [3, 4]])
       >>> tf.keras.backend.dtype(v), tf.keras.backend.int_shape(v)
       ('float32', (2, 2))
@@ -93,7 +92,6 @@ def constant(
     """Create a constant tensor, by default of dtype `floatx()`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.constant(5, shape=(2, 2)).numpy().tolist()
       [[5.0, 5.0], [5.0, 5.0]]
     """
@@ -106,7 +104,6 @@ def zeros(
     """Create a variable of zeros.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.zeros((2, 2), dtype="int32").numpy().tolist()
       [[0, 0], [0, 0]]
     """
@@ -117,7 +114,6 @@ def ones(shape: Sequence[int], dtype: DTypeLike | None = None, name: str | None 
     """Create a variable of ones.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.ones((2, 2)).numpy().tolist()
       [[1.0, 1.0], [1.0, 1.0]]
     """
@@ -128,7 +124,6 @@ def eye(size: int, dtype: DTypeLike | None = None, name: str | None = None) -> V
     """Create a variable that holds an identity matrix.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.eye(2).numpy().tolist()
       [[1.0, 0.0], [0.0, 1.0]]
     """
@@ -139,7 +134,6 @@ def zeros_like(x: TensorLike, dtype: DTypeLike | None = None, name: str | None =
     """Return zeros in the shape of `x`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.zeros_like(tf.constant([5, 6])).numpy().tolist()
       [0, 0]
     """
@@ -150,7 +144,6 @@ def ones_like(x: TensorLike, dtype: DTypeLike | None = None, name: str | None = 
     """Return ones in the shape of `x`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.ones_like(tf.constant([5, 6])).numpy().tolist()
       [1, 1]
     """
@@ -168,7 +161,6 @@ def random_uniform_variable(
     """Create a variable with initial values uniform in [`low`, `high`).
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.keras.backend.random_uniform_variable((100,), low=2.0, high=3.0)
       >>> bool(tf.reduce_all((x >= 2.0) & (x <= 3.0)))
       True
@@ -187,7 +179,6 @@ def random_normal_variable(
     """Create a variable with normally distributed initial values.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.random_normal_variable((2, 3), mean=5.0, scale=0.0).numpy().tolist()
       [[5.0, 5.0, 5.0], [5.0, 5.0, 5.0]]
     """
@@ -216,7 +207,6 @@ def placeholder(
       ValueError: If neither `shape` nor `ndim` is passed, or for sparse or ragged inputs.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.placeholder(shape=(None, 3)).shape
       TensorShape([None, 3])
     """
@@ -251,7 +241,6 @@ def function(
       ValueError: If updates or other keywords are passed.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.keras.Input([2])
       >>> twice = tf.keras.backend.function([x], [2.0 * x])
       >>> twice([[[1.0, 2.0]]])[0]
@@ -293,7 +282,6 @@ def gradients(loss: TensorLike, variables: Any) -> NoReturn:
       RuntimeError: Always, as in TensorFlow 2.
 
     Example:
-      >>> import meshflow as tf
       >>> try:
       ...     tf.keras.backend.gradients(tf.constant(1.0), [tf.Variable(1.0)])
       ... except RuntimeError:
@@ -315,7 +303,6 @@ def is_keras_tensor(x: TensorLike) -> bool:
       ValueError: If `x` is not a tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.is_keras_tensor(tf.keras.Input([3]))
       True
       >>> tf.keras.backend.is_keras_tensor(tf.ones([3]))
@@ -332,7 +319,6 @@ def int_shape(x: TensorLike) -> tuple[int | None, ...] | None:
     """Return the shape as a tuple, with None for sizes that vary; None for an unknown shape.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.int_shape(tf.keras.Input([3]))
       (None, 3)
     """
@@ -346,7 +332,6 @@ def ndim(x: TensorLike) -> int | None:
     """Return the number of dimensions.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.ndim(tf.ones([2, 3, 4]))
       3
     """
@@ -357,7 +342,6 @@ def dtype(x: TensorLike) -> str:
     """Return the name of the dtype.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.dtype(tf.constant([1, 2]))
       'int32'
     """
@@ -368,7 +352,6 @@ def is_sparse(tensor: TensorLike) -> bool:
     """Check whether a tensor is sparse.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.is_sparse(tf.sparse.eye(2)), tf.keras.backend.is_sparse(tf.eye(2))
       (True, False)
     """
@@ -379,7 +362,6 @@ def to_dense(tensor: TensorLike) -> Any:
     """Convert a sparse tensor to a dense one; other tensors are returned unchanged.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.to_dense(tf.sparse.eye(2)).numpy().tolist()
       [[1.0, 0.0], [0.0, 1.0]]
     """
@@ -392,7 +374,6 @@ def get_value(x: TensorLike) -> Any:
     """Return the value of a tensor or variable as a NumPy array; other objects unchanged.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.get_value(tf.Variable([1.0, 2.0])).tolist()
       [1.0, 2.0]
     """
@@ -403,7 +384,6 @@ def eval(x: TensorLike) -> Any:
     """Return the value of a tensor or variable as a NumPy array.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.eval(tf.constant([1, 2]) + 1).tolist()
       [2, 3]
     """
@@ -414,7 +394,6 @@ def batch_get_value(tensors: Sequence[Any]) -> list[Any]:
     """Return the values of tensors or variables as NumPy arrays.
 
     Example:
-      >>> import meshflow as tf
       >>> [float(value) for value in tf.keras.backend.batch_get_value([tf.Variable(1.0), tf.Variable(2.0)])]
       [1.0, 2.0]
     """
@@ -425,7 +404,6 @@ def set_value(x: TensorLike, value: TensorLike) -> None:
     """Assign an array to a variable.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.Variable([1.0, 2.0])
       >>> tf.keras.backend.set_value(x, [3.0, 4.0])
       >>> x.numpy().tolist()
@@ -438,7 +416,6 @@ def batch_set_value(tuples: Sequence[tuple[Any, Any]]) -> None:
     """Assign variables from pairs (variable, value).
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = tf.Variable(1.0), tf.Variable(2.0)
       >>> tf.keras.backend.batch_set_value([(a, 3.0), (b, 4.0)])
       >>> float(a), float(b)
@@ -452,7 +429,6 @@ def count_params(x: TensorLike) -> int:
     """Return the number of elements.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.count_params(tf.ones([2, 3]))
       6
     """
@@ -463,7 +439,6 @@ def update(x: TensorLike, new_x: TensorLike) -> Variable:
     """Assign a new value to a variable.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.Variable(1.0)
       >>> _ = tf.keras.backend.update(x, 5.0)
       >>> float(x)
@@ -476,7 +451,6 @@ def update_add(x: TensorLike, increment: TensorLike) -> Variable:
     """Add to a variable.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.Variable(1.0)
       >>> _ = tf.keras.backend.update_add(x, 5.0)
       >>> float(x)
@@ -489,7 +463,6 @@ def update_sub(x: TensorLike, decrement: TensorLike) -> Variable:
     """Subtract from a variable.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.Variable(1.0)
       >>> _ = tf.keras.backend.update_sub(x, 5.0)
       >>> float(x)
@@ -502,7 +475,6 @@ def moving_average_update(x: TensorLike, value: TensorLike, momentum: float) -> 
     """Set a variable to `momentum * x + (1 - momentum) * value`.
 
     Example:
-      >>> import meshflow as tf
       >>> mean = tf.Variable(10.0)
       >>> _ = tf.keras.backend.moving_average_update(mean, 20.0, momentum=0.75)
       >>> float(mean)
@@ -516,7 +488,6 @@ def stop_gradient(variables: Any) -> Any:
     """Stop gradients through a tensor or a list of tensors.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.Variable(3.0)
       >>> with tf.GradientTape() as tape:
       ...     y = x * tf.keras.backend.stop_gradient(x * 1.0)
@@ -532,7 +503,6 @@ def print_tensor(x: TensorLike, message: str = "", summarize: int = 3) -> Tensor
     """Print a message and a tensor whenever it is computed, and return the tensor.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.backend.print_tensor(tf.constant([1, 2]), message="x =").numpy().tolist()
       x = [1 2]
       [1, 2]

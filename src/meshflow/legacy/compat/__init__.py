@@ -47,7 +47,6 @@ def as_bytes(bytes_or_text: str | bytes | bytearray, encoding: str = "utf-8") ->
       TypeError: If the argument is neither text nor bytes.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.compat.as_bytes("a")
       b'a'
     """

@@ -55,7 +55,6 @@ class ResizeMethod:
     """Numbers of the interpolation methods.
 
     Example:
-      >>> import meshflow as tf
       >>> v1 = tf.compat.v1.image
       >>> v1.resize_images(tf.ones([2, 2, 1]), [4, 6], v1.ResizeMethod.BICUBIC).shape
       TensorShape([4, 6, 1])
@@ -184,7 +183,6 @@ def resize_bilinear(
       InvalidArgumentError: If the rank or the size is another one, or both options are set.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([0.0, 10.0], [1, 1, 2, 1])
       >>> print(tf.compat.v1.image.resize_bilinear(x, [1, 4])[0, 0, :, 0].numpy())
       [ 0.  5. 10. 10.]
@@ -210,7 +208,6 @@ def resize_nearest_neighbor(
       Images of the input's dtype.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([0, 10, 20], [1, 1, 3, 1])
       >>> print(tf.compat.v1.image.resize_nearest_neighbor(x, [1, 2])[0, 0, :, 0].numpy())
       [ 0 10]
@@ -235,7 +232,6 @@ def resize_bicubic(
       float32 images.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([0.0, 10.0], [1, 1, 2, 1])
       >>> print(tf.compat.v1.image.resize_bicubic(x, [1, 4])[0, 0, :, 0].numpy())
       [ 0.      5.     10.     10.9375]
@@ -255,7 +251,6 @@ def resize_area(
       float32 images.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.reshape([0.0, 10.0, 20.0], [1, 1, 3, 1])
       >>> print(tf.compat.v1.image.resize_area(x, [1, 1])[0, 0, :, 0].numpy())
       [10.]
@@ -299,7 +294,6 @@ def resize_images(
       ValueError: If the method or the rank is another one.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.compat.v1.image.resize_images(tf.ones([8, 8, 3]), [4, 6], align_corners=True).shape
       TensorShape([4, 6, 3])
     """
@@ -341,7 +335,6 @@ def resize_image_with_pad(
       align_corners: As in `resize_bilinear`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.compat.v1.image.resize_image_with_pad(tf.ones([2, 4, 1]), 4, 4)[:, 0, 0].numpy()
       array([0., 1., 1., 0.], dtype=float32)
     """

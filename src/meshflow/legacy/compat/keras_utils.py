@@ -24,7 +24,6 @@ def track_tf1_style_variables(method: Callable[..., Any]) -> Callable[..., Any]:
       ValueError: When the method is called, if its object is none of these.
 
     Example:
-      >>> import meshflow as tf
       >>> class Scale(tf.keras.layers.Layer):
       ...     @tf.compat.v1.keras.utils.track_tf1_style_variables
       ...     def call(self, inputs):

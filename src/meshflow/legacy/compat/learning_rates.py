@@ -45,7 +45,6 @@ def exponential_decay(
     """Compute `learning_rate * decay_rate ^ (global_step / decay_steps)`.
 
     Example:
-      >>> import meshflow as tf
       >>> rate = tf.compat.v1.train.exponential_decay(0.5, tf.Variable(4), 2, 0.5)
       >>> float(rate())
       0.125

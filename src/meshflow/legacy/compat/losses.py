@@ -73,7 +73,6 @@ def compute_weighted_loss(
       ValueError: If the reduction is unknown, or the shape of the weights does not fit.
 
     Example:
-      >>> import meshflow as tf
       >>> float(tf.compat.v1.losses.compute_weighted_loss([1.0, 2.0, 6.0], [1.0, 0.0, 1.0]))
       3.5
     """

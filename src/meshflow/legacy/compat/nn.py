@@ -169,7 +169,6 @@ def embedding_lookup(
       ValueError: If `partition_strategy` is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> tables = [tf.constant([[0.0], [2.0]]), tf.constant([[1.0], [3.0]])]
       >>> tf.compat.v1.nn.embedding_lookup(tables, [1, 2]).numpy().ravel()
       array([1., 2.], dtype=float32)

@@ -260,7 +260,6 @@ def where(
     """Select elements of two tensors, or find true elements; a vector of conditions selects rows.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.compat.v1.where([True, False], [[1, 2], [3, 4]], [[5, 6], [7, 8]]).numpy().tolist()
       [[1, 2], [7, 8]]
     """

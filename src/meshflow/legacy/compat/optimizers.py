@@ -51,7 +51,6 @@ class Optimizer:
       ValueError: If the name is empty.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.Variable(3.0)
       >>> optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.25)
       >>> _ = optimizer.minimize(lambda: x * x)

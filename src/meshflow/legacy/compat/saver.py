@@ -62,7 +62,6 @@ class Saver:
       ValueError: If several variables have the same name.
 
     Example:
-      >>> import meshflow as tf
       >>> import tempfile
       >>> w = tf.Variable([1.0, 2.0], name="w")
       >>> saver = tf.compat.v1.train.Saver([w])

@@ -30,7 +30,6 @@ class Session:
       config: Settings; memory of GPUs is always allocated when it is needed.
 
     Example:
-      >>> import meshflow as tf
       >>> config = tf.compat.v1.ConfigProto()
       >>> config.gpu_options.allow_growth = True
       >>> session = tf.compat.v1.Session(config=config)

@@ -199,7 +199,6 @@ def variable_scope(
       auxiliary_name_scope: Whether the names of ops get the prefix, too.
 
     Example:
-      >>> import meshflow as tf
       >>> with tf.compat.v1.variable_scope("dense"):
       ...     kernel = tf.compat.v1.get_variable("kernel", [2, 3])
       >>> kernel.name

@@ -1,6 +1,5 @@
 """`tf.feature_column`: conversion of structured data to the inputs of a model.
 
->>> import meshflow as tf
 >>> age = tf.feature_column.numeric_column("age")
 >>> ages = tf.feature_column.bucketized_column(age, [18, 65])
 >>> layer = tf.keras.layers.DenseFeatures([age, ages])

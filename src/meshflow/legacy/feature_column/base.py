@@ -197,7 +197,6 @@ def make_parse_example_spec(
       ValueError: If an object is not a column, or columns read a key differently.
 
     Example:
-      >>> import meshflow as tf
       >>> spec = tf.feature_column.make_parse_example_spec([tf.feature_column.numeric_column("age")])
       >>> spec["age"].shape
       (1,)

@@ -88,7 +88,6 @@ def categorical_column_with_identity(
       ValueError: If `num_buckets` is not positive or the default is out of range.
 
     Example:
-      >>> import meshflow as tf
       >>> kind = tf.feature_column.categorical_column_with_identity("kind", num_buckets=3)
       >>> layer = tf.keras.layers.DenseFeatures([tf.feature_column.indicator_column(kind)])
       >>> layer({"kind": [2, 0]}).numpy().tolist()
@@ -168,7 +167,6 @@ def categorical_column_with_hash_bucket(
         nor integer.
 
     Example:
-      >>> import meshflow as tf
       >>> word = tf.feature_column.categorical_column_with_hash_bucket("word", 3)
       >>> layer = tf.keras.layers.DenseFeatures([tf.feature_column.indicator_column(word)])
       >>> layer({"word": ["A", "B"]}).numpy().tolist()
@@ -242,7 +240,6 @@ def weighted_categorical_column(
       ValueError: If the dtype is not numeric.
 
     Example:
-      >>> import meshflow as tf
       >>> word = tf.feature_column.categorical_column_with_identity("word", 3)
       >>> weighted = tf.feature_column.weighted_categorical_column(word, "count")
       >>> layer = tf.keras.layers.DenseFeatures([tf.feature_column.indicator_column(weighted)])

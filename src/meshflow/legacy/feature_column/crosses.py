@@ -119,7 +119,6 @@ def crossed_column(
         unsupported ones.
 
     Example:
-      >>> import meshflow as tf
       >>> pair = tf.feature_column.crossed_column(["make", "colour"], hash_bucket_size=4)
       >>> layer = tf.keras.layers.DenseFeatures([tf.feature_column.indicator_column(pair)])
       >>> layer({"make": ["a"], "colour": ["red"]}).shape

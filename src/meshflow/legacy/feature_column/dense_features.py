@@ -49,7 +49,6 @@ class DenseFeatures(Layer):
       ValueError: If there is no column, a column is categorical, or two columns have the same name.
 
     Example:
-      >>> import meshflow as tf
       >>> kind = tf.feature_column.categorical_column_with_vocabulary_list("kind", ["cat", "dog"])
       >>> columns = [tf.feature_column.numeric_column("age"), tf.feature_column.indicator_column(kind)]
       >>> layer = tf.keras.layers.DenseFeatures(columns)

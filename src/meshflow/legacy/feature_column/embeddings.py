@@ -87,7 +87,6 @@ def indicator_column(categorical_column: CategoricalColumn) -> IndicatorColumn:
       ValueError: If the column is not categorical.
 
     Example:
-      >>> import meshflow as tf
       >>> kind = tf.feature_column.categorical_column_with_identity("kind", 3)
       >>> layer = tf.keras.layers.DenseFeatures([tf.feature_column.indicator_column(kind)])
       >>> layer({"kind": [[0, 0], [1, -1]]}).numpy().tolist()
@@ -200,7 +199,6 @@ def embedding_column(
         callable, or only one of the two checkpoint arguments is passed.
 
     Example:
-      >>> import meshflow as tf
       >>> word = tf.feature_column.categorical_column_with_hash_bucket("word", 100)
       >>> layer = tf.keras.layers.DenseFeatures([tf.feature_column.embedding_column(word, 8)])
       >>> layer({"word": ["tea", "coffee"]}).shape
@@ -304,7 +302,6 @@ def shared_embeddings(
         categories.
 
     Example:
-      >>> import meshflow as tf
       >>> seen = tf.feature_column.categorical_column_with_identity("seen", 5)
       >>> bought = tf.feature_column.categorical_column_with_identity("bought", 5)
       >>> layer = tf.keras.layers.DenseFeatures(tf.feature_column.shared_embeddings([seen, bought], 2))

@@ -89,7 +89,6 @@ def numeric_column(
         the default has another shape.
 
     Example:
-      >>> import meshflow as tf
       >>> price = tf.feature_column.numeric_column("price", normalizer_fn=lambda x: x / 10.0)
       >>> tf.keras.layers.DenseFeatures([price])({"price": [5.0, 20.0]}).numpy().tolist()
       [[0.5], [2.0]]
@@ -195,7 +194,6 @@ def bucketized_column(
         sorted.
 
     Example:
-      >>> import meshflow as tf
       >>> age = tf.feature_column.numeric_column("age")
       >>> ages = tf.feature_column.bucketized_column(age, boundaries=[18, 65])
       >>> tf.keras.layers.DenseFeatures([ages])({"age": [[18.0], [80.0]]}).numpy().tolist()

@@ -110,7 +110,6 @@ def categorical_column_with_vocabulary_list(
         is negative, or both it and a default are passed.
 
     Example:
-      >>> import meshflow as tf
       >>> colour = tf.feature_column.categorical_column_with_vocabulary_list("colour", ["red", "blue"])
       >>> layer = tf.keras.layers.DenseFeatures([tf.feature_column.indicator_column(colour)])
       >>> layer({"colour": ["blue", "grey"]}).numpy().tolist()
@@ -195,7 +194,6 @@ def categorical_column_with_vocabulary_file(
 
     Example:
       >>> import os, tempfile
-      >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "colours.txt")
       >>> tf.io.write_file(path, "red\nblue\n")
       >>> colour = tf.feature_column.categorical_column_with_vocabulary_file("colour", path)

@@ -17,7 +17,6 @@ class OpDispatcher:
     """Base class of the handlers of calls for which a function raises `TypeError` or `ValueError`.
 
     Example:
-      >>> import meshflow as tf
       >>> @tf.__internal__.dispatch.add_dispatch_support
       ... def double(x):
       ...     return 2 * float(x)

@@ -20,7 +20,6 @@ class TensorBase(metaclass=_TensorBaseType):
     """Base class of tensors and variables, from which libraries derive variables that wrap another one.
 
     Example:
-      >>> import meshflow as tf
       >>> base = tf.__internal__.types.Tensor
       >>> isinstance(tf.Variable(1.0), base), isinstance(1.0, base)
       (True, False)

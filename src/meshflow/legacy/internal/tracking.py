@@ -27,7 +27,6 @@ class Trackable(ObservableAttributes):
 
     Example:
       >>> import os, tempfile
-      >>> import meshflow as tf
       >>> class Counter(tf.__internal__.tracking.AutoTrackable):
       ...     def __init__(self):
       ...         self.steps = tf.Variable(0)

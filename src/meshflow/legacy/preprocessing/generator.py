@@ -57,7 +57,6 @@ class ImageDataGenerator:
 
     Example:
       >>> import numpy as np
-      >>> import meshflow as tf
       >>> generator = tf.keras.preprocessing.image.ImageDataGenerator(rescale=1 / 255)
       >>> x, y = next(generator.flow(np.full([4, 8, 8, 3], 255.0), np.arange(4), batch_size=2))
       >>> x.shape, float(x.max()), y.shape

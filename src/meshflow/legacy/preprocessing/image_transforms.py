@@ -59,7 +59,6 @@ def apply_affine_transform(
 
     Example:
       >>> import numpy as np
-      >>> import meshflow as tf
       >>> turn = tf.keras.preprocessing.image.apply_affine_transform
       >>> turn(np.array([[[1, 2], [3, 4]]]), theta=90)[0]
       array([[2, 4],
@@ -111,7 +110,6 @@ def apply_channel_shift(x: np.ndarray, intensity: float, channel_axis: int = 0) 
       channel_axis: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> import numpy as np
       >>> image = np.array([[[0.0, 100.0]]])
       >>> tf.keras.preprocessing.image.apply_channel_shift(image, 30.0).tolist()
@@ -153,7 +151,6 @@ def random_rotation(
     The other arguments are as in `apply_affine_transform`.
 
     Example:
-      >>> import meshflow as tf
       >>> import numpy as np
       >>> tf.keras.preprocessing.image.random_rotation(np.ones([8, 8, 3]), 20, 0, 1, 2).shape
       (8, 8, 3)

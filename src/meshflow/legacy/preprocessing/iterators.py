@@ -173,7 +173,6 @@ class NumpyArrayIterator(ImageIterator):
         is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> import numpy as np
       >>> generator = tf.keras.preprocessing.image.ImageDataGenerator(rescale=0.5)
       >>> batches = generator.flow(np.ones([4, 8, 8, 3]), np.arange(4), batch_size=2, shuffle=False)

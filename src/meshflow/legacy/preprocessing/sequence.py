@@ -34,7 +34,6 @@ class TimeseriesGenerator(Sequence):
 
     Example:
       >>> import numpy as np
-      >>> import meshflow as tf
       >>> batches = tf.keras.preprocessing.sequence.TimeseriesGenerator(
       ...     np.arange(6), np.arange(6), length=3, batch_size=2)
       >>> [(x.tolist(), y.tolist()) for x, y in (batches[i] for i in range(len(batches)))]
@@ -122,7 +121,6 @@ def make_sampling_table(size: int, sampling_factor: float = 1e-5) -> np.ndarray:
       Mikolov et al., 'Distributed Representations of Words' (2013).
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.preprocessing.sequence.make_sampling_table(3).round(4)
       array([0.0032, 0.0032, 0.0055])
     """
@@ -157,7 +155,6 @@ def skipgrams(
       The pairs, and their labels: 1 for neighbors, 0 for random pairs.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.preprocessing.sequence.skipgrams([1, 2, 3], 4, 1, 0, shuffle=False)
       ([[1, 2], [2, 1], [2, 3], [3, 2]], [1, 1, 1, 1])
     """

@@ -35,7 +35,6 @@ def text_to_word_sequence(
       split: Separator of words.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.preprocessing.text.text_to_word_sequence("One, two!")
       ['one', 'two']
     """
@@ -66,7 +65,6 @@ def hashing_trick(
       analyzer: Function from the text to its words, instead of `filters`, `lower` and `split`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.preprocessing.text.hashing_trick("one two one", 100, "md5")
       [39, 78, 39]
     """
@@ -98,7 +96,6 @@ def one_hot(
       analyzer: Function from the text to its words, instead of `filters`, `lower` and `split`.
 
     Example:
-      >>> import meshflow as tf
       >>> numbers = tf.keras.preprocessing.text.one_hot("to be or not to be", n=50)
       >>> len(numbers), numbers[0] == numbers[4], all(0 < number < 50 for number in numbers)
       (6, True, True)
@@ -120,7 +117,6 @@ class Tokenizer:
       **kwargs: `document_count`, the number of texts that were already counted.
 
     Example:
-      >>> import meshflow as tf
       >>> tokenizer = tf.keras.preprocessing.text.Tokenizer(oov_token="?")
       >>> tokenizer.fit_on_texts(["the cat", "the dog"])
       >>> tokenizer.texts_to_sequences(["the bird", "dog"])
@@ -306,7 +302,6 @@ def tokenizer_from_json(json_string: str) -> Tokenizer:
       json_string: The JSON.
 
     Example:
-      >>> import meshflow as tf
       >>> tokenizer = tf.keras.preprocessing.text.Tokenizer()
       >>> tokenizer.fit_on_texts(["to be or not to be"])
       >>> restored = tf.keras.preprocessing.text.tokenizer_from_json(tokenizer.to_json())

@@ -118,7 +118,6 @@ class KerasClassifier(BaseWrapper):
       ValueError: If none of these functions has a parameter.
 
     >>> import numpy as np
-    >>> import meshflow as tf
     >>> def build(units=4):
     ...     layers = [tf.keras.layers.Dense(units), tf.keras.layers.Dense(1, "sigmoid")]
     ...     model = tf.keras.Sequential(layers)
@@ -228,7 +227,6 @@ class KerasRegressor(BaseWrapper):
       ValueError: If none of these functions has a parameter.
 
     >>> import numpy as np
-    >>> import meshflow as tf
     >>> def build():
     ...     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
     ...     model.compile(loss="mse")

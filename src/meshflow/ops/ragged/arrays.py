@@ -177,7 +177,6 @@ def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Tens
     """Stack tensors of different sizes.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.ragged.stack([[1, 2], [3]]).to_list()
       [[1, 2], [3]]
     """
@@ -483,7 +482,6 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor 
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> rows = tf.ragged.constant([[1, 2, 3], [4]])
       >>> tf.ragged.boolean_mask(rows, rows > 1).to_list()
       [[2, 3], [4]]
@@ -601,7 +599,6 @@ def stack_dynamic_partitions(
     """Group values by the index of their group.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.ragged.stack_dynamic_partitions([1, 2, 3], [1, 0, 1], 2).to_list()
       [[2], [1, 3]]
     """

@@ -111,7 +111,6 @@ def cross(inputs: Sequence[Any], name: str | None = None) -> RaggedTensor:
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.ragged.cross([tf.ragged.constant([["a"], ["b", "c"]]), tf.constant([["d"], ["e"]])])
       <tf.RaggedTensor [[b'a_X_d'], [b'b_X_e', b'c_X_e']]>
     """
@@ -154,7 +153,6 @@ def cross_hashed(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> rows = tf.ragged.constant([["a"], ["b", "c"]])
       >>> tf.ragged.cross_hashed([rows, rows], num_buckets=5).shape
       TensorShape([2, None])

@@ -43,7 +43,6 @@ class DynamicRaggedShape(CompositeTensor):
       static_inner_shape: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.experimental.DynamicRaggedShape.from_lengths([2, (1, 2)])
       <DynamicRaggedShape lengths=[2, (1, 2)] num_row_partitions=1>
     """

@@ -264,7 +264,6 @@ def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree
     """Apply a function to the innermost values of ragged tensors with the same rows.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.ragged.map_flat_values(tf.square, tf.ragged.constant([[1, 2], [3]])).to_list()
       [[1, 4], [9]]
     """

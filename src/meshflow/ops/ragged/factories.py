@@ -53,7 +53,6 @@ def constant(
       row_splits_dtype: Dtype of the row splits.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.ragged.constant([[1, 2], [3]])
       <tf.RaggedTensor [[1, 2], [3]]>
     """
@@ -192,7 +191,6 @@ def range(
     """Create a row of numbers for each start, limit and step.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.ragged.range([2, 0, 3]).to_list()
       [[0, 1], [], [0, 1, 2]]
     """
@@ -236,7 +234,6 @@ def row_splits_to_segment_ids(
     """Return the row of each value for row splits.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.ragged.row_splits_to_segment_ids([0, 2, 3]).numpy().tolist()
       [0, 0, 1]
     """
@@ -259,7 +256,6 @@ def segment_ids_to_row_splits(
     """Return row splits for the ascending rows of values.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.ragged.segment_ids_to_row_splits([0, 0, 2]).numpy().tolist()
       [0, 2, 2, 3]
     """

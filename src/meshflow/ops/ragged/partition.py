@@ -259,7 +259,6 @@ class RowPartition(CompositeTensor):
     Create one with `from_row_splits` and its siblings.
 
     Example:
-      >>> import meshflow as tf
       >>> rows = tf.experimental.RowPartition.from_row_lengths([2, 0, 1])
       >>> rows.row_splits().numpy().tolist(), rows.value_rowids().numpy().tolist()
       ([0, 2, 2, 3], [0, 0, 2])

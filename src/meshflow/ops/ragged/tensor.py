@@ -90,7 +90,6 @@ class RaggedTensor(CompositeTensor, _Operators):
     `tf.strings.split`.
 
     Example:
-      >>> import meshflow as tf
       >>> rows = tf.ragged.constant([[1, 2], [], [3]])
       >>> rows.row_lengths().numpy().tolist(), tf.reduce_sum(rows, 1).numpy().tolist()
       ([2, 0, 1], [3, 0, 3])
@@ -709,7 +708,6 @@ class RaggedTensorSpec(CompositeSpec):
       flat_values_spec: Spec of the innermost values; by default one of `dtype`.
 
     Example:
-      >>> import meshflow as tf
       >>> data = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [3]]))
       >>> data.batch(2).element_spec
       RaggedTensorSpec(TensorShape([None, None]), tf.int32, 1, tf.int64)

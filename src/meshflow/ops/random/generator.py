@@ -85,7 +85,6 @@ class Generator:
       UnimplementedError: For the algorithm 'threefry'.
 
     Example:
-      >>> import meshflow as tf
       >>> generator = tf.random.Generator.from_seed(1)
       >>> [f"{x:.4f}" for x in generator.uniform([2]).numpy()], generator.state.numpy().tolist()
       (['0.7875', '0.3907'], [513, 0, 0])
@@ -284,7 +283,6 @@ def create_rng_state(seed: int | Sequence[int], alg: _AlgorithmLike = None) -> T
       alg: 'philox' or 'auto_select', which is the same.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.random.create_rng_state([5, 6], alg="philox").numpy().tolist()
       [0, 5, 6]
     """
@@ -299,7 +297,6 @@ def get_global_generator() -> Generator:
     """Return the generator that the process shares, created from the global seed at the first call.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.random.get_global_generator().uniform([3]).shape
       TensorShape([3])
     """
@@ -316,7 +313,6 @@ def set_global_generator(generator: Generator) -> None:
     """Replace the generator that the process shares.
 
     Example:
-      >>> import meshflow as tf
       >>> before = tf.random.get_global_generator()
       >>> tf.random.set_global_generator(tf.random.Generator.from_seed(3))
       >>> tf.random.get_global_generator() is before

@@ -54,7 +54,6 @@ def normal(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.random.normal([2, 3]).shape
       TensorShape([2, 3])
     """
@@ -75,7 +74,6 @@ def truncated_normal(
     """Draw normal numbers of shape `shape` within two standard deviations; see `normal`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.random.truncated_normal([1000], mean=10.0)
       >>> bool(tf.reduce_min(x) >= 8), bool(tf.reduce_max(x) <= 12)
       (True, True)
@@ -108,7 +106,6 @@ def uniform(
       ValueError: For an integer dtype without `maxval`.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.random.uniform([1000], minval=1, maxval=7, dtype=tf.int32)
       >>> sorted(set(x.numpy().tolist()))
       [1, 2, 3, 4, 5, 6]
@@ -137,7 +134,6 @@ def gamma(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.random.gamma([5], alpha=[0.5, 1.5]).shape
       TensorShape([5, 2])
     """
@@ -165,7 +161,6 @@ def poisson(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.random.poisson([5], lam=[3.0, 100.0]).shape
       TensorShape([5, 2])
     """
@@ -196,7 +191,6 @@ def categorical(
       Tensor of shape [batch, num_samples].
 
     Example:
-      >>> import meshflow as tf
       >>> never = float("-inf")
       >>> print(tf.random.categorical([[0.0, never, never], [never, never, 0.0]], 4).numpy())
       [[0 0 0 0]
@@ -214,7 +208,6 @@ def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None)
     """Shuffle the rows of a tensor, keeping its shape.
 
     Example:
-      >>> import meshflow as tf
       >>> sorted(tf.random.shuffle([1, 2, 3, 4]).numpy().tolist())
       [1, 2, 3, 4]
     """

@@ -60,7 +60,6 @@ def stateless_normal(
       alg: Ignored; the generator is Philox.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = (tf.random.stateless_normal([3], seed=[1, 2]) for _ in range(2))
       >>> tf.reduce_all(a == b).numpy().item()
       True
@@ -80,7 +79,6 @@ def stateless_truncated_normal(
     """Draw truncated normal numbers of the given shape, which only depend on the seed.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.random.stateless_truncated_normal([1000], seed=[1, 2])
       >>> bool(tf.reduce_max(tf.abs(x)) <= 2)
       True
@@ -102,7 +100,6 @@ def stateless_uniform(
     Integers are drawn from the full range of the dtype if both `minval` and `maxval` are None.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.random.stateless_uniform([1000], seed=[1, 2], minval=0, maxval=3, dtype=tf.int32)
       >>> sorted(set(x.numpy().tolist()))
       [0, 1, 2]
@@ -123,7 +120,6 @@ def stateless_gamma(
     """Draw gamma-distributed numbers of exactly `shape` that only depend on the seed.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.random.stateless_gamma([5, 2], seed=[1, 2], alpha=[0.5, 1.5]).shape
       TensorShape([5, 2])
     """
@@ -154,7 +150,6 @@ def stateless_poisson(
     """Draw Poisson-distributed numbers of exactly `shape` that only depend on the seed.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.random.stateless_poisson([5, 2], seed=[1, 2], lam=[3.0, 100.0]).dtype
       tf.int32
     """
@@ -182,7 +177,6 @@ def stateless_binomial(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.random.stateless_binomial([1000], seed=[1, 2], counts=3, probs=0.5)
       >>> sorted(set(x.numpy().tolist()))
       [0, 1, 2, 3]
@@ -200,7 +194,6 @@ def stateless_categorical(
     """Draw class indices [batch, num_samples] that only depend on the seed; see `categorical`.
 
     Example:
-      >>> import meshflow as tf
       >>> never = float("-inf")
       >>> print(tf.random.stateless_categorical([[never, 0.0]], 3, seed=[1, 2]).numpy())
       [[1 1 1]]
@@ -214,7 +207,6 @@ def stateless_shuffle(
     """Shuffle rows in an order that only depends on the seed, keeping the shape.
 
     Example:
-      >>> import meshflow as tf
       >>> a, b = (tf.random.experimental.stateless_shuffle(tf.range(10), seed=[1, 2]) for _ in range(2))
       >>> tf.reduce_all(a == b).numpy().item()
       True
@@ -226,7 +218,6 @@ def stateless_split(seed: TensorLike, num: int = 2, alg: str | None = None) -> T
     """Derive `num` seeds from a seed, as a tensor of shape [num, 2].
 
     Example:
-      >>> import meshflow as tf
       >>> first, second = tf.random.split([1, 2], num=2)
       >>> first.shape, tf.reduce_all(first == second).numpy().item()
       (TensorShape([2]), False)
@@ -239,7 +230,6 @@ def stateless_fold_in(seed: TensorLike, data: TensorLike, alg: str | None = None
     """Derive a seed of shape [2] from a seed and an integer scalar.
 
     Example:
-      >>> import meshflow as tf
       >>> seeds = [tf.random.fold_in([1, 2], step) for step in range(2)]
       >>> seeds[0].shape, tf.reduce_all(seeds[0] == seeds[1]).numpy().item()
       (TensorShape([2]), False)

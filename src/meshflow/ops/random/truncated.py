@@ -51,7 +51,6 @@ def stateless_parameterized_truncated_normal(
       name: Ignored.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.random.stateless_parameterized_truncated_normal([1000], [1, 2], minvals=1.0, maxvals=1.5)
       >>> 1.0 <= float(tf.reduce_min(x)) <= float(tf.reduce_max(x)) <= 1.5
       True

@@ -41,7 +41,6 @@ class Asset:
 
     Example:
       >>> import os, tempfile
-      >>> import meshflow as tf
       >>> folder = tempfile.mkdtemp()
       >>> tf.io.write_file(os.path.join(folder, "names.txt"), "a\\nb\\n")
       >>> module = tf.Module()

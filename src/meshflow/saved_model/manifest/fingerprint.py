@@ -42,7 +42,6 @@ class Fingerprint:
       version: Version of the hashing rules. It is ignored when fingerprints are compared.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.saved_model.experimental.Fingerprint(1, 2, 3, 4, 5, 6).singleprint()
       '2/3/4/5'
     """
@@ -150,7 +149,6 @@ def read_fingerprint(export_dir: StrPath) -> Fingerprint:
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> folder = tempfile.mkdtemp()
       >>> tf.saved_model.save(tf.Module(), folder)
       >>> read = tf.saved_model.experimental.read_fingerprint

@@ -22,7 +22,6 @@ class TrackableResource:
       device: Device on which the resource is created. Default: the device of variables.
 
     Example:
-      >>> import meshflow as tf
       >>> class Counter(tf.saved_model.experimental.TrackableResource):
       ...     def _create_resource(self):
       ...         return tf.Variable(0)

@@ -71,7 +71,6 @@ def save(
 
     Example:
       >>> import tempfile
-      >>> import meshflow as tf
       >>> class Scale(tf.Module):
       ...     def __init__(self):
       ...         self.factor = tf.Variable(2.0)

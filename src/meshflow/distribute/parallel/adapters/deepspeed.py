@@ -75,7 +75,6 @@ def from_deepspeed(
         if a requested feature has no counterpart.
 
     Example:
-      >>> import meshflow as tf
       >>> settings = tf.distribute.from_deepspeed({
       ...     "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "bf16": {"enabled": True},
       ...     "zero_optimization": {"stage": 3, "overlap_comm": True}, "gradient_clipping": 1.0,

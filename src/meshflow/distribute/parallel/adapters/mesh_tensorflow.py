@@ -47,7 +47,6 @@ def from_mesh_tensorflow(
       ValueError: If `mesh_shape` or `layout` cannot be parsed, or if there are too few devices.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.from_mesh_tensorflow("rows:2;cols:2", "batch:rows;hidden:cols")
       >>> strategy.mesh.dim_names, strategy.rules.dimensions("hidden")
       (['rows', 'cols'], ('cols',))

@@ -142,7 +142,6 @@ class Hardware:
         not less than 1, or if a unit is unknown.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.distribute.Hardware(8, "16GB").memory
       16000000000
       >>> tf.distribute.Hardware(8, "16GB", margin="25%").usable_memory
@@ -176,7 +175,6 @@ class Hardware:
           ValueError: If the type is unknown.
 
         Example:
-          >>> import meshflow as tf
           >>> tf.distribute.Hardware.from_kind("h200", 64).memory
           141000000000
         """

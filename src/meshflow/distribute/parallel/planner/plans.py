@@ -324,7 +324,6 @@ def plan(
         of devices that would suffice.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.Input([8]), tf.keras.layers.Dense(8), tf.keras.layers.Dense(8)])
       >>> model.compile("adam", "mse")
       >>> rows = tf.TensorSpec([32, 8])

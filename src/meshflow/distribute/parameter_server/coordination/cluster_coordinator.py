@@ -69,7 +69,6 @@ class ClusterCoordinator(CoordinatorOnly):
       ValueError: For another strategy.
 
     Example:
-      >>> import meshflow as tf
       >>> strategy = tf.distribute.ParameterServerStrategy(engine="threads")
       >>> coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
       >>> result = coordinator.schedule(tf.function(lambda x: x * 2), args=(tf.constant(21),))

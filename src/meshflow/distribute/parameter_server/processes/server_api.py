@@ -32,7 +32,6 @@ class ServerDef:
       default_session_config: A `ConfigProto`.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.train.ServerDef(cluster={"ps": ["localhost:2222"]}, job_name="ps").cluster.num_tasks("ps")
       1
     """
@@ -83,7 +82,6 @@ class Server:
       UnavailableError: If the port is in use.
 
     Example:
-      >>> import meshflow as tf
       >>> cluster = {"worker": ["localhost:2222"], "ps": ["localhost:2223"], "chief": ["localhost:2224"]}
       >>> server = tf.distribute.Server(cluster, job_name="worker", task_index=0, start=False)
       >>> server.target, server.server_def.job_name
@@ -142,7 +140,6 @@ class Server:
           start: Whether to start listening.
 
         Example:
-          >>> import meshflow as tf
           >>> tf.distribute.Server.create_local_server().server_def.job_name
           'localhost'
         """

@@ -28,7 +28,6 @@ class Partitioner:
     A strategy also takes any function with the arguments of `__call__`.
 
     Example:
-      >>> import meshflow as tf
       >>> class Halves(tf.distribute.experimental.partitioners.Partitioner):
       ...     def __call__(self, shape, dtype, axis=0):
       ...         return [2] + [1] * (len(shape) - 1)
@@ -76,7 +75,6 @@ class FixedShardsPartitioner(_SingleAxisPartitioner):
       num_shards: The number of shards.
 
     Example:
-      >>> import meshflow as tf
       >>> partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(num_shards=2)
       >>> partitioner(tf.TensorShape([10, 3]), tf.float32), partitioner(tf.TensorShape([1, 3]), tf.float32)
       ([2, 1], [1, 1])
@@ -101,7 +99,6 @@ class MinSizePartitioner(_SingleAxisPartitioner):
       ValueError: If an argument is not positive.
 
     Example:
-      >>> import meshflow as tf
       >>> partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
       ...     min_shard_bytes=4, max_shards=2)
       >>> partitioner(tf.TensorShape([6, 1]), tf.float32)
@@ -139,7 +136,6 @@ class MaxSizePartitioner(_SingleAxisPartitioner):
       ValueError: If an argument is not positive.
 
     Example:
-      >>> import meshflow as tf
       >>> partitioner = tf.distribute.experimental.partitioners.MaxSizePartitioner(max_shard_bytes=4)
       >>> partitioner(tf.TensorShape([6, 1]), tf.float32)
       [6, 1]

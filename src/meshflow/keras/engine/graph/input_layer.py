@@ -53,7 +53,6 @@ class InputLayer(Layer):
       NotImplementedError: For `input_tensor`.
 
     Example:
-      >>> import meshflow as tf
       >>> first = tf.keras.layers.InputLayer(input_shape=(3,))
       >>> model = tf.keras.Sequential([first, tf.keras.layers.Dense(2)])
       >>> model.input_shape, model.output_shape
@@ -192,7 +191,6 @@ def Input(
       ValueError: If both or neither of `shape` and `batch_shape` are given.
 
     Example:
-      >>> import meshflow as tf
       >>> x = tf.keras.Input(shape=(3,))
       >>> y = tf.nn.relu(x * 2.0)
       >>> y.shape

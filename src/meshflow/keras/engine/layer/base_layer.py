@@ -101,7 +101,6 @@ class Layer(  # type: ignore[misc]
       TypeError: If another keyword is passed.
 
     Example:
-      >>> import meshflow as tf
       >>> class Scale(tf.keras.layers.Layer):
       ...     def build(self, input_shape):
       ...         self.factor = self.add_weight("factor", shape=(), initializer="ones")
@@ -511,7 +510,6 @@ class Layer(  # type: ignore[misc]
           config: Result of `get_build_config`.
 
         Example:
-          >>> import meshflow as tf
           >>> layer = tf.keras.layers.Dense(2)
           >>> layer.build_from_config({"input_shape": [None, 3]})
           >>> layer.kernel.shape

@@ -38,7 +38,6 @@ class LayoutMap(MutableMapping[str, Layout]):
       mesh: Mesh on which weights without an entry are replicated; None does not place them.
 
     Example:
-      >>> import meshflow as tf
       >>> dtensor = tf.experimental.dtensor
       >>> mesh = dtensor.create_mesh([("model", 1)], devices=["CPU:0"])
       >>> layouts = tf.keras.dtensor.experimental.LayoutMap(mesh=mesh)
@@ -138,7 +137,6 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[None]:
       layout_map: The map.
 
     Example:
-      >>> import meshflow as tf
       >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
       >>> layouts = tf.keras.dtensor.experimental.LayoutMap(mesh)
       >>> columns = tf.experimental.dtensor.Layout([tf.experimental.dtensor.UNSHARDED, "x"], mesh)

@@ -113,7 +113,6 @@ class LayerLosses:
           TypeError: If another keyword is passed.
 
         Example:
-          >>> import meshflow as tf
           >>> class Small(tf.keras.layers.Layer):
           ...     def call(self, inputs):
           ...         self.add_loss(0.5 * tf.reduce_sum(tf.abs(inputs)))

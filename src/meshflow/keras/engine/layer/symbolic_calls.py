@@ -186,7 +186,6 @@ class SymbolicCallMethods:
           A `TensorShape` or a structure of them.
 
         Example:
-          >>> import meshflow as tf
           >>> tf.keras.layers.Dense(4).compute_output_shape([None, 3])
           TensorShape([None, 4])
         """

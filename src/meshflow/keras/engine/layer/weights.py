@@ -101,7 +101,6 @@ class LayerWeights(WeightValues, TrackedLayer):
           ValueError: If the dtype has no default initializer, or if an ON_READ weight is trainable.
 
         Example:
-          >>> import meshflow as tf
           >>> class Scale(tf.keras.layers.Layer):
           ...     def build(self, input_shape):
           ...         self.factor = self.add_weight("factor", input_shape[-1:], initializer="ones")

@@ -71,7 +71,6 @@ class Functional(GraphMembers):
       **kwargs: Arguments of `Layer`.
 
     Example:
-      >>> import meshflow as tf
       >>> inputs = tf.keras.Input([3])
       >>> model = tf.keras.Model(inputs, tf.keras.layers.Dense(2)(inputs))
       >>> isinstance(model, tf.keras.models.Functional), model.output_shape

@@ -50,7 +50,6 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
       **kwargs: `inputs`, `outputs`, `name`, `trainable`, and other arguments of `Layer`.
 
     Example:
-      >>> import meshflow as tf
       >>> inputs = tf.keras.Input(shape=(3,))
       >>> model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(inputs))
       >>> model.count_params()

@@ -49,7 +49,6 @@ class Sequential(GraphMembers):
       ValueError: If two layers have the same name; the same layer may be added repeatedly.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,))])
       >>> model(tf.ones([4, 3])).shape
       TensorShape([4, 2])

@@ -108,7 +108,6 @@ def save_model(
         `get_config`, unless the target is a folder and the model has been called.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
       >>> with tempfile.TemporaryDirectory() as folder:

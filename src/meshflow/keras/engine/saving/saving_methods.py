@@ -56,7 +56,6 @@ class ModelSaving:
           config: Result of `get_compile_config`.
 
         Example:
-          >>> import meshflow as tf
           >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
           >>> model.compile_from_config({"optimizer": "sgd", "loss": "mse"})
           >>> model.loss
@@ -142,7 +141,6 @@ class ModelSaving:
           `TensorSpec`s, or nested structures of them. None if the model is not built.
 
         Example:
-          >>> import meshflow as tf
           >>> x = tf.keras.Input([3], name="x")
           >>> tf.keras.Model(x, tf.keras.layers.Dense(2)(x)).save_spec()
           ([TensorSpec(shape=(None, 3), dtype=tf.float32, name='x')], {})

@@ -56,7 +56,6 @@ def save_weights(
       FileExistsError: if the file exists and `overwrite` is False.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
       >>> with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +113,6 @@ def load_weights(
       FileNotFoundError: if there is no such file.
 
     Example:
-      >>> import meshflow as tf
       >>> import os, tempfile
       >>> make = lambda: tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
       >>> saved, loaded = make(), make()

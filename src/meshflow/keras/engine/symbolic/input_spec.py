@@ -25,7 +25,6 @@ class InputSpec:
       name: Required key if inputs are passed as a dictionary.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.layers.InputSpec(ndim=2, axes={-1: 4})
       InputSpec(ndim=2, axes={-1: 4})
     """

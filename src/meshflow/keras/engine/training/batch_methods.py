@@ -45,7 +45,6 @@ class SingleBatchMethods(CompileMethods):
           The loss, or a list [loss, *metrics], or a dictionary.
 
         Example:
-          >>> import meshflow as tf
           >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
           >>> model.compile(tf.keras.optimizers.SGD(0.25), "mse")
           >>> [float(model.train_on_batch(tf.ones([2, 1]), tf.zeros([2, 1]))) for _ in range(2)]
@@ -80,7 +79,6 @@ class SingleBatchMethods(CompileMethods):
           The loss, or a list [loss, *metrics], or a dictionary.
 
         Example:
-          >>> import meshflow as tf
           >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
           >>> model.compile(loss="mse")
           >>> float(model.test_on_batch(tf.ones([2, 1]), tf.fill([2, 1], 4.0)))
@@ -97,7 +95,6 @@ class SingleBatchMethods(CompileMethods):
           x: Inputs: arrays of shape (batch size, ...), or a nested structure of them.
 
         Example:
-          >>> import meshflow as tf
           >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
           >>> model.predict_on_batch(tf.constant([[1.0, 2.0]])).tolist()
           [[3.0]]

@@ -27,7 +27,6 @@ class Callback:
       params: Dictionary with `verbose`, `epochs` and `steps`.
 
     Example:
-      >>> import meshflow as tf
       >>> class Names(tf.keras.callbacks.Callback):
       ...     def on_epoch_end(self, epoch, logs=None):
       ...         print(epoch, sorted(logs))
@@ -164,7 +163,6 @@ class CallbackList:
       **params: `verbose`, `epochs` and `steps`.
 
     Example:
-      >>> import meshflow as tf
       >>> seen = []
       >>> begin = tf.keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: seen.append(epoch))
       >>> callbacks = tf.keras.callbacks.CallbackList([begin], epochs=2)
@@ -332,7 +330,6 @@ class History(Callback):
       epoch: Indices of the epochs.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
       >>> model.compile(tf.keras.optimizers.SGD(0.25), "mse")
       >>> history = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), epochs=2, verbose=0)

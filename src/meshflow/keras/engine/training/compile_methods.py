@@ -132,7 +132,6 @@ class CompileMethods(TrainableState):
             created under another strategy than the `ParameterServerStrategy` that is in scope.
 
         Example:
-          >>> import meshflow as tf
           >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
           >>> model.compile("adam", tf.keras.losses.Huber(), metrics=["mae"])
           >>> type(model.optimizer).__name__, model.loss.delta

@@ -56,7 +56,6 @@ def unpack_x_y_sample_weight(data: PyTree) -> tuple[Any, Any, Any]:
       ValueError: if the tuple is longer.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.unpack_x_y_sample_weight((1, 2))
       (1, 2, None)
     """
@@ -80,7 +79,6 @@ def pack_x_y_sample_weight(x: PyTree, y: PyTree = None, sample_weight: PyTree = 
       sample_weight: Weights.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.pack_x_y_sample_weight([1], [2])
       ([1], [2])
       >>> tf.keras.utils.pack_x_y_sample_weight([1], [2], [3])

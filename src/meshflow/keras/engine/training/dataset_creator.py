@@ -27,7 +27,6 @@ class DatasetCreator:
       TypeError: if `dataset_fn` is not callable, or `input_options` has another type.
 
     Example:
-      >>> import meshflow as tf
       >>> def dataset_fn(context):
       ...     return tf.data.Dataset.from_tensors((tf.ones([4, 1]), tf.zeros([4, 1]))).repeat()
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])

@@ -29,7 +29,6 @@ class FindNaN(Callback):
         `is_gradient`, `source`, `rows`, `location` and `value`; None if there was no NaN.
 
     Example:
-      >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Lambda(tf.math.log, name="logarithm"), tf.keras.layers.Dense(1)])
       >>> model.compile("sgd", "mse")
       >>> finder = tf.keras.callbacks.FindNaN()

@@ -19,7 +19,6 @@ def enable_interactive_logging() -> None:
     """Print the progress of training to the standard output, which is the default.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.enable_interactive_logging()
       >>> tf.keras.utils.is_interactive_logging_enabled()
       True
@@ -31,7 +30,6 @@ def disable_interactive_logging() -> None:
     """Write the progress of training to the logger 'meshflow' instead of the standard output.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.disable_interactive_logging()
       >>> tf.keras.utils.is_interactive_logging_enabled()
       False
@@ -44,7 +42,6 @@ def is_interactive_logging_enabled() -> bool:
     """Check whether the progress of training is printed to the standard output.
 
     Example:
-      >>> import meshflow as tf
       >>> tf.keras.utils.is_interactive_logging_enabled()
       True
     """
@@ -73,7 +70,6 @@ class Progbar:
       unit_name: 'step' or 'sample'.
 
     Example:
-      >>> import meshflow as tf
       >>> bar = tf.keras.utils.Progbar(10, verbose=2)
       >>> for step in range(10):
       ...     bar.update(step + 1, [("loss", 0.5)])  # doctest: +ELLIPSIS

@@ -118,7 +118,6 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
           ValueError: if data, targets and model do not fit together.
 
         Example:
-          >>> import meshflow as tf
           >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
           >>> model.compile(tf.keras.optimizers.SGD(0.25), "mse")
           >>> history = model.fit(tf.ones([4, 1]), tf.zeros([4, 1]), batch_size=4, epochs=2, verbose=0)
@@ -421,7 +420,6 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
           RuntimeError: if the model is not compiled.
 
         Example:
-          >>> import meshflow as tf
           >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
           >>> model.compile(loss="mse", metrics=["mae"])
           >>> model.evaluate(tf.ones([4, 1]), tf.fill([4, 1], 3.0), verbose=0)
@@ -482,7 +480,6 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
           NumPy arrays in the structure of the outputs.
 
         Example:
-          >>> import meshflow as tf
           >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
           >>> model.predict(tf.constant([[1.0, 2.0], [3.0, 4.0]]), verbose=0).tolist()
           [[3.0], [7.0]]

@@ -101,7 +101,6 @@ class TrainingSteps(StepCounterMethods):
           Metric values by name.
 
         Example:
-          >>> import meshflow as tf
           >>> class Doubled(tf.keras.Sequential):
           ...     def train_step(self, data):
           ...         x, y = data
