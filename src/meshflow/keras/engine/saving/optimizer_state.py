@@ -21,7 +21,12 @@ from meshflow.distribute.parallel.gradient_compression import ERROR_SLOTS
 from meshflow.files.arrays import cast_weight
 from meshflow.keras.engine.saving.group_paths import AnyVariable
 from meshflow.keras.optimizers import experimental, legacy
-from meshflow.keras.optimizers.checkpoint_children import get_own_weights, get_slot_lists
+from meshflow.keras.optimizers.checkpoint_children import (
+    get_list_name,
+    get_own_weights,
+    get_slot_lists,
+    list_interleaved_slots,
+)
 from meshflow.keras.optimizers.lamb import Lamb
 from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
@@ -37,19 +42,11 @@ __all__ = [
 ]
 
 KERAS_2_11, KERAS_3 = "2.11", "3"
-# For each class, the slot lists that are written interleaved, variable by variable. Other lists
-# follow one after another.
-_INTERLEAVED_LISTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("Adam", "AdamW", "Lamb", "Nadam"), ("_momentums", "_velocities")),
-    "Adadelta": ("_accumulated_grads", "_accumulated_delta_vars"),
-    "Adafactor": ("_r", "_c", "_v"),
-    "Adagrad": (),
-    "Adamax": ("_m", "_u"),
-    "Ftrl": ("_accumulators", "_linears"),
-    "Lion": (),
-    "RMSprop": (),
-    "SGD": (),
-}
+# Names of the classes that a version of Keras has.
+_CLASS_NAMES = frozenset(
+    ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax")
+    + ("Ftrl", "Lamb", "Lion", "Nadam", "RMSprop", "SGD")
+)
 # Slot lists that optimizers of every class may have, which precede the others.
 _LEADING_LISTS = ("_model_variables_moving_average", "_accumulated_gradients")
 _ERROR_LISTS = tuple(f"_{name}s" for name in ERROR_SLOTS)
@@ -191,7 +188,7 @@ def order_state(optimizer: Any, version: str) -> list[StateSlot] | None:
     """
     inner = _unwrap_optimizer(optimizer)
     cls = type(inner)
-    is_known = cls.__name__ in _INTERLEAVED_LISTS and cls.__module__.startswith("meshflow.")
+    is_known = cls.__name__ in _CLASS_NAMES and cls.__module__.startswith("meshflow.")
     # Keras's Nadam has another momentum schedule than the legacy class.
     if not is_known or cls is legacy.Nadam:
         return None
@@ -252,7 +249,10 @@ def _iterate_slots(optimizer: Any, version: str) -> Iterator[StateSlot]:
     lists = {name: slots for name, slots in lists.items() if name not in _ERROR_LISTS}
     keys = sorted(optimizer._index_dict, key=optimizer._index_dict.__getitem__)
     variables = merge_shards(optimizer._owners[key] for key in keys)
-    class_name, interleaved = type(optimizer).__name__, _INTERLEAVED_LISTS[type(optimizer).__name__]
+    class_name = type(optimizer).__name__
+    interleaved = tuple(
+        get_list_name(optimizer, name) for name in list_interleaved_slots(optimizer)
+    )
     # Keras 3 also reads these files, and would take the momentum of a single variable for the learning rate.
     if class_name == "SGD" and version == KERAS_2_11 and len(variables) > 1:
         lists.setdefault("momentums", {})
@@ -360,4 +360,4 @@ def _remove_errors(slots: list[_VariableSlot]) -> list[_VariableSlot]:
 
 
 def _is_error_name(name: str) -> bool:
-    return name.partition(":")[0].rpartition("/")[2] in ERROR_SLOTS
+    return not set(ERROR_SLOTS).isdisjoint(name.partition(":")[0].split("/"))
