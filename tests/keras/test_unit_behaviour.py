@@ -801,9 +801,15 @@ def count_after_failed_build():
         (TypeError, lambda: keras.Model(outputs=keras.Input([3]))),
         (ValueError, add_concrete_metric),
         (ValueError, schedule_without_rate),
-        (ValueError, lambda: layers.StringLookup().adapt(tf.data.Dataset.from_tensors(["a"]).repeat())),
+        (
+            ValueError,
+            lambda: layers.StringLookup().adapt(tf.data.Dataset.from_tensors(["a"]).repeat()),
+        ),
         (ValueError, lambda: layers.Normalization().adapt(np.ones([0, 2]))),
-        (ValueError, lambda: compile_model().fit(X, Y, validation_data=(X, Y), validation_freq="a")),
+        (
+            ValueError,
+            lambda: compile_model().fit(X, Y, validation_data=(X, Y), validation_freq="a"),
+        ),
         (
             tf.errors.InvalidArgumentError,
             lambda: compile_model().fit(X, np.eye(2)[[0, 1] * 4], class_weight={0: 1.0}, verbose=0),

@@ -394,7 +394,9 @@ class DataHandler:
 
     def _warn_of_end(self) -> None:
         self.exhausted = True
-        count = "" if self._limit is None else f" (in this case, {self._limit * self._last} batches)"
+        count = (
+            "" if self._limit is None else f" (in this case, {self._limit * self._last} batches)"
+        )
         warnings.warn(
             "Your input ran out of data; interrupting training. Make sure that your dataset or generator can generate "
             f"at least `steps_per_epoch * epochs` batches{count}.",

@@ -101,7 +101,9 @@ class PreprocessingLayer(Layer):
             self._build_if_needed(shape)
             self.update_state(batch)
         if is_empty:
-            raise ValueError(f"Layer {self.name!r}: Expected input data of `adapt` to be non-empty.")
+            raise ValueError(
+                f"Layer {self.name!r}: Expected input data of `adapt` to be non-empty."
+            )
         self.finalize_state()
         self._adapted = True
 
