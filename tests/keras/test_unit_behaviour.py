@@ -796,6 +796,8 @@ def count_after_failed_build():
     ("error", "run"),
     [
         (ValueError, count_after_failed_build),
+        (ValueError, lambda: compile_model(run_eagerly=True, jit_compile=True)),
+        (ValueError, lambda: compile_model(distribute=tf.distribute.get_strategy())),
         (ValueError, lambda: compile_model().save_weights("weights.h5", save_format="tf")),
         (TypeError, lambda: keras.Model(inputs=keras.Input([3]))),
         (TypeError, lambda: keras.Model(outputs=keras.Input([3]))),
