@@ -45,7 +45,7 @@ def test_slots_have_the_order_of_the_variables():
     with pytest.warns(UserWarning, match="Gradients do not exist"):
         optimizer.apply_gradients([(None, first), (tf.constant(1.0), second)])
     names = [v.name.partition("/")[2] for v in optimizer.variables]
-    assert names[1:3] == ["first/m:0", "second/m:0"]
+    assert names[1:3] == ["m/first:0", "v/first:0"]
 
 
 @keras.utils.register_keras_serializable("behaviour")

@@ -726,3 +726,98 @@ def test_groups_of_one_channel_are_counted_when_built():
     layer = layers.GroupNormalization(groups=-1)
     layer.build((None, 4, 3))
     assert layer.get_config()["groups"] == 3
+
+
+def test_generators_that_end_after_the_first_epoch_end_the_training():
+    model = compile_model()
+    with pytest.warns(UserWarning, match="ran out of data"):
+        history = model.fit(((X, Y) for _ in range(3)), epochs=4, verbose=0)
+    assert history.epoch == [0, 1]
+    assert history.history["loss"][0] == history.history["loss"][1]
+
+
+def test_functions_as_losses_may_return_numbers():
+    class Charge(layers.Layer):
+        def call(self, inputs):
+            self.add_loss(lambda: 2.0)
+            return inputs
+
+    model = keras.Sequential([Charge(), layers.Dense(2)])
+    model.compile("sgd")
+    assert model.evaluate(X, verbose=0) == 2.0
+
+
+def test_names_of_metrics_keep_their_case():
+    model = compile_model(metrics=["Accuracy", "acc"])
+    model.train_on_batch(X, Y)
+    assert model.metrics_names == ["loss", "Accuracy", "acc"]
+
+
+def test_state_of_a_csv_logger(tmp_path):
+    logger = callbacks.CSVLogger(tmp_path / "log.csv", append=True)
+    assert (logger.append_header, logger.keys, logger.writer) == (True, None, None)
+    model = compile_model()
+    model.fit(X, Y, verbose=0, callbacks=[logger])
+    assert logger.keys == ["loss", "val_loss"]
+    model.fit(X, Y, verbose=0, callbacks=[logger])
+    assert not logger.append_header
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
+
+
+def add_concrete_metric():
+    symbolic = keras.Input([3])
+    keras.Model(symbolic, symbolic * 2).add_metric(tf.constant(1.0), name="m")
+
+
+def schedule_without_rate():
+    callback = callbacks.LearningRateScheduler(lambda epoch: 0.1)
+    model = compile_model()
+    model.optimizer = object()
+    callback.set_model(model)
+    callback.on_epoch_begin(0)
+
+
+def count_after_failed_build():
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, inputs):
+            return self.dense(inputs)
+
+    model = Own()
+    with pytest.raises(ValueError, match="cannot build"):
+        model.build(3)
+    model.count_params()
+
+
+@pytest.mark.parametrize(
+    ("error", "run"),
+    [
+        (ValueError, count_after_failed_build),
+        (ValueError, lambda: compile_model(run_eagerly=True, jit_compile=True)),
+        (ValueError, lambda: compile_model(distribute=tf.distribute.get_strategy())),
+        (ValueError, lambda: compile_model().save_weights("weights.h5", save_format="tf")),
+        (TypeError, lambda: keras.Model(inputs=keras.Input([3]))),
+        (TypeError, lambda: keras.Model(outputs=keras.Input([3]))),
+        (ValueError, add_concrete_metric),
+        (ValueError, schedule_without_rate),
+        (
+            ValueError,
+            lambda: layers.StringLookup().adapt(tf.data.Dataset.from_tensors(["a"]).repeat()),
+        ),
+        (ValueError, lambda: layers.Normalization().adapt(np.ones([0, 2]))),
+        (
+            ValueError,
+            lambda: compile_model().fit(X, Y, validation_data=(X, Y), validation_freq="a"),
+        ),
+        (
+            tf.errors.InvalidArgumentError,
+            lambda: compile_model().fit(X, np.eye(2)[[0, 1] * 4], class_weight={0: 1.0}, verbose=0),
+        ),
+    ],
+)
+def test_wrong_arguments(error, run):
+    with pytest.raises(error):
+        run()

@@ -779,6 +779,100 @@ def test_loop_variable_starts_with_its_current_value():
     assert v == 1
 
 
+STATE, OTHER_STATE = tf.Variable(3.0), tf.Variable(5.0)
+
+
+def return_variable(x):
+    if x > 0:
+        return STATE
+    return x * 2
+
+
+def assign_variable(x):
+    y = x
+    if x > 0:
+        y = STATE
+    return y
+
+
+def assign_different_variables(x):
+    if x > 0:
+        y = STATE
+    else:
+        y = OTHER_STATE
+    return y + 1
+
+
+def choose_variable(x):
+    return STATE if x > 0 else x
+
+
+def choose_variable_in_a_structure(x):
+    values = {"a": x}
+    if x > 0:
+        values = {"a": STATE}
+    return values["a"]
+
+
+def replace_by_variable_in_a_while(x):
+    y = x
+    while x > 0:
+        y = STATE
+        x = x - 1
+    return y
+
+
+def replace_variable_in_a_for(x):
+    y = STATE
+    for i in tf.range(3):
+        if i > 0:
+            y = OTHER_STATE
+        else:
+            y = y * x
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (return_variable, [3.0, -2.0]),
+        (assign_variable, [3.0, -1.0]),
+        (assign_different_variables, [4.0, 6.0]),
+        (choose_variable, [3.0, -1.0]),
+        (choose_variable_in_a_structure, [3.0, -1.0]),
+        (replace_by_variable_in_a_while, [3.0, -1.0]),
+        (replace_variable_in_a_for, [5.0, 5.0]),
+    ],
+)
+def test_variables_and_tensors_can_be_the_values_of_one_name(function, expected):
+    results = [tf.function(function)(tf.constant(x)) for x in (1.0, -1.0)]
+    assert [float(result) for result in results] == expected
+
+
+def test_gradient_of_a_variable_that_a_branch_chose():
+    @tf.function
+    def differentiate(x):
+        with tf.GradientTape() as tape:
+            y = STATE if x > 0 else x
+            loss = y * y
+        return tape.gradient(loss, STATE, unconnected_gradients="zero")
+
+    assert [float(differentiate(tf.constant(x))) for x in (1.0, -1.0)] == [6.0, 0.0]
+
+
+def test_a_variable_that_both_branches_choose_remains_a_variable():
+    @tf.function
+    def count(x):
+        state = STATE
+        if x > 0:
+            x = x + 1
+            state = STATE
+        state.assign(state)
+        return x
+
+    assert float(count(tf.constant(1.0))) == 2.0
+
+
 def test_error_variable_assigned_in_a_condition():
     v = tf.Variable(0)
 

@@ -308,9 +308,9 @@ def test_sparse_gradients_and_state():
     )
     assert_close(v, [[-0.1], [0], [0]], 1e-4)
     assert [w.name for w in optimizer.weights] == [
-        "Adam/iter:0",
-        "Adam/Variable/m:0",
-        "Adam/Variable/v:0",
+        "iteration:0",
+        "Adam/m/Variable:0",
+        "Adam/v/Variable:0",
     ]
     values = optimizer.get_weights()
     other = optimizers.Adam(0.1)
@@ -521,3 +521,61 @@ def test_rate_of_a_schedule_is_that_of_the_last_step():
         rates.append(float(optimizer.lr))
     assert rates == [1.0, 1.0, 0.5]
     assert optimizer._learning_rate is legacy.learning_rate is schedule
+
+
+STATE_NAMES = {
+    "Adadelta": ["accumulated_grad/a", "accumulated_delta_var/a", "accumulated_grad/b"],
+    "Adafactor": ["r/a", "c/a", "v/b"],
+    "Adagrad": ["accumulator/a", "accumulator/b"],
+    "Adam": ["m/a", "v/a", "m/b", "v/b"],
+    "AdamW": ["m/a", "v/a", "m/b", "v/b"],
+    "Adamax": ["m/a", "u/a", "m/b", "u/b"],
+    "Ftrl": ["accumulator/a", "linear/a", "accumulator/b", "linear/b"],
+    "Lion": ["m/a", "m/b"],
+    "Nadam": ["m/a", "v/a", "m/b", "v/b"],
+    "RMSprop": ["velocity/a", "velocity/b", "momentum/a", "momentum/b", "average_gradient/a"],
+    "SGD": ["m/a", "m/b"],
+}
+
+
+@pytest.mark.parametrize("name", STATE_NAMES)
+def test_variables_have_the_names_and_order_of_tensorflow_2_15(name):
+    options = {"RMSprop": {"momentum": 0.5, "centered": True}, "SGD": {"momentum": 0.5}}
+    a, b = tf.Variable(tf.ones([2, 2]), name="a"), tf.Variable(tf.ones([2]), name="b")
+    optimizer = getattr(optimizers, name)(**options.get(name, {}))
+    assert [v.name for v in optimizer.variables] == ["iteration:0"]
+    optimizer.build([a, b])
+    names = [v.name.partition(":")[0] for v in optimizer.variables]
+    assert names[: len(STATE_NAMES[name]) + 1] == ["iteration", *STATE_NAMES[name]]
+    # The first step puts the name of the optimizer in front of the slots, but not of the step count.
+    averaged = getattr(optimizers, name)(use_ema=True, name="own", **options.get(name, {}))
+    averaged.apply_gradients([(tf.ones_like(a), a), (tf.ones_like(b), b)])
+    names = [v.name.partition(":")[0] for v in averaged.variables]
+    start = ["iteration", "own/average/a", "own/average/b", f"own/{STATE_NAMES[name][0]}"]
+    assert names[:4] == start
+    old = getattr(optimizers.legacy, name, None)
+    if old is not None:
+        legacy = old(**options.get(name, {}))
+        legacy.apply_gradients([(tf.ones_like(a), a)])
+        assert legacy.variables()[0].name == f"{name}/iter:0"
+
+
+def test_slots_of_users_optimizers_have_the_name_of_the_slot_first():
+    class Momentum(optimizers.Optimizer):
+        def __init__(self):
+            super().__init__("own")
+            self.learning_rate = 0.5
+
+        def build(self, var_list):
+            super().build(var_list)
+            self.momenta = [self.add_variable_from_reference(v, "speed") for v in var_list]
+            self.extra = self.add_variable([2], name="extra")
+
+        def update_step(self, gradient, variable):
+            variable.assign_sub(self.learning_rate * gradient)
+
+    variable = tf.Variable(1.0, name="a")
+    optimizer = Momentum()
+    optimizer.apply_gradients([(tf.constant(1.0), variable)])
+    names = [v.name for v in optimizer.variables]
+    assert names == ["iteration:0", "own/speed/a:0", "own/extra:0"]

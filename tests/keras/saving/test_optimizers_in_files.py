@@ -155,3 +155,34 @@ def test_training_continues_in_the_other_program(program, tmp_path):
         found = json.loads(done.stdout.splitlines()[-1])
         assert len(found) >= 15
         assert {key: value for key, value in found.items() if not value <= 2e-6} == {}
+
+
+@pytest.mark.parametrize("options", [{}, {"decay": 0.1}])
+@pytest.mark.parametrize("kind", ["folder", "model.keras", "model.h5", "old.h5"])
+def test_slots_of_one_shape_are_not_confused(tmp_path, kind, options):
+    """Files until version 0.2 are ordered by slot, with the names of Keras 2, if no version of Keras has the optimizer."""
+    path = tmp_path / kind
+    layers = [tf.keras.layers.Dense(2), tf.keras.layers.Dense(2)]
+    model = tf.keras.Sequential([tf.keras.Input([2]), *layers])
+    optimizer = OPTIMIZERS.Adam(**options)
+    model.compile(optimizer, "mse")
+    optimizer.build(model.trainable_variables)
+    for i, variable in enumerate(optimizer.weights[1:]):
+        variable.assign(tf.fill(variable.shape, float(i)))
+    model.save(path)
+    if kind == "old.h5":
+        with h5py.File(path, "r+") as file:
+            group = file["optimizer_weights"]
+            names = [n if isinstance(n, str) else n.decode() for n in group.attrs["weight_names"]]
+            values = [np.asarray(group[n]) for n in names]
+            del file["optimizer_weights"]
+            group = file.create_group("optimizer_weights")
+            new_names = ["Adam/iter:0", *(f"Adam/{i}/m:0" for i in range(8))]
+            for name, i in zip(new_names, [0, *range(1, 9, 2), *range(2, 9, 2)], strict=True):
+                group[name] = values[i]
+            group.attrs["weight_names"] = [name.encode() for name in new_names]
+    loaded = tf.keras.models.load_model(path)
+    for name in ("m", "v"):
+        for ours, found in zip(model.weights, loaded.weights, strict=True):
+            slots = optimizer.get_slot(ours, name), loaded.optimizer.get_slot(found, name)
+            np.testing.assert_array_equal(*slots)

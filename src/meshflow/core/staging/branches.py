@@ -57,17 +57,19 @@ class BranchMerge:
 class _TracedBranch:
     """A traced branch: a template for each value, in which indices replace the tensors."""
 
-    def __init__(self, function: Callable[[], Values], keep_variables: bool) -> None:
+    def __init__(
+        self, function: Callable[[], Values], keeps_variable: Callable[[int], bool]
+    ) -> None:
         self.templates: list[NestedTemplate] = []
         self.defined: list[bool] = []
 
         def collect() -> list[Tensor]:
             tensors: list[Tensor] = []
-            for value in function():
+            for position, value in enumerate(function()):
                 template = NestedTemplate(value)
                 self.defined.append(not isinstance(value, Undefined))
                 for i, leaf in enumerate(template.leaves):
-                    if not keep_variables:
+                    if not keeps_variable(position):
                         leaf = read_tensor(leaf)
                     if is_tensor_like(leaf):
                         tensor = leaf if isinstance(leaf, Tensor) else to_tensor(leaf)
@@ -105,11 +107,29 @@ def run_branch(
       ValueError: If a branch does not define a value; created by `merge`.
       TypeError: If the results differ; created by `merge`.
     """
-    return retry_grown_arrays(lambda: _select(index, functions, merge))
+    # Positions of values that are a variable in one branch, and another value in another branch.
+    read_positions: set[int] = set()
+    while True:
+        try:
+            return retry_grown_arrays(lambda: _select(index, functions, merge, read_positions))
+        except _VariableDifference as difference:
+            read_positions.add(difference.args[0])
 
 
-def _select(index: Tensor, functions: Sequence[Callable[[], Values]], merge: BranchMerge) -> Values:
-    branches = [_TracedBranch(function, merge.keep_static) for function in functions]
+class _VariableDifference(Exception):
+    """Signal that a value is a variable in one branch, and another value in another branch."""
+
+
+def _select(
+    index: Tensor,
+    functions: Sequence[Callable[[], Values]],
+    merge: BranchMerge,
+    read_positions: set[int],
+) -> Values:
+    def keeps_variable(position: int) -> bool:
+        return merge.keep_static and position not in read_positions
+
+    branches = [_TracedBranch(function, keeps_variable) for function in functions]
     operands = MergedOperands([b.traced for b in branches])
     templates, plans = _plan_outputs(branches, merge)
 
@@ -194,6 +214,8 @@ def _plan_outputs(
             if static and all(are_interchangeable(present[0], leaf) for leaf in present):
                 model.leaves[i] = present[0]
                 continue
+            if any(hasattr(leaf, "_as_tensor") for leaf in present):
+                raise _VariableDifference(position)
             for plan, output in zip(
                 plans, _unify_leaf(position, options, leaves, merge), strict=True
             ):

@@ -38,6 +38,8 @@ class LearningRateScheduler(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Set the rate."""
+        if not hasattr(self.model.optimizer, "learning_rate"):
+            raise ValueError('Optimizer must have a "learning_rate" attribute.')
         rate = float(np.asarray(self.model.optimizer.learning_rate.numpy()))
         try:
             new = self.schedule(epoch, rate)
@@ -82,28 +84,31 @@ class CSVLogger(Callback):
         super().__init__()
         self.filename, self.sep, self.append = path_text(filename), separator, append
         self._text = io.StringIO(newline="")
-        self._writer: csv.DictWriter | None = None
-        self._keys: list[str] | None = None
+        self.writer: csv.DictWriter | None = None
+        self.keys: list[str] | None = None
+        self.append_header = True
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Read the existing file, if `append` is set."""
-        self._text, self._writer, self._keys = io.StringIO(newline=""), None, None
+        self._text, self.writer, self.keys = io.StringIO(newline=""), None, None
+        self.append_header = True
         if self.append and gfile.exists(self.filename):
             with gfile.GFile(self.filename, "rb") as file:
                 self._text.write(file.read().decode())
+            self.append_header = not self._text.tell()
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Add a row and replace the file atomically."""
         logs = logs or {}
-        if self._writer is None:
-            self._keys = sorted(logs)
-            if not any(key.startswith("val_") for key in self._keys):
+        if self.writer is None:
+            self.keys = sorted(logs)
+            if not any(key.startswith("val_") for key in self.keys):
                 # A later epoch may be validated.
-                self._keys += [f"val_{key}" for key in self._keys]
-            self._writer = csv.DictWriter(self._text, ["epoch", *self._keys], delimiter=self.sep)
-            if not self._text.tell():
-                self._writer.writeheader()
-        self._writer.writerow({"epoch": epoch, **{k: logs.get(k, "NA") for k in self._keys or []}})
+                self.keys += [f"val_{key}" for key in self.keys]
+            self.writer = csv.DictWriter(self._text, ["epoch", *self.keys], delimiter=self.sep)
+            if self.append_header:
+                self.writer.writeheader()
+        self.writer.writerow({"epoch": epoch, **{k: logs.get(k, "NA") for k in self.keys or []}})
         with replace_file(self.filename) as file:
             file.write(self._text.getvalue().encode())
 

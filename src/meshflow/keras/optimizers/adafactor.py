@@ -47,6 +47,7 @@ class Adafactor(RuleOptimizer):
       [0.5, 0.5, 0.5]
     """
 
+    slot_names = ("r", "c", "v")
     _list_names = {"v": "_v"}
     _is_elementwise = False
     setting_names = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold")

@@ -62,6 +62,7 @@ class Adam(RuleOptimizer):
     """
 
     slot_names: tuple[str, ...] = ("m", "v")
+    _separate_slots = ("vhat",)
     hyper_names = ("beta_1", "beta_2")
     setting_names = ("epsilon", "amsgrad")
 
@@ -229,6 +230,7 @@ class Adamax(RuleOptimizer):
 
     slot_names = ("m", "v")
     _list_names = {"m": "_m", "v": "_u"}
+    _variable_names = {"v": "u"}
     hyper_names = ("beta_1", "beta_2")
     setting_names = ("epsilon",)
 

@@ -48,6 +48,7 @@ class RMSprop(RuleOptimizer):
     """
 
     _list_names = {"momentum": "_momentums"}
+    _separate_slots = ("rms", "momentum", "mg")
     _default_overwrite_frequency: int | None = 100
     # The velocities of all rows decay and change the rows.
     _moves_by_rows = "all"

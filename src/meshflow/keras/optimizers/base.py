@@ -21,6 +21,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.gradients.tape import GradientTape, suspend_tapes
 from meshflow.core.runtime.annotations import annotate_scope
 from meshflow.core.runtime.context import context, lock_variables
+from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
@@ -354,7 +355,9 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
                 closure.check_slots(self, [v for _, v in pairs])
             else:
                 # As in TensorFlow, variables without a gradient have slots, in the order of the variables.
-                self.build([v for _, v in (pairs if self._is_keras_2 else all_pairs)])
+                _ = self.iterations  # The scope does not apply to the name of the step count.
+                with name_scope(self._name) if self._slots_in_lists else nullcontext():
+                    self.build([v for _, v in (pairs if self._is_keras_2 else all_pairs)])
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)

@@ -30,6 +30,17 @@ _LISTS = {
     "v": "_velocities",
     "vhat": "_velocity_hats",
 }
+# Slot of gradients that are accumulated over several steps.
+ACCUMULATOR = "gradient_accumulator"
+# Slots that optimizers of every class may have. They precede the others in `weights`.
+_LEADING_SLOTS = ("average", ACCUMULATOR)
+# Names of slots in the names of their variables since 2.11, if they differ.
+_VARIABLE_NAMES = {
+    "accum_grad": "accumulated_grad",
+    "accum_var": "accumulated_delta_var",
+    "mg": "average_gradient",
+    "rms": "velocity",
+}
 _LIST_STYLE_NAMES = {"momentum_cache": "_u_product"}
 
 
@@ -69,14 +80,44 @@ def get_list_children(optimizer: Any) -> dict[str, Any]:
     return {"_iterations": optimizer.iterations, **own, **lists, **optimizer._tracked}
 
 
+def get_list_name(optimizer: Any, slot: str) -> str:
+    """Return the name of the list of a slot."""
+    return {**_LISTS, **optimizer._list_names}.get(slot, f"_{slot}s")
+
+
+def get_variable_name(optimizer: Any, slot: str) -> str:
+    """Return the name of a slot in the names of its variables since 2.11."""
+    return {**_VARIABLE_NAMES, **optimizer._variable_names}.get(slot, slot)
+
+
+def list_interleaved_slots(optimizer: Any) -> list[str]:
+    """Return the slots that are ordered by variable, then by slot, in `weights` since 2.11."""
+    return [name for name in optimizer.slot_names if name not in optimizer._separate_slots]
+
+
+def get_slot_positions(optimizer: Any) -> dict[int, tuple[int, int, int]]:
+    """Return the sort keys of an optimizer's slots in `weights` since 2.11, by the id of the slot.
+
+    Slots of other names, which only classes of users and some strategies have, follow these slots.
+    """
+    groups = [_LEADING_SLOTS, list_interleaved_slots(optimizer)]
+    groups += [(name,) for name in optimizer._separate_slots]
+    places = {name: (i, j) for i, group in enumerate(groups) for j, name in enumerate(group)}
+    return {
+        id(slot): (places[name][0], index, places[name][1])
+        for key, index in optimizer._index_dict.items()
+        for name, slot in optimizer._slots.get(key, {}).items()
+        if name in places
+    }
+
+
 def get_slot_lists(optimizer: Any) -> dict[str, dict[str, Any]]:
     """Return the slot lists of an optimizer by name; they are empty before the slots exist.
 
     Each list is a dictionary from the variable's index, as a string, to its slot.
     """
-    names = {**_LISTS, **optimizer._list_names}
     lists: dict[str, dict[str, Any]] = {
-        names.get(slot, f"_{slot}s"): {} for slot in optimizer.get_slot_names()
+        get_list_name(optimizer, slot): {} for slot in optimizer.get_slot_names()
     }
     order, owner_by_key = optimizer._index_dict, optimizer._owners
     keys = sorted(order, key=order.__getitem__)
@@ -86,5 +127,5 @@ def get_slot_lists(optimizer: Any) -> dict[str, dict[str, Any]]:
         (owner,) = merge_shards([owner_by_key[key]])
         for slot, variable in optimizer._slots.get(key, {}).items():
             (slot_variable,) = merge_shards([variable])
-            lists[names.get(slot, f"_{slot}s")][indices[id(owner)]] = slot_variable
+            lists[get_list_name(optimizer, slot)][indices[id(owner)]] = slot_variable
     return lists

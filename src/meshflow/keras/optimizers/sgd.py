@@ -38,6 +38,7 @@ class SGD(RuleOptimizer):
     """
 
     hyper_names = ("momentum",)
+    _variable_names = {"momentum": "m"}
     setting_names = ("nesterov",)
     _default_learning_rate = 0.01
     _by_rows = "sum"

@@ -21,9 +21,12 @@ from meshflow.distribute.parallel.stage_buffers import StageBuffer, get_storage
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.keras import initializers
 from meshflow.keras.optimizers.checkpoint_children import (
+    ACCUMULATOR,
     get_list_children,
     get_named_children,
     get_slot_lists,
+    get_slot_positions,
+    get_variable_name,
     has_slot_lists,
 )
 from meshflow.placement.layout import Layout
@@ -34,10 +37,6 @@ _T = TypeVar("_T")
 # Pairs of a gradient (a tensor, `IndexedSlices` or None) and its variable.
 GradientPairs: TypeAlias = list[tuple[Any, Variable]]
 Initializer: TypeAlias = str | Callable[..., TensorLike]
-
-
-# Slot of gradients that are accumulated over several steps.
-ACCUMULATOR = "gradient_accumulator"
 
 
 class VariableList(list):
@@ -67,6 +66,10 @@ class State:
     slot_names: tuple[str, ...] = ()
     # Names of the slot lists in checkpoints, where they differ from the default ones.
     _list_names: dict[str, str] = {}
+    # Names of the slots in the names of their variables, where they differ from the default ones.
+    _variable_names: dict[str, str] = {}
+    # Slots that `weights` contains one after another, instead of interleaved by variable, since 2.11.
+    _separate_slots: tuple[str, ...] = ()
     _name: str
     _is_keras_2: bool
     _mesh: Mesh | None = None
@@ -134,7 +137,7 @@ class State:
         """Return the number of steps taken, an int64 variable."""
         if self._iterations is None:
             with init_scope(), self._hosting_scope():
-                name = f"{self._name}/iter"
+                name = "iteration" if self._slots_in_lists else f"{self._name}/iter"
                 self._iterations = Variable(np.int64(0), trainable=False, name=name)
             self._iterations._counts_steps = True
             if self._mesh is not None:
@@ -184,7 +187,7 @@ class State:
                     if var.has_no_value
                     else _make_initial_value(initializer, sizes, var.dtype),
                     trainable=False,
-                    name=f"{self._name}/{get_full_name(var)}/{slot_name}",
+                    name=self._name_slot(get_full_name(var), slot_name),
                     dtype=var.dtype,
                 )
             if slot.shape == var.shape:
@@ -197,6 +200,11 @@ class State:
             self._weights.append(slot)
             self._combine_shard_slots(var, slot_name)
         return slots[slot_name]
+
+    def _name_slot(self, variable_name: str, slot_name: str) -> str:
+        if not self._slots_in_lists:
+            return f"{self._name}/{variable_name}/{slot_name}"
+        return f"{get_variable_name(self, slot_name)}/{variable_name}"
 
     def _combine_shard_slots(self, var: Variable, slot_name: str) -> None:
         """Combine the slots of a table's shards into one sharded variable, when all of them exist."""
@@ -211,7 +219,7 @@ class State:
         if is_complete and all(
             s.shape == v.shape for s, v in zip(slots, table.variables, strict=True)
         ):
-            ShardedVariable(slots, f"{self._name}/{table.name}/{slot_name}")
+            ShardedVariable(slots, self._name_slot(table.name, slot_name))
 
     def get_slot(self, var: Variable, slot_name: str) -> Variable:
         """Return an existing slot.
@@ -279,7 +287,7 @@ class State:
                     initializer, () if shape is None else shape, dtype or "float32"
                 ),
                 trainable=False,
-                name=f"{self._name}/{name or 'Variable'}",
+                name=name or "Variable" if self._slots_in_lists else f"{self._name}/{name}",
             )
         self._weights.append(variable)
         return variable
@@ -365,8 +373,15 @@ class State:
 
     @property
     def weights(self) -> VariableList:
-        """Return the state: the step count, then the slots in the order of their creation."""
-        return VariableList(self._weights)
+        """Return the state: the step count, then the slots.
+
+        The slots of optimizers since 2.11 are ordered by variable, those of `legacy` by name.
+        """
+        if not self._slots_in_lists:
+            return VariableList(self._weights)
+        positions = {id(self.iterations): (-1, 0, 0), **get_slot_positions(self)}
+        last = (len(self.slot_names) + 2, 0, 0)
+        return VariableList(sorted(self._weights, key=lambda w: positions.get(id(w), last)))
 
     @property
     def variables(self) -> VariableList:
@@ -387,7 +402,7 @@ class State:
           ValueError: If the number of arrays or a shape differs.
         """
         own = self.weights
-        if not own and len(weights) and not self._is_keras_2:
+        if len(own) <= 1 < len(weights) and not self._is_keras_2:
             raise ValueError(
                 f"You are calling `set_weights` on optimizer {self._name}, which has not been built. Call "
                 "`optimizer.build(variables)` or `optimizer.apply_gradients` first."

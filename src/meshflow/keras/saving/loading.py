@@ -248,7 +248,7 @@ def _restore_weights(
         compile_from_config(model, meta["training_config"], custom_objects)
         state = [stored[k] for k in sorted(stored) if k.startswith("optimizer_")]
         names, values = [name for name, _ in state], [value for _, value in state]
-        optimizer_state.restore_state(model.optimizer, model, names, values)
+        optimizer_state.restore_state(model.optimizer, model, names, values, has_created_order=True)
     return model
 
 

@@ -36,6 +36,9 @@ MAX_UNROLLED = 16
 # this number of iterations.
 MAX_LIST_ITERATIONS = 128
 
+# Types of values that a `tf.Variable` may replace in a loop.
+_REPLACEABLE = (Tensor, Variable, int, float, complex, np.ndarray, np.generic)
+
 Get = Callable[[], tuple[Any, ...]]
 Set = Callable[..., None]
 
@@ -83,7 +86,7 @@ def _stage_while(
     def run_body(values: list[Any]) -> list[Any]:
         set_(*values)
         body()
-        return list(get())
+        return _get_new_state(init, values, get())
 
     final = list(init)
     max_count = None
@@ -241,12 +244,12 @@ def _stage_for(
     def step(element: Any, values: list[Any]) -> list[Any]:
         set_(*values)
         body(element)
-        return list(get())
+        return _get_new_state(init, values, get())
 
     def collect(element: Any, values: list[Any]) -> tuple[list[Any], list[list[Any]]]:
         set_(*values)
         outputs = lists.collect(lambda: body(element))
-        return list(get()), outputs
+        return _get_new_state(init, values, get()), outputs
 
     def continues(values: list[Any]) -> Any:
         set_(*values)
@@ -285,6 +288,16 @@ def _stage_for(
     if appended:
         lists.append(appended, num_iterations)
     return count
+
+
+def _get_new_state(init: Sequence[Any], before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    """Return the state after an iteration; a `tf.Variable` that replaces another value is read."""
+    return [
+        new.value()
+        if isinstance(new, Variable) and new is not old and isinstance(first, _REPLACEABLE)
+        else new
+        for first, old, new in zip(init, before, after, strict=True)
+    ]
 
 
 class _VariableReplacement(Exception):

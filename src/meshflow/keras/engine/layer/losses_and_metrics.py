@@ -89,7 +89,11 @@ class LayerLosses:
         for layer in self._list_unique_layers():
             collected += [loss for loss in layer._losses if not callable(loss)]
             collected += layer._inferred_losses
-            collected += [loss() for loss in layer._losses if callable(loss)]
+            collected += [
+                convert_to_tensor(loss(), dtype_hint=settings.floatx())
+                for loss in layer._losses
+                if callable(loss)
+            ]
             collected += [compute_penalty(regularize, v) for v, regularize in layer._regularized]
         return collected
 
@@ -222,6 +226,11 @@ class LayerLosses:
         if isinstance(value, KerasTensor):
             self._add_symbolic_metric(value, name)
             return
+        if not call_state.layers and getattr(self, "_graph", None) is not None:
+            raise ValueError(
+                "Expected a symbolic Tensor for the metric value of a Functional model, received: "
+                f"{value!r}. Compute it from the model's inputs or outputs, or call add_metric inside a layer."
+            )
         metric = next((m for m in self._own_metrics if m.name == name), None)
         if metric is None:
             metric = Mean(name=name)

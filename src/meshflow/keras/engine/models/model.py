@@ -67,6 +67,9 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Create the model; with inputs and outputs, `Model` itself creates a `Functional` one."""
+        if cls is Model and not args and ("inputs" in kwargs) != ("outputs" in kwargs):
+            given, missing = ("inputs", "outputs")[:: 1 if "inputs" in kwargs else -1]
+            raise TypeError(f"Model got `{given}` without `{missing}`: pass both, or none of them.")
         if cls is Model and (len(args) >= 2 or "outputs" in kwargs):
             return super().__new__(registry.LAYERS.table["Functional"])
         return super().__new__(cls, *args, **kwargs)
@@ -335,6 +338,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
             with name_scope(""):
                 self._infer_outputs(inputs, (), {})
         except Exception as error:
+            self.built = False
             raise ValueError(
                 f"You cannot build your model {self.name} by calling `build` if your layers do not support float "
                 f"type inputs, or if `call` takes more than one input. Call the model on real data instead. The "

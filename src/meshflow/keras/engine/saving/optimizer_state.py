@@ -21,7 +21,12 @@ from meshflow.distribute.parallel.gradient_compression import ERROR_SLOTS
 from meshflow.files.arrays import cast_weight
 from meshflow.keras.engine.saving.group_paths import AnyVariable
 from meshflow.keras.optimizers import experimental, legacy
-from meshflow.keras.optimizers.checkpoint_children import get_own_weights, get_slot_lists
+from meshflow.keras.optimizers.checkpoint_children import (
+    get_list_name,
+    get_own_weights,
+    get_slot_lists,
+    list_interleaved_slots,
+)
 from meshflow.keras.optimizers.lamb import Lamb
 from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
@@ -31,25 +36,18 @@ __all__ = [
     "find_keras_version",
     "list_extra_state",
     "list_state",
+    "list_weights",
     "model_slots_scope",
     "order_state",
     "restore_state",
 ]
 
 KERAS_2_11, KERAS_3 = "2.11", "3"
-# For each class, the slot lists that are written interleaved, variable by variable. Other lists
-# follow one after another.
-_INTERLEAVED_LISTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("Adam", "AdamW", "Lamb", "Nadam"), ("_momentums", "_velocities")),
-    "Adadelta": ("_accumulated_grads", "_accumulated_delta_vars"),
-    "Adafactor": ("_r", "_c", "_v"),
-    "Adagrad": (),
-    "Adamax": ("_m", "_u"),
-    "Ftrl": ("_accumulators", "_linears"),
-    "Lion": (),
-    "RMSprop": (),
-    "SGD": (),
-}
+# Names of the classes that a version of Keras has.
+_CLASS_NAMES = frozenset(
+    ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax")
+    + ("Ftrl", "Lamb", "Lion", "Nadam", "RMSprop", "SGD")
+)
 # Slot lists that optimizers of every class may have, which precede the others.
 _LEADING_LISTS = ("_model_variables_moving_average", "_accumulated_gradients")
 _ERROR_LISTS = tuple(f"_{name}s" for name in ERROR_SLOTS)
@@ -151,9 +149,26 @@ def find_keras_version(optimizer: Any) -> str | None:
     return KERAS_3 if inner.gradient_accumulation_steps else KERAS_2_11
 
 
+def list_weights(optimizer: Any) -> list[AnyVariable]:
+    """Return an optimizer's weights in the order of files, for an optimizer that no version has.
+
+    This is the order of `weights` for a class of Keras with options of its own, such as `decay`, and
+    otherwise that of their creation.
+    """
+    is_known = type(_unwrap_optimizer(optimizer)).__name__ in _CLASS_NAMES
+    return merge_shards(optimizer.weights) if is_known else _list_created_weights(optimizer)
+
+
 def list_state(optimizer: Any) -> list[AnyVariable]:
-    """Return the variables of an optimizer that files hold: its weights and its dynamic loss scale."""
-    return merge_shards([*optimizer.weights, *list_loss_scale(optimizer)])
+    """Return the weights of an optimizer and its dynamic loss scale, in the order of their creation."""
+    return [*_list_created_weights(optimizer), *list_loss_scale(optimizer)]
+
+
+def _list_created_weights(optimizer: Any) -> list[AnyVariable]:
+    """Return an optimizer's weights in the order of their creation, as files until version 0.2 have them."""
+    while hasattr(optimizer, "_optimizer"):
+        optimizer = optimizer._optimizer
+    return merge_shards(getattr(optimizer, "_weights", optimizer.weights))
 
 
 def list_loss_scale(optimizer: Any) -> list[AnyVariable]:
@@ -191,7 +206,7 @@ def order_state(optimizer: Any, version: str) -> list[StateSlot] | None:
     """
     inner = _unwrap_optimizer(optimizer)
     cls = type(inner)
-    is_known = cls.__name__ in _INTERLEAVED_LISTS and cls.__module__.startswith("meshflow.")
+    is_known = cls.__name__ in _CLASS_NAMES and cls.__module__.startswith("meshflow.")
     # Keras's Nadam has another momentum schedule than the legacy class.
     if not is_known or cls is legacy.Nadam:
         return None
@@ -252,7 +267,10 @@ def _iterate_slots(optimizer: Any, version: str) -> Iterator[StateSlot]:
     lists = {name: slots for name, slots in lists.items() if name not in _ERROR_LISTS}
     keys = sorted(optimizer._index_dict, key=optimizer._index_dict.__getitem__)
     variables = merge_shards(optimizer._owners[key] for key in keys)
-    class_name, interleaved = type(optimizer).__name__, _INTERLEAVED_LISTS[type(optimizer).__name__]
+    class_name = type(optimizer).__name__
+    interleaved = tuple(
+        get_list_name(optimizer, name) for name in list_interleaved_slots(optimizer)
+    )
     # Keras 3 also reads these files, and would take the momentum of a single variable for the learning rate.
     if class_name == "SGD" and version == KERAS_2_11 and len(variables) > 1:
         lists.setdefault("momentums", {})
@@ -286,7 +304,13 @@ def _make_placeholder(name: str, variable: AnyVariable, version: str) -> _Placeh
 # ---- reading -----------------------------------------------------------------------------
 
 
-def restore_state(optimizer: Any, model: Any, names: Sequence[str], values: Sequence[Any]) -> bool:
+def restore_state(
+    optimizer: Any,
+    model: Any,
+    names: Sequence[str],
+    values: Sequence[Any],
+    has_created_order: bool = False,
+) -> bool:
     """Restore an optimizer's state from stored arrays.
 
     Args:
@@ -294,6 +318,7 @@ def restore_state(optimizer: Any, model: Any, names: Sequence[str], values: Sequ
       model: The model that it trains.
       names: Names of the stored arrays in the order of the file; may be empty strings.
       values: The stored arrays.
+      has_created_order: Whether the arrays have the order of `list_state`, as those of folders.
 
     Returns:
       Whether the arrays fit. If not, the optimizer keeps its initial state.
@@ -302,19 +327,21 @@ def restore_state(optimizer: Any, model: Any, names: Sequence[str], values: Sequ
         return False
     optimizer.build(model.trainable_variables)
     arrays = [np.asarray(v) for v in values]
-    if _assign_arrays(optimizer, names, arrays):
+    if _assign_arrays(optimizer, names, arrays, has_created_order):
         return True
     # Layers may have been frozen after they were trained.
     frozen = [v for v in model.non_trainable_variables if v.trainable]
     if not frozen or len(arrays) <= len(list_state(optimizer)):
         return False
     optimizer.build([*model.trainable_variables, *frozen])
-    return _assign_arrays(optimizer, names, arrays)
+    return _assign_arrays(optimizer, names, arrays, has_created_order)
 
 
-def _assign_arrays(optimizer: Any, names: Sequence[str], arrays: list[np.ndarray]) -> bool:
+def _assign_arrays(
+    optimizer: Any, names: Sequence[str], arrays: list[np.ndarray], has_created_order: bool
+) -> bool:
     for slots, candidate in _iterate_candidates(
-        optimizer, list(names) or [""] * len(arrays), arrays
+        optimizer, list(names) or [""] * len(arrays), arrays, has_created_order
     ):
         if [tuple(slot.shape) for slot in slots] == [v.shape for v in candidate]:
             for slot, value in zip(slots, candidate, strict=True):
@@ -324,7 +351,7 @@ def _assign_arrays(optimizer: Any, names: Sequence[str], arrays: list[np.ndarray
 
 
 def _iterate_candidates(
-    optimizer: Any, names: list[str], values: list[np.ndarray]
+    optimizer: Any, names: list[str], values: list[np.ndarray], has_created_order: bool
 ) -> Iterator[tuple[Sequence[StateSlot], list[np.ndarray]]]:
     """Yield possible orders of the stored arrays, the most likely one first.
 
@@ -334,11 +361,14 @@ def _iterate_candidates(
     # Compression errors belong to one mesh and to compressed steps, so other meshes start without
     # them.
     without_errors = [v for v, name in zip(values, names, strict=True) if not _is_error_name(name)]
-    # Keras 3 prepends the name of the optimizer.
-    if not any(names) or names[0].rpartition("/")[2].startswith("iteration"):
-        orders = [(v, order_state(optimizer, v)) for v in (KERAS_2_11, KERAS_3)]
-        known_orders = [slots for _, slots in orders if slots is not None]
-        for version, slots in orders:
+    # Keras 3 prepends the name of the optimizer. Files until version 0.2 have this order if no version has the
+    # optimizer.
+    has_created_order |= names[0].partition(":")[0].endswith("/iter")
+    starts_with_steps = not any(names) or names[0].rpartition("/")[2].startswith("iteration")
+    if starts_with_steps and not has_created_order:
+        versions = [(v, order_state(optimizer, v)) for v in (KERAS_2_11, KERAS_3)]
+        known_orders = [slots for _, slots in versions if slots is not None]
+        for version, slots in versions:
             if slots is not None:
                 yield slots, values
                 extra = [_VariableSlot(w) for w in list_extra_state(optimizer, version)]
@@ -349,10 +379,14 @@ def _iterate_candidates(
             if values[1:] and values[1].shape == ():
                 yield slots, [values[0], *values[2:]]
             yield [s for s in slots if s.name != "learning_rate"], values
-    own_slots = [_VariableSlot(w) for w in list_state(optimizer)]
-    yield own_slots, values
-    yield [_VariableSlot(w) for w in merge_shards(optimizer.weights)], values
-    yield _remove_errors(own_slots), without_errors
+    orders = [_list_created_weights(optimizer)]
+    if not has_created_order:
+        orders.insert(0, list_weights(optimizer))
+    for weights in orders:
+        own_slots = [_VariableSlot(w) for w in [*weights, *list_loss_scale(optimizer)]]
+        yield own_slots, values
+        yield own_slots[: len(weights)], values
+        yield _remove_errors(own_slots), without_errors
 
 
 def _remove_errors(slots: list[_VariableSlot]) -> list[_VariableSlot]:
@@ -360,4 +394,4 @@ def _remove_errors(slots: list[_VariableSlot]) -> list[_VariableSlot]:
 
 
 def _is_error_name(name: str) -> bool:
-    return name.partition(":")[0].rpartition("/")[2] in ERROR_SLOTS
+    return not set(ERROR_SLOTS).isdisjoint(name.partition(":")[0].split("/"))

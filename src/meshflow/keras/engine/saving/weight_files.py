@@ -68,10 +68,13 @@ def save_weights(
         raise ValueError(
             f"Unknown format. Received: `save_format`={save_format}. Was expecting one of ['tf', 'h5']."
         )
+    if save_format in ("tf", "tensorflow") and _is_hdf5_path(path):
+        raise ValueError(
+            f"save_weights got save_format={save_format!r}, but the filepath {path!r} has the ending of an HDF5 file. Omit "
+            "the ending to save a checkpoint."
+        )
     is_safetensors = path.endswith(safetensors_weights.ENDINGS) and save_format is None
-    is_file = is_safetensors or (
-        _is_hdf5_path(path, save_format) and save_format not in ("tf", "tensorflow")
-    )
+    is_file = is_safetensors or _is_hdf5_path(path, save_format)
     # A checkpoint may hold a subclassed model that has no weights yet.
     if not model.built and not model._saved_weights and (is_file or hasattr(model, "add")):
         raise ValueError(

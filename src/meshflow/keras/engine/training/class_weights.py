@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.environment.types import PyTree
 from meshflow.keras import settings
@@ -153,7 +154,7 @@ def _weigh_labels(y: Array, class_weight: _Weights, name: str) -> Array:
     present, indices = np.unique(labels, return_inverse=True)
     missing = sorted(set(present.tolist()) - set(class_weight))
     if missing:
-        raise ValueError(
+        raise InvalidValueError(
             "Expected `class_weight` to be a dict with keys from 0 to one less than the number of classes, or at least "
             f"all classes in the data. The classes {missing} exist in the data but not in `class_weight` (output {name!r})."
         )

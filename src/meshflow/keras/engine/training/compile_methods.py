@@ -127,7 +127,8 @@ class CompileMethods(TrainableState):
 
         Raises:
           TypeError: if a keyword is unknown.
-          ValueError: if `steps_per_execution` is not positive, if `gradient_accumulation_steps` is
+          ValueError: if `steps_per_execution` is not positive, if both `run_eagerly` and
+            `jit_compile` are set, if `gradient_accumulation_steps` is
             less than 2 or differs from the optimizer's argument, or if the model or a metric was
             created under another strategy than the `ParameterServerStrategy` that is in scope.
 
@@ -150,7 +151,13 @@ class CompileMethods(TrainableState):
             raise ValueError(
                 "`target_tensors` is not supported by compile(): pass the targets to fit() as `y`."
             )
-        for keyword in ("auto_scale_loss", "cloning", "distribute", "sample_weight_mode"):
+        if cast(Config, kwargs).pop("distribute", None) is not None:
+            raise ValueError(
+                "`distribute` is not available in compile(): create the model in `strategy.scope()`."
+            )
+        if run_eagerly and jit_compile:
+            raise ValueError("You cannot enable `run_eagerly` and `jit_compile` at the same time.")
+        for keyword in ("auto_scale_loss", "cloning", "sample_weight_mode"):
             cast(Config, kwargs).pop(keyword, None)
         if kwargs:
             raise TypeError(f"Invalid keyword argument(s) in `compile()`: {sorted(kwargs)}")

@@ -469,8 +469,8 @@ def _as_metric(metric: Any, y_true: TensorLike, y_pred: TensorLike) -> Any:
     if getattr(metric, "_is_metric", False):
         return metric
     identifier = metric
-    if metric in ("accuracy", "acc", "crossentropy", "ce"):
-        metric = _resolve_metric(metric, y_true, y_pred)
+    if isinstance(metric, str) and metric.lower() in ("accuracy", "acc", "crossentropy", "ce"):
+        metric = _resolve_metric(metric.lower(), y_true, y_pred)
     elif isinstance(metric, losses_module.Loss):
         loss = metric
         return metrics_module.MeanMetricWrapper(loss.call, name=loss.name or type(loss).__name__)

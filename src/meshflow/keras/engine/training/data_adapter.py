@@ -310,12 +310,21 @@ class DataHandler:
             yield (
                 epoch,
                 self._add_class_weights(
-                    self._limit_steps(shared) if shared is not None else self._iterate_pass()
+                    self._limit_steps(shared) if shared is not None else self._iterate_epoch(epoch)
                 ),
             )
             self.source.end_epoch()
             if self.exhausted:
                 return
+
+    def _iterate_epoch(self, epoch: int) -> Iterator[Any]:
+        """Yield the batches of one pass, and warn if a generator has none left after the first epoch."""
+        is_empty = True
+        for batch in self._iterate_pass():
+            is_empty = False
+            yield batch
+        if is_empty and epoch > self._initial_epoch:
+            self._warn_of_end()
 
     def _iterate_pass(self) -> Iterator[Any]:
         """Yield the batches of one pass over the data, and count them for `get_position`."""
@@ -379,12 +388,18 @@ class DataHandler:
             count += 1
             yield batch
         if count < (self._limit or 0):
-            self.exhausted = True
-            warnings.warn(
-                "Your input ran out of data; interrupting training. Make sure that your dataset or generator can generate "
-                f"at least `steps_per_epoch * epochs` batches (in this case, {(self._limit or 0) * self._last} batches).",
-                stacklevel=2,
-            )
+            self._warn_of_end()
+
+    def _warn_of_end(self) -> None:
+        self.exhausted = True
+        count = (
+            "" if self._limit is None else f" (in this case, {self._limit * self._last} batches)"
+        )
+        warnings.warn(
+            "Your input ran out of data; interrupting training. Make sure that your dataset or generator can generate "
+            f"at least `steps_per_epoch * epochs` batches{count}.",
+            stacklevel=3,
+        )
 
     def _add_class_weights(self, batches: Iterator[Any]) -> Iterator[Any]:
         weights = self._class_weights

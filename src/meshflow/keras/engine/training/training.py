@@ -572,4 +572,8 @@ def _iterate_with_end(batches: Iterator[Any]) -> Iterator[Any]:
 def _should_validate(epoch: int, frequency: int | Collection[int]) -> bool:
     if isinstance(frequency, int):
         return (epoch + 1) % frequency == 0
+    if isinstance(frequency, str) or not isinstance(frequency, Collection):
+        raise ValueError(
+            f"Expected `validation_freq` to be an integer or a list of epochs, got {frequency!r}."
+        )
     return epoch + 1 in frequency

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,16 +83,27 @@ class PreprocessingLayer(Layer):
           data: Dataset, array, tensor or list.
           batch_size: Number of rows of an array per update; default 32.
           steps: Number of batches to use; default all.
+
+        Raises:
+          ValueError: If the data is empty, or an infinite dataset is passed without `steps`.
         """
+        if steps is None and getattr(data, "infinite", False):
+            raise ValueError(
+                f"Layer {self.name!r} cannot adapt to all elements of an infinite dataset: pass `steps`, or use "
+                "dataset.take(count)."
+            )
         if self.built:
             self.reset_state()
-        for step, (batch, shape) in enumerate(
-            _iterate_batches(data, batch_size, self._depends_on_batch_size)
-        ):
-            if steps is not None and step >= steps:
-                break
+        is_empty = True
+        batches = _iterate_batches(data, batch_size, self._depends_on_batch_size)
+        for batch, shape in itertools.islice(batches, steps):
+            is_empty = False
             self._build_if_needed(shape)
             self.update_state(batch)
+        if is_empty:
+            raise ValueError(
+                f"Layer {self.name!r}: Expected input data of `adapt` to be non-empty."
+            )
         self.finalize_state()
         self._adapted = True
 
