@@ -93,22 +93,23 @@ def generate_block(low: Words, high: Words, key: Words) -> tuple[Any, Any, Any, 
     Returns:
       Four words of 32 bits, of the type and shape of the arguments.
     """
-    low, high, key = (_Word(w) if isinstance(w, jax.Array) else w for w in (low, high, key))
-    words: tuple[Any, Any, Any, Any] = low & WORD_MASK, low >> 32, high & WORD_MASK, high >> 32
-    first, second = key & WORD_MASK, key >> 32
+    wrap = lambda word: _Word(word) if isinstance(word, jax.Array) else word
+    words = [part for word in (wrap(low), wrap(high)) for part in (word & WORD_MASK, word >> 32)]
+    first, second = wrap(key) & WORD_MASK, wrap(key) >> 32
     for _ in range(ROUNDS):
         left, right = words[0] * FACTORS[0], words[2] * FACTORS[1]
-        words = (
+        words = [
             (right >> 32) ^ words[1] ^ first,
             right & WORD_MASK,
             (left >> 32) ^ words[3] ^ second,
             left & WORD_MASK,
-        )
+        ]
         first, second = (
             (first + KEY_INCREMENTS[0]) & WORD_MASK,
             (second + KEY_INCREMENTS[1]) & WORD_MASK,
         )
-    return tuple(w.array if isinstance(w, _Word) else w for w in words)
+    a, b, c, d = (w.array if isinstance(w, _Word) else w for w in words)
+    return a, b, c, d
 
 
 def derive_state(first: Words, second: Words) -> tuple[Any, Any, Any]:
