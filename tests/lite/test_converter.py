@@ -68,6 +68,24 @@ def _of(run, x):
     return next(iter(run(**{key: x}).values()))
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_masked_recurrent_layers_of_any_length(is_loaded, tmp_path):
+    tokens = tf.keras.Input((None,), dtype="int32")
+    x = L.Embedding(20, 4, mask_zero=True)(tokens)
+    x = L.GRU(3, return_sequences=True)(x)
+    model = tf.keras.Model(tokens, L.Bidirectional(L.LSTM(3))(x))
+    if is_loaded:
+        tf.saved_model.save(model, tmp_path)
+        converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path))
+    else:
+        converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    run = tf.lite.Interpreter(model_content=converter.convert()).get_signature_runner()
+    for length in (4, 6):
+        texts = np.arange(1, 2 * length + 1, dtype=np.int32).reshape(2, length)
+        texts[0, 2:] = 0
+        np.testing.assert_allclose(_of(run, texts), model(texts).numpy(), atol=1e-5)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_converted_model_equals_the_model_for_any_batch_size(name):
     model = MODELS[name]()

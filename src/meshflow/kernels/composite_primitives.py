@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ from meshflow.kernels.library import Avals, HandlerCall
 # The equations of each primitive, as a function of its operands and parameters.
 composites: dict[Primitive, Callable[..., Any]] = {}
 
+# Shapes and dtypes.
+ArrayTypes: TypeAlias = "list[tuple[Sequence[Any], Any]]"
+
 
 def register(
     primitive: Primitive,
@@ -25,6 +28,7 @@ def register(
     abstract: Callable[..., Any] | None,
     choose: Callable[[Avals, Avals, dict[str, Any]], HandlerCall | None] | None,
     export_name: Callable[..., str] | None = None,
+    list_types: Callable[[Avals, dict[str, Any]], ArrayTypes | None] | None = None,
 ) -> None:
     """Register a primitive with JAX; derivatives, vmap and lowering are those of its equations.
 
@@ -38,6 +42,8 @@ def register(
         handler.
       export_name: Returns the name of the function that contains the equations in exported programs, given the
         parameters; None for equations without a function.
+      list_types: Returns the shapes and dtypes of the results for the types of operands and the parameters, or None if
+        the equations must be traced. It replaces their trace, which takes longer, for arrays without shardings.
     """
     is_multiple = primitive.multiple_results
     composites[primitive] = composite
@@ -63,7 +69,7 @@ def register(
 
     # Eagerly it remains one primitive, which the handler can compute.
     primitive.def_impl(lambda *xs, **ps: jax.jit(functools.partial(primitive.bind, **ps))(*xs))
-    abstract = abstract or functools.partial(_infer_results, composite, is_multiple)
+    abstract = abstract or functools.partial(_infer_results, composite, is_multiple, list_types)
     primitive.def_abstract_eval(abstract)
     ad.primitive_jvps[primitive] = jvp
     batching.primitive_batchers[primitive] = batch
@@ -82,14 +88,29 @@ def _make_named_function(function: Callable[..., Any], name: str) -> Callable[..
 
 
 def _infer_results(
-    composite: Callable[..., Any], is_multiple: bool, *avals: Any, **parameters: Any
+    composite: Callable[..., Any],
+    is_multiple: bool,
+    list_types: Callable[[Avals, dict[str, Any]], ArrayTypes | None] | None,
+    *avals: jax.core.ShapedArray,
+    **parameters: Any,
 ) -> Any:
-    """Infer the types of the results from those of the equations' results.
+    """Infer the types of the results from those of the operands or of the equations' results.
 
     Tracing preserves shardings and other properties.
     """
-    results = jax.make_jaxpr(functools.partial(composite, **parameters))(*avals).out_avals
+    results: Sequence[jax.core.AbstractValue]
+    is_plain = all(a == jax.core.ShapedArray(a.shape, a.dtype) for a in avals)
+    if list_types and is_plain and (types := list_types(avals, parameters)) is not None:
+        results = [jax.core.ShapedArray(shape, dtype) for shape, dtype in types]
+    else:
+        results = jax.make_jaxpr(functools.partial(composite, **parameters))(*avals).out_avals
     return results if is_multiple else results[0]
+
+
+def have_shapes(avals: Avals, shapes: Sequence[Sequence[Any]]) -> bool:
+    """Check whether arrays have these shapes, without a decision about symbolic sizes that may be equal."""
+    found, expected = [tuple(a.shape) for a in avals], [tuple(shape) for shape in shapes]
+    return hash(tuple(found)) == hash(tuple(expected)) and found == expected
 
 
 def move_batch_axes_first(arrays: Sequence[Array], axes: Sequence[int | None]) -> list[Array]:

@@ -21,7 +21,7 @@ from jax import Array
 from meshflow.environment.jax_internals import ad, batching, jex_core
 from meshflow.environment.types import Primitive
 from meshflow.kernels import library, lowerings
-from meshflow.kernels.composite_primitives import move_batch_axes_first
+from meshflow.kernels.composite_primitives import ArrayTypes, have_shapes, move_batch_axes_first
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
@@ -68,6 +68,22 @@ def _compute_tangent(*operands: Array, dtype: np.dtype) -> Array:
     return (_compute_slope(*residuals, dtype=dtype) * t).sum(-1)
 
 
+def _list_types(
+    primitive: Primitive, operands: Avals, parameters: dict[str, Any]
+) -> ArrayTypes | None:
+    """Return the shapes and dtypes of the results; None if operands are broadcast."""
+    logits = operands[0].shape
+    examples, dtype = logits[:-1], parameters["dtype"]
+    last = {gradient_p: [examples], tangent_p: [logits]}.get(primitive)
+    # After logits and index, gradient and tangent have the residuals.
+    rest = [] if last is None else [examples, examples, *last]
+    if not have_shapes(operands, [logits, examples, *rest]):
+        return None
+    if primitive is gradient_p:
+        return [(logits, parameters["result"])]
+    return [(examples, dtype)] * (3 if primitive is loss_p else 1)
+
+
 def _choose_handler(
     operands: Avals, results: Avals, parameters: dict[str, Any]
 ) -> HandlerCall | None:
@@ -112,7 +128,8 @@ def register() -> None:
         (gradient_p, _compute_gradient, _choose_handler),
         (tangent_p, _compute_tangent, None),
     ):
-        register_composite(primitive, composite, None, choose)
+        list_types = functools.partial(_list_types, primitive)
+        register_composite(primitive, composite, None, choose, list_types=list_types)
         # Under vmap it remains one primitive, which the handler can compute.
         batching.primitive_batchers[primitive] = functools.partial(_batch, primitive)
     ad.primitive_transposes[tangent_p] = _transpose_tangent

@@ -19,6 +19,7 @@ from jax import Array
 
 from meshflow.environment.jax_internals import ad, jex_core
 from meshflow.kernels import library, lowerings
+from meshflow.kernels.composite_primitives import ArrayTypes, have_shapes
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
@@ -328,6 +329,50 @@ def _transpose_tangents(cts: Sequence[Any], *operands: Any, form: RecurrentForm)
     ]
 
 
+def _list_shapes(primitive: Any, operands: Sequence[Any], form: RecurrentForm) -> list[Any]:
+    """Return the shapes of the operands of a primitive if none of them is broadcast."""
+    *axes, features = operands[0].shape
+    units, width = operands[2 if primitive is layer_p else form.num_saved].shape
+    state = [(axes[1 if form.time_major else 0], units)]
+    masks = [tuple(axes)] * form.has_mask + state * form.has_dropout
+    if primitive is layer_p:
+        bias = [(2, width) if form.kind == "gru" else (width,)] * form.has_bias
+        weights = [(features, width), (units, width)]
+        return [(*axes, features), *weights, *state * form.num_states, *bias, *masks]
+    fixed = [(*axes, width), *[(*axes, units)] * (form.num_saved - 1), (units, width), *masks]
+    if primitive is tangent_p:
+        return [*fixed, *[(*axes, width)] * form.num_inputs, *state * form.num_states]
+    output = [(*axes, units)] if form.returns_sequences else state
+    return [*fixed, *output, *state * form.num_states]
+
+
+def _list_types(
+    primitive: Any, operands: Sequence[Any], parameters: dict[str, Any]
+) -> ArrayTypes | None:
+    """Return the shapes and dtypes of the results; None if operands are broadcast or have other types."""
+    form, first = parameters["form"], operands[0]
+    dtype = np.dtype(first.dtype)
+    kernel = operands[2 if primitive is layer_p else form.num_saved]
+    if (
+        {np.dtype(a.dtype) for a in operands} - {np.dtype(bool)} != {dtype}
+        or not jnp.issubdtype(dtype, np.floating)
+        or (first.ndim, kernel.ndim) != (3, 2)
+        or kernel.shape[1] != _NUM_GATES[form.kind] * kernel.shape[0]
+        or not have_shapes(operands, _list_shapes(primitive, operands, form))
+    ):
+        return None
+    axes, (units, width) = first.shape[:2], kernel.shape
+    state, steps = (axes[1 if form.time_major else 0], units), (*axes, units)
+    states = [state] * form.num_states
+    if primitive is gradient_p:
+        shapes = [(*axes, width)] * form.num_inputs + states
+    else:
+        shapes = [steps if form.returns_sequences else state, *states]
+        if parameters.get("saves"):
+            shapes += [(*axes, width)] + [steps] * (form.num_saved - 1)
+    return [(shape, dtype) for shape in shapes]
+
+
 def _describe(
     operands: Sequence[Any], is_gradient: bool, form: RecurrentForm, saves: bool = False
 ) -> tuple[list[int], np.dtype] | None:
@@ -353,16 +398,7 @@ def _describe(
         isinstance(n, int) and n > 0 for n in (*sizes, features)
     ):
         return None
-    state = [(batch, units)]
-    masks = [tuple(axes)] * form.has_mask + state * form.has_dropout
-    if is_gradient:
-        output = [(*axes, units)] if form.returns_sequences else state
-        saved = [(*axes, features), *[(*axes, units)] * (form.num_saved - 1)]
-        shapes = [*saved, (units, width), *masks, *output, *state * form.num_states]
-    else:
-        bias = [(2, width) if form.kind == "gru" else (width,)] * form.has_bias
-        weights = [(features, width), (units, width)]
-        shapes = [(*axes, features), *weights, *state * form.num_states, *bias, *masks]
+    shapes = _list_shapes(gradient_p if is_gradient else layer_p, operands, form)
     # The equations broadcast operands; the handler does neither that nor a check of their sizes.
     has_shapes = [tuple(a.shape) for a in operands] == shapes
     has_shapes &= width == _NUM_GATES[form.kind] * units
@@ -487,7 +523,8 @@ def register() -> None:
         primitive.multiple_results = True
         is_named = primitive is not tangent_p
         name = functools.partial(_make_export_name, primitive) if is_named else None
-        register_composite(primitive, composite, None, choose, name)
+        list_types = functools.partial(_list_types, primitive)
+        register_composite(primitive, composite, None, choose, name, list_types)
     ad.primitive_jvps[layer_p] = _find_jvp
     ad.primitive_transposes[tangent_p] = _transpose_tangents
 

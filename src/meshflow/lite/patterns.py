@@ -9,6 +9,7 @@ import functools
 from collections.abc import Collection
 
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.deployment.equations import Equation, Program, Shape, Value, remove_unused_equations
 from meshflow.deployment.gather_patterns import try_classify_gather
@@ -145,10 +146,10 @@ def _fuse_unpack(program: Program) -> Program:
 
 
 def _find_unpacked_axis(part: Equation, shape: Shape) -> int | None:
-    """Return the only dimension that is sliced, to one index, and missing in `shape`, or None."""
+    """Return the only dimension that is sliced, to one index, and missing in `shape`; None if its size is unknown."""
     full_shape = part.inputs[0].shape
     cut = [i for i, n in enumerate(part.outputs[0].shape) if n != full_shape[i]]
-    if len(cut) != 1 or part.outputs[0].shape[cut[0]] != 1:
+    if len(cut) != 1 or part.outputs[0].shape[cut[0]] != 1 or is_symbolic_dim(full_shape[cut[0]]):
         return None
     return cut[0] if (*full_shape[: cut[0]], *full_shape[cut[0] + 1 :]) == tuple(shape) else None
 

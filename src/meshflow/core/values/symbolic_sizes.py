@@ -29,6 +29,7 @@ __all__ = [
     "has_symbolic_size",
     "make_range",
     "make_sizes_tensor",
+    "may_be_positive",
     "may_be_zero",
     "pad_empty",
     "propagate_sizes",
@@ -64,6 +65,20 @@ def may_be_zero(size: Any) -> bool:
     return True
 
 
+def may_be_positive(size: Any) -> bool:
+    """Check whether a size is positive, or a symbolic size that may be positive.
+
+    Example:
+      >>> import jax
+      >>> (n,) = jax.export.symbolic_shape("n")
+      >>> may_be_positive(0), may_be_positive(3), may_be_positive(n - 2), may_be_positive(1 - n)
+      (False, True, True, False)
+    """
+    with contextlib.suppress(InconclusiveDimensionOperation):
+        return bool(size > 0)
+    return True
+
+
 def make_range(size: Any) -> Any:
     """Return the integers below a size: a NumPy array, or a traced one if the size is a symbol.
 
@@ -74,16 +89,24 @@ def make_range(size: Any) -> Any:
     return jnp.arange(size) if is_symbolic_dim(size) else np.arange(size)
 
 
-def pad_empty(array: Array, axis: int) -> Array:
-    """Add a slice of zeros to an array in a program for any sizes if the axis may have none.
+def pad_empty(array: Array, axis: int, value: float = 0) -> Array:
+    """Add a last slice to an array in a program for any sizes if the axis may have none.
 
-    XLA gathers from at least one slice.
+    XLA gathers from at least one slice, and sums over at least one.
+
+    Args:
+      array: An array.
+      axis: The axis.
+      value: Value of the elements of the slice.
+
+    Returns:
+      The array itself if its axis is not symbolic or always has elements.
     """
     size = array.shape[axis]
     if not is_symbolic_dim(size) or not context.exporting or not may_be_zero(size):
         return array
     paddings = [(0, int(a == axis % array.ndim)) for a in range(array.ndim)]
-    return jnp.pad(array, paddings)
+    return jnp.pad(array, paddings, constant_values=np.asarray(value, array.dtype))
 
 
 def make_sizes_tensor(sizes: Any, dtype: DTypeLike) -> Tensor:

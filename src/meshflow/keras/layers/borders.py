@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.symbolic_sizes import may_be_positive
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config
 from meshflow.keras.layers.keyword_arguments import LayerArguments
@@ -89,12 +90,13 @@ class Cropping(SpatialLayer):
         spatial = (
             inputs.shape.as_list()[2:] if self._is_channels_first else inputs.shape.as_list()[1:-1]
         )
-        if any(sum(cut) >= n for cut, n in zip(self.cropping, spatial, strict=True)):
+        pairs = list(zip(self.cropping, spatial, strict=True))
+        if any(not may_be_positive(n - sum(cut)) for cut, n in pairs):
             raise ValueError(
                 "Values in `cropping` argument should be smaller than the corresponding spatial dimension of the "
                 f"input. Received: input_shape={inputs.shape}, cropping={self.cropping}"
             )
-        cuts = tuple(slice(a, n - b) for (a, b), n in zip(self.cropping, spatial, strict=True))
+        cuts = tuple(slice(a, -b if b else None) for a, b in self.cropping)
         return inputs[
             (slice(None), slice(None), *cuts) if self._is_channels_first else (slice(None), *cuts)
         ]

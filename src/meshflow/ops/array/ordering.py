@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32
-from meshflow.core.values.symbolic_sizes import has_symbolic_size
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host, host_function
 from meshflow.environment.types import Array
@@ -61,7 +61,7 @@ def sort(
       array([3, 2, 1], dtype=int32)
     """
     _check_direction(direction)
-    return jnp.sort(values, axis=axis, descending=direction == "DESCENDING")
+    return _sort_padded(jnp.sort, values, axis, direction)
 
 
 @op(kinds="if", differentiable=False)
@@ -88,9 +88,22 @@ def argsort(
       [0 2 1]
     """
     _check_direction(direction)
-    return jnp.argsort(values, axis=axis, stable=True, descending=direction == "DESCENDING").astype(
-        jnp.int32
-    )
+    return _sort_padded(jnp.argsort, values, axis, direction).astype(jnp.int32)
+
+
+def _sort_padded(sort: Callable[..., Array], values: Array, axis: int, direction: str) -> Array:
+    """Apply `jnp.sort` or `jnp.argsort` to an array of which some axes may be empty."""
+    is_descending, dtype = direction == "DESCENDING", values.dtype
+    if jnp.issubdtype(dtype, jnp.floating):
+        last = -jnp.inf if is_descending else jnp.nan
+    else:
+        last = jnp.iinfo(dtype).min if is_descending else jnp.iinfo(dtype).max
+    padded = values
+    for i in range(values.ndim):
+        padded = pad_empty(padded, i, last)
+    result = sort(padded, axis=axis, stable=True, descending=is_descending)
+    # The sort is stable, so the additional elements are behind all equal ones.
+    return result if padded is values else jax.lax.slice(result, [0] * values.ndim, values.shape)
 
 
 _MAX_COMPARED_ROW_SIZE = 256

@@ -19,7 +19,7 @@ from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
-from meshflow.core.values.symbolic_sizes import may_be_zero
+from meshflow.core.values.symbolic_sizes import may_be_zero, pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_size, read_sizes
 from meshflow.environment.types import Array
@@ -310,9 +310,11 @@ def _accumulate(
 ) -> jax.Array:
     if reverse:
         x = jnp.flip(x, axis)
-    result = function(x, axis=axis).astype(x.dtype)
-    if exclusive:
-        config = [(int(i == axis), -int(i == axis), 0) for i in builtins.range(x.ndim)]
+    padded = pad_empty(x, axis)
+    result = function(padded, axis=axis).astype(x.dtype)
+    low, high = int(exclusive), -int(exclusive) - (padded is not x)
+    if low or high:
+        config = [(low, high, 0) if i == axis else (0, 0, 0) for i in builtins.range(x.ndim)]
         result = jax.lax.pad(result, jnp.asarray(start, x.dtype), config)
     return jnp.flip(result, axis) if reverse else result
 
