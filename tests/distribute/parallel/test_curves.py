@@ -33,7 +33,7 @@ STRATEGIES = {
     "tensors": ({"data": 2, "model": 2}, "batch:data, hidden:model, heads:model", {}),
     "stages, tensors": (
         {"stage": 2, "model": 2},
-        "hidden:model, heads:model",
+        "hidden:model",
         {"pipeline": "stage", "micro_batches": 2},
     ),
 }
