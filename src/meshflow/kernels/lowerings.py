@@ -614,8 +614,8 @@ def widen_sums() -> None:
 def _is_partly_manual(context: mlir.LoweringRuleContext) -> bool:
     """Check whether a `jax.shard_map` leaves mesh dimensions to XLA's partitioner."""
     axes: Any = context.module_context.axis_context
-    manual = getattr(axes, "manual_axes", None)
-    return bool(manual) and set(axes.mesh.axis_names) != set(manual)
+    manual: Any = getattr(axes, "manual_axes", ())
+    return bool(manual) and {*axes.mesh.axis_names} != {*manual}
 
 
 def _widen(
