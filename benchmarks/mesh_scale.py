@@ -1,10 +1,8 @@
 """Compile training steps for hundreds of devices without running them: compile time, bytes and traffic per device.
 
 The models live on one device; their steps are compiled for a mesh of virtual CPU devices with the layouts that a
-LayoutMap would give. Prints a table and appends it to RESULTS.md.
-
-With `--options FILE` it compiles a transformer of two blocks on eight devices under the options of `MeshStrategy` instead,
-and writes bytes and memory to the JSON file; `--before FILE` adds those of an earlier run, such as that of another commit.
+LayoutMap would give. Prints a table and appends it to RESULTS.md. `parallel_bytes.py` does the same for the options of
+`MeshStrategy`.
 """
 
 import argparse
@@ -123,128 +121,12 @@ def measure(case, count):
     }
 
 
-DATA, MODEL, PARTS = {"data": 8}, {"data": 4, "model": 2}, {"data": 4, "seq": 2}
-SPLIT, LONG = "batch:data, heads:model, hidden:model", "batch:data, sequence:seq"
-KEEP = {"max_live_parameters": 10**9}
-# Mesh, rules and options.
-OPTIONS = [
-    (DATA, "batch:data", {"zero": 3}),
-    (PARTS, LONG, {"sequence": "ring"}),
-    (MODEL, SPLIT, {"zero": 3}),
-    (MODEL, SPLIT, {"recompute": "layer"}),
-    (PARTS, LONG, {"sequence": "ring", "zero": 1}),
-    (DATA, "batch:data", {"zero": 3, **KEEP}),
-    (DATA, "batch:data", {"zero": 3, "recompute": "layer"}),
-    (DATA, "batch:data", {"zero": 3, "recompute": "gathers"}),
-    (DATA, "batch:data", {"zero": 1}),
-    (DATA, "batch:data", {}),
-    (PARTS, LONG, {"sequence": "ring", "zero": 3}),
-    (PARTS, LONG, {"sequence": "ulysses"}),
-    (DATA, "batch:data", {"zero": 2}),
-    (DATA, "batch:data", {"zero": 3, "micro_batches": 2}),
-    (DATA, "batch:data", {"recompute": "layer"}),
-    (MODEL, SPLIT, {}),
-    (MODEL, SPLIT, {"zero": 1}),
-    (MODEL, SPLIT, {"zero": 3, "recompute": "layer"}),
-    ({"node": 2, "data": 4}, "batch:node+data", {"zero": 3, "zero_over": "data"}),
-    (PARTS, LONG, {"sequence": "ring", "recompute": "layer"}),
-    (PARTS, LONG, {"sequence": "ulysses", "zero": 1}),
-    (PARTS, LONG, {"sequence": "ulysses", "zero": 3}),
-    ({"stage": 2, "data": 4}, "batch:data", {"pipeline": "stage", "micro_batches": 4, "zero": 3}),
-]
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-
-
-def two_blocks(width=256, length=8, words=512):
-    """A transformer of two blocks."""
-    layers = tf.keras.layers
-    tokens = tf.keras.Input([length], dtype="int32")
-    x = layers.Embedding(words, width)(tokens)
-    for _ in range(2):
-        y = layers.LayerNormalization()(x)
-        x = x + layers.MultiHeadAttention(4, width // 4)(y, y, use_causal_mask=True)
-        y = layers.LayerNormalization()(x)
-        x = x + layers.Dense(width)(layers.Dense(4 * width, "gelu")(y))
-    x = layers.LayerNormalization()(x)
-    return tf.keras.Model(tokens, layers.Dense(words, dims="out:vocab")(x))
-
-
-def explain_options(sizes, rules, options):
-    """Return bytes and memory of a step under some options, in multiples of the weights; None if
-    they are unknown."""
-    tf.keras.backend.clear_session()
-    create = tf.experimental.dtensor.create_mesh
-    try:
-        strategy = tf.distribute.MeshStrategy(create(sizes), rules, **options)
-    except TypeError:
-        return None
-    with strategy.scope():
-        model = two_blocks()
-        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile("adam", loss)
-    model.optimizer.build(model.trainable_variables)
-    batch = (np.zeros([BATCH, 8], np.int32),) * 2
-    step = tf.experimental.dtensor.explain(model, *batch)
-    weights = 4 * model.count_params()
-    return {
-        "sent": step.sent() / weights,
-        "collectives": {kind: step.count(kind) for kind in KINDS if step.count(kind)},
-        "arguments": step.memory["arguments"] / weights,
-        "temporaries": step.memory["temporaries"] / weights,
-    }
-
-
-def compare_options(path, before):
-    """Write the bytes and memory of all options, and append them to RESULTS.md with those of an earlier run."""
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 8)
-    earlier = json.loads(Path(before).read_text()) if before else {}
-    lines = [
-        "| mesh | rules | options | sent | collectives | arguments | temporaries |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    # Those of an interrupted run are not compiled again.
-    rows = json.loads(Path(path).read_text()) if Path(path).exists() else {}
-    for sizes, rules, options in OPTIONS:
-        mesh = " x ".join(f"{name} {size}" for name, size in sizes.items())
-        names = ", ".join(f"{k}={v!r}" for k, v in options.items()) or "-"
-        key = f"{mesh} | {rules} | {names}"
-        if key not in rows:
-            rows[key] = explain_options(sizes, rules, options)
-            Path(path).write_text(json.dumps(rows))
-        row = rows[key]
-        if row is None:
-            continue
-        pair = [r for r in (earlier.get(key), row) if r is not None]
-        cells = [
-            *(" -> ".join(f"{r[name]:.3f}" for r in pair) for name in ("sent",)),
-            " -> ".join(", ".join(f"{n} {k}" for k, n in r["collectives"].items()) for r in pair),
-            *(" -> ".join(f"{r[n]:.3f}" for r in pair) for n in ("arguments", "temporaries")),
-        ]
-        lines.append(f"| {key} | {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
-    if before:
-        stamp = f"{datetime.date.today()}, JAX {jax.__version__}"
-        with open(Path(__file__).with_name("RESULTS.md"), "a") as file:
-            file.write(
-                f"\n## Bytes and memory of a two-block transformer on 8 devices ({stamp})\nPer device and step, in "
-                "multiples of the weights, from the compiled programs; before -> after.\n\n"
-                + "\n".join(lines)
-                + "\n"
-            )
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--options", help="JSON file of the bytes and memory of all options")
-    parser.add_argument("--before", help="JSON file of an earlier run")
     parser.add_argument("--devices", type=int, nargs="*", default=COUNTS)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--one", nargs=2, help="for the benchmark's own use")
     options = parser.parse_args()
-    if options.options:
-        compare_options(options.options, options.before)
-        return
     if options.one:
         case, count = options.one[0], int(options.one[1])
         jax.config.update("jax_platforms", "cpu")

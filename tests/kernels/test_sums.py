@@ -28,3 +28,25 @@ def test_summands_are_computed_once():
     entry = jax.jit(both).lower(x, w).compile().as_text().split("ENTRY")[1]
     assert sum("custom-call(" in line for line in entry.splitlines()) == 2
     assert sum("fusion(%x" in line for line in entry.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["psum", "psum_scatter", "pmax", "pmean"])
+@pytest.mark.parametrize(("manual", "wide"), [(("data",), True), (("data", "model"), False)])
+def test_reductions_over_some_dimensions_of_a_mesh_are_wide(name, manual, wide):
+    """XLA's CPU compiler ends the process if it widens a reduction that leaves dimensions to its partitioner."""
+    mesh = jax.make_mesh((2, 2), ("data", "model"))
+    reduce = lambda x: getattr(jax.lax, name)(
+        x, "data", **({"tiled": True} if "scatter" in name else {})
+    )
+    spec = jax.sharding.PartitionSpec()
+    run = jax.shard_map(
+        reduce, mesh=mesh, in_specs=spec, out_specs=spec, axis_names={*manual}, check_vma=False
+    )
+    lowered = jax.jit(run).lower(jnp.ones([4, 4], jnp.bfloat16))
+    assert lowered.out_info.dtype == jnp.bfloat16
+    # The types of operand and result follow the computation of the reduction.
+    reductions = lowered.as_text().split("stablehlo.all_reduce")[1:]
+    reductions += lowered.as_text().split("stablehlo.reduce_scatter")[1:]
+    types = [text.split("}) ", 1)[1].splitlines()[0] for text in reductions]
+    assert types
+    assert all(("f32" in t.replace("bf16", "")) is wide for t in types), types

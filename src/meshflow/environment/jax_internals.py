@@ -25,6 +25,7 @@ replace it:
 * `common_lowerings`, `platform_lowerings`, `needs_devices_when_lowered`: JAX's lowerings, which ours
   call in other cases, and the primitives whose lowerings need the devices. Public: functions that
   return the lowering of a primitive, and an argument of its registration.
+* `reductions_over_devices`: primitives of sums and extremes over the devices of a mesh. Public: three of five.
 * `dce_jaxpr`, `dce_rules`: a jaxpr without the equations that unused results need. Public: none.
 * `SizeDecisions`, `decide_sizes_by_hints`: comparisons of symbolic sizes that depend on the values of
   the symbols. Public: none; `jax.export` raises an error for them.
@@ -133,6 +134,7 @@ __all__ = [
     "read_ffi_version",
     "read_from_device",
     "read_portable_artifact",
+    "reductions_over_devices",
     "refine_polymorphic_shapes",
     "renew_gpu_options",
     "replace_dimensions",
@@ -198,6 +200,7 @@ try:
     from jax._src.interpreters.mlir import refine_polymorphic_shapes
     from jax._src.interpreters.partial_eval import dce_jaxpr, dce_rules
     from jax._src.lax import convolution as _convolution
+    from jax._src.lax import parallel as _parallel
     from jax._src.lib import _jax as runtime
     from jax._src.lib import xla_client as _xla_client
     from jax._src.lib.mlir import ir as mlir_ir
@@ -215,6 +218,10 @@ try:
 
     common_lowerings: Any = mlir._lowerings
     platform_lowerings: Any = mlir._platform_specific_lowerings
+    reductions_over_devices: Any = (
+        *(jex_primitives.psum_p, jex_primitives.pmax_p, jex_primitives.pmin_p),
+        *(_parallel.psum_invariant_p, _parallel.reduce_scatter_p),
+    )
     read_portable_artifact: Any = runtime.mlir.deserialize_portable_artifact
     write_portable_artifact: Any = _export._module_to_bytecode
     export_lowering: Any = _export

@@ -21,6 +21,7 @@ from meshflow.environment.jax_internals import (
     mlir,
     needs_devices_when_lowered,
     platform_lowerings,
+    reductions_over_devices,
 )
 from meshflow.environment.types import Primitive
 from meshflow.kernels import descriptors, library, partitioning, sizes
@@ -600,14 +601,33 @@ def _choose_shard_code(
 
 
 def widen_sums() -> None:
-    """Compute sums of 16-bit floats in float32; XLA's CPU code rounds after every addition."""
-    primitive = jax.lax.reduce_sum_p
+    """Compute reductions of 16-bit floats in float32 where XLA's CPU compiler does not.
+
+    Its code for sums over axes rounds after every addition. Its pass that widens reductions over devices ends the process
+    if they are in bfloat16 and XLA partitions other mesh dimensions (jax 0.10.2).
+    """
+    _widen(jax.lax.reduce_sum_p, ("bfloat16", "float16"), lambda _: True)
+    for primitive in reductions_over_devices:
+        _widen(primitive, ("bfloat16",), _is_partly_manual)
+
+
+def _is_partly_manual(context: mlir.LoweringRuleContext) -> bool:
+    """Check whether a `jax.shard_map` leaves mesh dimensions to XLA's partitioner."""
+    axes: Any = context.module_context.axis_context
+    manual: Any = getattr(axes, "manual_axes", ())
+    return bool(manual) and {*axes.mesh.axis_names} != {*manual}
+
+
+def _widen(
+    primitive: Primitive, names: Sequence[str], applies: Callable[[mlir.LoweringRuleContext], bool]
+) -> None:
+    """Lower a reduction of some dtypes in float32 on CPUs."""
     fallback = common_lowerings[primitive].rule
 
     def rule(context: mlir.LoweringRuleContext, operand: Any, **parameters: Any) -> Any:
         aval: Any = context.avals_in[0]
         dtype = np.dtype(aval.dtype)
-        if dtype.name not in ("bfloat16", "float16"):
+        if dtype.name not in names or not applies(context):
             return fallback(context, operand, **parameters)
         wide = lambda x: primitive.bind(x.astype(np.float32), **parameters).astype(dtype)
         return mlir.lower_fun(wide, multiple_results=False)(context, operand)

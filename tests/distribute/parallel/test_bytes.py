@@ -117,16 +117,19 @@ def test_parts_of_weights_that_a_rule_splits(options):
 
 
 def test_memory_of_recomputed_activations():
-    def temporaries(blocks, how, **options):
+    def temporaries(blocks, how, rows=16, **options):
         options = {"zero": 3, "recompute": how, **options}
-        _, step = explain_step(lambda: deep(blocks), {"data": 4}, "batch:data", rows=16, **options)
+        _, step = explain_step(lambda: deep(blocks), {"data": 4}, "batch:data", rows, **options)
         return step.memory["temporaries"]
 
     # Either all gathered weights exist at the same time, or those of two layers; only activations
     # between layers and shards of gradients grow with the number of layers.
     few = temporaries(BLOCKS, "layer")
     assert temporaries(BLOCKS, None, **KEEP) > ALL
-    assert temporaries(3 * BLOCKS, None) < 0.65 * 3 * ALL
+    found = temporaries(3 * BLOCKS, None)
+    assert found < 0.65 * 3 * ALL
+    # Activations grow with the rows, and the rest is smaller.
+    assert 2 * found - temporaries(3 * BLOCKS, None, rows=32) < 0.3 * 3 * ALL
     assert few < 2 * (KERNEL + BIAS) + ALL // 4
     rows = 4 * (16 // 4) * WIDTH
     assert temporaries(3 * BLOCKS, "layer") - few <= 2 * BLOCKS * ((KERNEL + BIAS) // 4 + rows)

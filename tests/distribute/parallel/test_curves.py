@@ -31,6 +31,11 @@ STRATEGIES = {
         {"zero": 3},
     ),
     "tensors": ({"data": 2, "model": 2}, "batch:data, hidden:model, heads:model", {}),
+    "stages, tensors": (
+        {"stage": 2, "model": 2},
+        "hidden:model",
+        {"pipeline": "stage", "micro_batches": 2},
+    ),
 }
 
 
@@ -48,7 +53,7 @@ def alone():
 
 
 # Those that others contain run in `make test-all`.
-CONTAINED = ("zero 1", "zero 1, micro_batches", "zero 3")
+CONTAINED = ("zero 1", "zero 1, micro_batches", "zero 3", "stages, tensors")
 
 
 @ignores
@@ -233,10 +238,13 @@ def of_policy(policy):
     return make
 
 
-def test_gradients_in_sixteen_bits():
+@pytest.mark.parametrize(
+    "name", ["zero 3, recompute", pytest.param("stages, tensors", marks=pytest.mark.soak)]
+)
+def test_gradients_in_sixteen_bits(name):
     """The region is nearer to one device than half of a bfloat16's digits."""
     make = of_policy("mixed_bfloat16")
-    same_curves(trained(make, strategy("zero 3, recompute"))[1], trained(make)[1], rtol=2.5e-3)
+    same_curves(trained(make, strategy(name))[1], trained(make)[1], rtol=2.5e-3)
 
 
 def test_steps_with_overflowing_gradients_are_skipped():

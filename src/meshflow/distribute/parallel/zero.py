@@ -17,6 +17,7 @@ from meshflow.distribute.replicas.shares import LocalPart, WeightCopies, get_cap
 from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
 
 __all__ = [
+    "PACKED_BYTES",
     "RegionSharding",
     "find_free_axis",
     "gather_values",
@@ -28,7 +29,7 @@ __all__ = [
 
 # Values of at most so many bytes share a collective, which costs a copy. A link of 100 Gbit/s sends
 # so much while a collective starts.
-_PACKED_BYTES = 1 << 17
+PACKED_BYTES = 1 << 17
 # By default the smallest weights, such as biases and scales, remain gathered: at most this part of
 # all weights. It is more than the biases and scales of transformers of usual width.
 _LIVE_DIVISOR = 32
@@ -241,7 +242,7 @@ def _run_packed(
     results, groups = list(values), dict[Hashable, list[int]]()
     for i, (split, value) in enumerate(zip(splits, values, strict=True)):
         if split is not None:
-            own = i if sizes[i] * value.dtype.itemsize > _PACKED_BYTES else None
+            own = i if sizes[i] * value.dtype.itemsize > PACKED_BYTES else None
             kind = split[1], value.dtype, shardings[i].auto_names, shardings[i].copies, own
             groups.setdefault(kind, []).append(i)
     for indices in groups.values():

@@ -174,6 +174,7 @@ FURTHER = {
             "data 8, experts, zero=2",
             "data 8, experts, zero=3",
             'data 8, experts, recompute="layer"',
+            "data 4 x model 2, experts, zero=2, micro_batches=4",
         ],
     ),
     "experts in stages": (

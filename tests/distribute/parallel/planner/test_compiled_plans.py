@@ -77,7 +77,7 @@ def test_choices_for_twelve_models_are_compiled():
 @pytest.mark.soak
 def test_plans_of_shared_weights_and_of_experts_are_compiled():
     found = run_lines("further")
-    assert len(found) == 11
+    assert len(found) == 12
     for name, choice, pairs in found:
         theory, program = pairs["memory"]
         assert theory == pytest.approx(program, rel=0.15), (name, choice)

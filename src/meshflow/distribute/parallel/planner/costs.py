@@ -27,6 +27,7 @@ from meshflow.distribute.parallel.planner.model_profile import (
     ModelProfile,
     SplitProfile,
 )
+from meshflow.distribute.parallel.zero import PACKED_BYTES
 from meshflow.placement.expected_traffic import count_ring_bytes
 
 __all__ = ["CostEstimate", "CostModel"]
@@ -540,12 +541,25 @@ class CostModel:
         if not recomputes and "activations" not in choice.offload:
             held = itertools.accumulate(split.shared if choice.sequence == "split" else split.kept)
             in_products = {p.weight for p in self.profile.products}
+            # Without ZeRO 3, small gradients of later layers wait for a scatter that they share.
+            scatters = choice.zero == 2 or (choice.zero == 1 and not has_loop)
+            packed = self._count_packed_gradients(choice) if scatters else {}
+            later, pending_small = list[int](), 0
+            for used in reversed(self.profile.uses):
+                later.append(pending_small)
+                pending_small += sum(packed.pop(n, 0) for n in used)
             waiting = max(
                 rows * total
-                + max((weights[n] for n in used if n in in_products), default=0)
+                + small
+                # While a scatter runs, its operand and its result are live.
+                + max(
+                    (weights[n] + scatters * weights[n] // d for n in used if n in in_products),
+                    default=0,
+                )
                 + sum(weights[n] for n in used if self.profile.reads[n].in_loop)
-                for total, used in zip(held, self.profile.uses, strict=True)
+                for total, used, small in zip(held, self.profile.uses, reversed(later), strict=True)
             )
+            waiting = max(waiting, _ALL_REDUCE_COPIES * pending_small)
         # Gradient buffers reuse freed activation memory.
         if has_loop:
             sums = parts if choice.zero >= 2 else full
@@ -572,6 +586,18 @@ class CostModel:
         if not self._sums_terms(choice):
             gradients += self._compute_table_gradients(choice)
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
+
+    def _count_packed_gradients(self, choice: PlanChoice) -> dict[int, int]:
+        """Return for each small weight the bytes of its gradient, which shares a collective with others."""
+        sizes = self._cached_weights(*self._get_split_key(choice))
+        experts = self.profile.find_named_axes(("experts",) if choice.experts else ())
+        return {
+            n: size
+            for n, (w, size, axis) in enumerate(
+                zip(self.profile.weights, sizes, experts, strict=True)
+            )
+            if axis is None and w.bytes <= PACKED_BYTES
+        }
 
     def _compute_table_gradients(self, choice: PlanChoice) -> int:
         """Return the bytes of the gradients of tables. XLA's schedule for CPUs fills them with zeros at the start of a step."""
