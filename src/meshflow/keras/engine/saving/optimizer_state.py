@@ -363,7 +363,7 @@ def _iterate_candidates(
     without_errors = [v for v, name in zip(values, names, strict=True) if not _is_error_name(name)]
     # Keras 3 prepends the name of the optimizer. Files until version 0.2 have this order if no version has the
     # optimizer.
-    has_created_order |= names[0].partition(":")[0].endswith("/iter")
+    has_created_order |= any(n.partition(":")[0].endswith("/iter") for n in names[:1])
     starts_with_steps = not any(names) or names[0].rpartition("/")[2].startswith("iteration")
     if starts_with_steps and not has_created_order:
         versions = [(v, order_state(optimizer, v)) for v in (KERAS_2_11, KERAS_3)]
