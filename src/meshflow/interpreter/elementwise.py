@@ -76,8 +76,52 @@ def adapt(function: Compute, equation: Equation) -> Compute | Writer:
     if is_small_float(dtype) and equation.name not in _EXACT:
         return widen(function, dtype, result)
     if isinstance(function, np.ufunc):
-        return Writer(function, _WRITERS.get(function, function))
+        return _repeat_operands(Writer(function, _WRITERS.get(function, function)), equation)
     return function
+
+
+# NumPy repeats rows of at most this number of elements slowly, by one call of its loop for each row.
+_MAX_ROW = 32
+
+
+def can_repeat_rows(operand: Sequence[Any], shape: Sequence[Any]) -> bool:
+    """Check whether it is faster to repeat an operand along the second last axis before an elementwise operation.
+
+    Args:
+      operand: Shape of the operand, such as that of one number for each channel.
+      shape: Shape of the result.
+    """
+    if len(shape) < 2 or not 1 < shape[-1] <= _MAX_ROW or shape[-2] == 1 or not operand:
+        return False
+    is_row = operand[-1] == shape[-1] and all(n == 1 for n in operand[:-1])
+    size = shape[-2] * shape[-1]
+    return is_row and BLOCK_SIZE >= size >= 2 * _MAX_ROW
+
+
+def repeat_rows(row: HostArray, shape: Sequence[int]) -> HostArray:
+    """Repeat an operand for which `can_repeat_rows` is true; NumPy repeats the result along the other axes."""
+    return row.reshape(1, -1).repeat(shape[-2], 0)
+
+
+def _repeat_operands(writer: Writer, equation: Equation) -> Writer:
+    """Repeat operands that are rows, where this is faster; see `can_repeat_rows`."""
+    shapes = [spec.shape for spec in equation.inputs]
+    shape = equation.outputs[0].shape
+    if len(shapes) != 2 or not all(type(n) is int for s in (*shapes, shape) for n in s):
+        return writer
+    run, write = writer
+    is_row = [can_repeat_rows(s, shape) for s in shapes]
+    if is_row == [False, True]:
+        return Writer(
+            lambda x, row: run(x, repeat_rows(row, shape)),
+            lambda x, row, out: write(x, repeat_rows(row, shape), out),
+        )
+    if is_row == [True, False]:
+        return Writer(
+            lambda row, x: run(repeat_rows(row, shape), x),
+            lambda row, x, out: write(repeat_rows(row, shape), x, out),
+        )
+    return writer
 
 
 # NumPy deprecates a result as the third argument of these two.
@@ -106,7 +150,9 @@ def _adapt_extremum(function: np.ufunc, equation: Equation) -> Compute | Writer:
     adapted = adapt(function, equation)
     if not isinstance(adapted, Writer):
         return adapted
-    return Writer(functools.partial(take_extremum, function), adapted.write)
+    return _repeat_operands(
+        Writer(functools.partial(take_extremum, function), _WRITERS[function]), equation
+    )
 
 
 def _register_ufuncs() -> None:

@@ -20,7 +20,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.context import context
 from meshflow.core.variables import indexing
-from meshflow.interpreter import take_extremum, update_rows
+from meshflow.interpreter import can_repeat_rows, repeat_rows, take_extremum, update_rows
 from meshflow.ops import casting, coordinates
 from meshflow.ops.array import gather_scatter, joining, shaping
 from meshflow.ops.math import arithmetic, clipping, comparison, division, elementwise, segments
@@ -48,6 +48,12 @@ def _make_elementwise(function: Callable[..., np.ndarray], kinds: str = "iuf") -
     def compute(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
         if static or not all(_is_portable(a) and a.dtype.kind in kinds for a in arrays):
             return None
+        if len(arrays) == 2 and arrays[0].shape != arrays[1].shape:
+            x, y = arrays
+            if can_repeat_rows(y.shape, x.shape):
+                return function(x, repeat_rows(y, x.shape))
+            if can_repeat_rows(x.shape, y.shape):
+                return function(repeat_rows(x, y.shape), y)
         return function(*arrays)
 
     return compute
