@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.interpreter.table import Build, Compute, Equation, HostArray, Writer, rule
+from meshflow.kernels import host_math
 
 _PROPERTIES = {
     "is_writer": True,
@@ -165,7 +166,6 @@ def _register_ufuncs() -> None:
         "abs": np.absolute,
         "pow": np.power,
         "sqrt": np.sqrt,
-        "exp": np.exp,
         "exp2": np.exp2,
         "expm1": np.expm1,
         "log": np.log,
@@ -176,7 +176,6 @@ def _register_ufuncs() -> None:
         "tan": np.tan,
         "sinh": np.sinh,
         "cosh": np.cosh,
-        "tanh": np.tanh,
         "asin": np.arcsin,
         "acos": np.arccos,
         "atan": np.arctan,
@@ -262,19 +261,45 @@ def _take_reciprocal_root(equation: Equation) -> Compute:
     return lambda x: np.reciprocal(np.sqrt(x))
 
 
-@define("logistic")
-def _compute_logistic(equation: Equation) -> Compute:
-    one = np.ones((), equation.inputs[0].dtype)
+def _compute_logistic(x: HostArray, out: HostArray | None = None) -> HostArray:
+    y = np.negative(x, out)
+    one = y.dtype.type(1)
+    if not isinstance(y, np.ndarray):
+        return one / (one + np.exp(y))
+    np.exp(y, y)
+    np.add(y, one, y)
+    return np.divide(one, y, y)
 
-    def run(x: HostArray) -> HostArray:
-        y = np.negative(x)
-        if not isinstance(y, np.ndarray):
-            return one / (one + np.exp(y))
-        np.exp(y, y)
-        np.add(y, one, y)
-        return np.divide(one, y, y)
 
-    return run if not is_small_float(one.dtype) else lambda x: 1 / (1 + np.exp(-x))
+# The functions of `host_math` by NumPy.
+_FLOAT_FUNCTIONS: dict[str, Compute] = {
+    "exp": np.exp,
+    "tanh": np.tanh,
+    "logistic": _compute_logistic,
+}
+
+
+@rule(*_FLOAT_FUNCTIONS, **_PROPERTIES)
+def _compute_float_function(equation: Equation) -> Compute | Writer:
+    function, dtype = _FLOAT_FUNCTIONS[equation.name], equation.inputs[0].dtype
+    if is_small_float(dtype):
+        return widen(function, dtype)
+    if dtype != FLOAT32:
+        return Writer(function, function)
+    name = equation.name
+
+    def run(x: HostArray, out: HostArray | None = None) -> HostArray:
+        compiled = host_math.find_float_function(name)
+        is_large = isinstance(x, np.ndarray) and x.size >= host_math.MIN_ELEMENTS
+        if compiled is None or not (is_large and x.flags.c_contiguous):
+            return function(x, out)
+        result: HostArray = np.empty(x.shape, FLOAT32) if out is None else out
+        if not result.flags.c_contiguous:
+            return function(x, out)
+        compiled(x, result)
+        return result
+
+    return Writer(run, run)
 
 
 @define("integer_pow")

@@ -117,7 +117,7 @@ class EagerForm:
         self,
         function: _Call,
         donated: Sequence[int] = (),
-        host_function: Callable[[list[PyTree]], np.ndarray | None] | None = None,
+        host_function: Callable[[list[PyTree]], PyTree] | None = None,
         general: tuple[EagerForm, Array | np.ndarray] | None = None,
     ) -> None:
         self._general = general
@@ -167,7 +167,7 @@ class EagerForm:
             return self._call_host
         return self._choose_plan(values)
 
-    def _call_host(self, *values: Any) -> Array:
+    def _call_host(self, *values: Any) -> PyTree:
         assert self._host is not None
         try:
             result = self._host(_to_host_arrays(values))
@@ -181,6 +181,8 @@ class EagerForm:
             call = self._choose_plan(values)
             self._calls[(key, True) if context.computes_on_host else key] = call
             return call(*values)
+        if type(result) is tuple:
+            return tuple(map(_to_tensor_value, check_outputs(list(result))))
         check_outputs([result])
         return _to_tensor_value(result if result.base is None else result.copy())
 
