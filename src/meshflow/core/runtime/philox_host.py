@@ -249,6 +249,13 @@ def _register_draw(name: str, draw: Callable[[np.ndarray, int, np.dtype], np.nda
 
 def draw_words(state: np.ndarray, count: int) -> np.ndarray:
     """Return the first words of a state, int64 [3], as uint32 [count]."""
+    generate, num_blocks = host_math.find_philox(), -(-count // 4)
+    low, high, key = state.astype(np.uint64)
+    if generate is not None and int(low) + num_blocks < 1 << 64:
+        counters = np.arange(num_blocks, dtype=np.uint64)
+        counters += low
+        words = generate(counters, np.full(num_blocks, high), np.full(num_blocks, key))
+        return words.reshape(-1)[:count]
     return _draw_words(state[None], count).reshape(-1)[:count]
 
 
