@@ -35,7 +35,7 @@ def _find_symbol(name: str, argument_types: tuple[Any, ...]) -> Any:
 
 
 def _get_address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+    return array.__array_interface__["data"][0]
 
 
 @functools.cache

@@ -24,7 +24,15 @@ from meshflow.core.variables import indexing
 from meshflow.interpreter import can_repeat_rows, repeat_rows, take_extremum, update_rows
 from meshflow.ops import casting, coordinates
 from meshflow.ops.array import gather_scatter, joining, shaping
-from meshflow.ops.math import arithmetic, clipping, comparison, division, elementwise, largest, segments
+from meshflow.ops.math import (
+    arithmetic,
+    clipping,
+    comparison,
+    division,
+    elementwise,
+    largest,
+    segments,
+)
 from meshflow.ops.nn import activation
 from meshflow.ops.random import from_keys
 
@@ -108,7 +116,7 @@ def _shuffle_rows(arrays: _HostArrays, _: tuple[Any, ...]) -> np.ndarray | None:
     if key.shape != (3,) or not 2 <= count <= _MAX_DRAWN:
         return None
     words = philox_host.draw_words(key, count - 1)
-    partners = words % np.arange(count, 1, -1, np.uint32) + np.arange(count - 1)
+    partners = words % np.arange(count, 1, -1).astype(np.uint32) + np.arange(count - 1)
     order = list(range(count))
     for i, partner in enumerate(partners.tolist()):
         order[i], order[partner] = order[partner], order[i]
@@ -121,7 +129,7 @@ def _find_top(arrays: _HostArrays, static: tuple[Any, ...]) -> tuple[np.ndarray,
     if not _is_portable(x) or x.size > _MAX_SORTED or not x.ndim or not 0 < k <= x.shape[-1]:
         return None
     rows, last = x.reshape(-1, x.shape[-1]), x.shape[-1] - 1
-    # Of equal elements, the first precedes the others, so the stable order is that of the reversed rows.
+    # The first of equal elements precedes the others, so that reversed rows are sorted.
     order = last - np.argsort(rows[:, ::-1], -1, kind="stable")[:, : last - k : -1]
     values = rows[np.arange(len(rows))[:, None], order]
     shape = (*x.shape[:-1], k)

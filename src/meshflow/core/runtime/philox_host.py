@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from meshflow.core.runtime import philox
-from meshflow.kernels import host_math
 from meshflow.interpreter.table import Equation, UnsupportedPrimitive, call_rule
+from meshflow.kernels import host_math
 
 __all__ = ["PhiloxWordStream", "StatelessRandom", "draw_unit_uniform", "draw_words"]
 
