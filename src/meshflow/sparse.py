@@ -80,6 +80,8 @@ def to_dense(
        [ 6 -1]]
     """
     check_sparse(sp_input, "sp_input")
+    if _is_full_vector(sp_input):
+        return sp_input.values
     indices = sp_input.check_indices() if validate_indices else sp_input.check_indices(INVALID)
     if validate_indices and has_static_indices(sp_input):
         _check_order(np.asarray(indices.array))
@@ -91,6 +93,16 @@ def to_dense(
     if sp_input.dtype is string:
         return array.tensor_scatter_nd_update(empty, sp_input.indices, sp_input.values)
     return add_elements(empty, indices, sp_input.values, True)
+
+
+def _is_full_vector(sp_input: SparseTensor) -> bool:
+    """Check whether a sparse tensor stores all elements of a vector in order, as variable-length features do."""
+    parts = sp_input.indices, sp_input.dense_shape
+    # Placeholders of traces that determine shapes have no values.
+    indices, shape = (getattr(part, "_value", None) for part in parts)
+    if type(indices) is not np.ndarray or type(shape) is not np.ndarray or shape.shape != (1,):
+        return False
+    return len(indices) == shape[0] and bool((indices[:, 0] == np.arange(shape[0])).all())
 
 
 def _check_order(indices: np.ndarray) -> None:

@@ -179,3 +179,32 @@ def test_functions_that_read_tensors_of_other_objects(templates):
     for function in (Scale().by_attribute, Scale().by_list):
         assert [int(x) for x in Dataset.range(3).flat_map(function)] == [0, 0, 1, 2, 2, 4]
     assert not templates
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: tf.data.Dataset.from_tensor_slices(tf.stack([n, n + 1])),
+        lambda n: tf.data.Dataset.from_tensor_slices(tf.stack([n, n + 1])).map(lambda x: x * 2),
+        lambda n: tf.data.Dataset.range(n),
+    ],
+)
+def test_flat_map_traces_its_function_once(make):
+    calls = []
+
+    def count(n):
+        calls.append(n)
+        return make(n)
+
+    data = tf.data.Dataset.range(3).flat_map(count)
+    assert len(calls) == 1
+    expected = [int(x) for n in range(3) for x in make(tf.constant(n, tf.int64))]
+    assert [int(x) for x in data] == expected
+
+
+def test_padded_batch_of_scalar_strings():
+    data = tf.data.Dataset.from_tensor_slices(["a b", "c"])
+    data = data.map(lambda s: (s, tf.strings.split(s))).padded_batch(2)
+    (names, words), *rest = data
+    assert names.numpy().tolist() == [b"a b", b"c"] and not rest
+    assert words.numpy().tolist() == [[b"a", b"b"], [b"c", b""]]

@@ -473,6 +473,7 @@ def pad_and_stack(
             )
         batch: Any = np.full([len(arrays), *padded_shape], values[component], arrays[0].dtype)
         for i, array in enumerate(arrays):
-            batch[(i, *(slice(0, n) for n in array.shape))] = array
+            # NumPy would store an array of rank 0 as an object of its own.
+            batch[(i, *(slice(0, n) for n in array.shape))] = array if array.ndim else array[()]
         leaves.append(batch)
     return nest.pack_sequence_as(elements[0], leaves)

@@ -27,7 +27,7 @@ from meshflow.interpreter import (
     windows,
 )
 from meshflow.interpreter.costs import CostEstimate, Costs
-from meshflow.interpreter.elementwise import take_extremum
+from meshflow.interpreter.elementwise import can_repeat_rows, repeat_rows, take_extremum
 from meshflow.interpreter.indexing import update_rows
 from meshflow.interpreter.plan import Plan, build_plan
 from meshflow.interpreter.symbolic_sizes import SizeGuardError
@@ -40,6 +40,8 @@ __all__ = [
     "SizeGuardError",
     "UnsupportedPrimitive",
     "build_plan",
+    "can_repeat_rows",
+    "repeat_rows",
     "take_extremum",
     "update_rows",
 ]

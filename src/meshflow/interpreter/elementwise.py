@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from meshflow.interpreter.table import Build, Compute, Equation, HostArray, Writer, rule
+from meshflow.kernels import host_math
 
 _PROPERTIES = {
     "is_writer": True,
@@ -76,8 +78,52 @@ def adapt(function: Compute, equation: Equation) -> Compute | Writer:
     if is_small_float(dtype) and equation.name not in _EXACT:
         return widen(function, dtype, result)
     if isinstance(function, np.ufunc):
-        return Writer(function, _WRITERS.get(function, function))
+        return _repeat_operands(Writer(function, _WRITERS.get(function, function)), equation)
     return function
+
+
+# NumPy repeats rows of at most this number of elements slowly, by one call of its loop for each row.
+_MAX_ROW = 32
+
+
+def can_repeat_rows(operand: Sequence[Any], shape: Sequence[Any]) -> bool:
+    """Check whether it is faster to repeat an operand along the second last axis before an elementwise operation.
+
+    Args:
+      operand: Shape of the operand, such as that of one number for each channel.
+      shape: Shape of the result.
+    """
+    if len(shape) < 2 or not 1 < shape[-1] <= _MAX_ROW or shape[-2] == 1 or not operand:
+        return False
+    is_row = operand[-1] == shape[-1] and all(n == 1 for n in operand[:-1])
+    size = shape[-2] * shape[-1]
+    return is_row and BLOCK_SIZE >= size >= 2 * _MAX_ROW
+
+
+def repeat_rows(row: HostArray, shape: Sequence[int]) -> HostArray:
+    """Repeat an operand for which `can_repeat_rows` is true; NumPy repeats the result along the other axes."""
+    return row.reshape(1, -1).repeat(shape[-2], 0)
+
+
+def _repeat_operands(writer: Writer, equation: Equation) -> Writer:
+    """Repeat operands that are rows, where this is faster; see `can_repeat_rows`."""
+    shapes = [spec.shape for spec in equation.inputs]
+    shape = equation.outputs[0].shape
+    if len(shapes) != 2 or not all(type(n) is int for s in (*shapes, shape) for n in s):
+        return writer
+    run, write = writer
+    is_row = [can_repeat_rows(s, shape) for s in shapes]
+    if is_row == [False, True]:
+        return Writer(
+            lambda x, row: run(x, repeat_rows(row, shape)),
+            lambda x, row, out: write(x, repeat_rows(row, shape), out),
+        )
+    if is_row == [True, False]:
+        return Writer(
+            lambda row, x: run(repeat_rows(row, shape), x),
+            lambda row, x, out: write(repeat_rows(row, shape), x, out),
+        )
+    return writer
 
 
 # NumPy deprecates a result as the third argument of these two.
@@ -106,7 +152,9 @@ def _adapt_extremum(function: np.ufunc, equation: Equation) -> Compute | Writer:
     adapted = adapt(function, equation)
     if not isinstance(adapted, Writer):
         return adapted
-    return Writer(functools.partial(take_extremum, function), adapted.write)
+    return _repeat_operands(
+        Writer(functools.partial(take_extremum, function), _WRITERS[function]), equation
+    )
 
 
 def _register_ufuncs() -> None:
@@ -119,7 +167,6 @@ def _register_ufuncs() -> None:
         "abs": np.absolute,
         "pow": np.power,
         "sqrt": np.sqrt,
-        "exp": np.exp,
         "exp2": np.exp2,
         "expm1": np.expm1,
         "log": np.log,
@@ -130,7 +177,6 @@ def _register_ufuncs() -> None:
         "tan": np.tan,
         "sinh": np.sinh,
         "cosh": np.cosh,
-        "tanh": np.tanh,
         "asin": np.arcsin,
         "acos": np.arccos,
         "atan": np.arctan,
@@ -216,19 +262,45 @@ def _take_reciprocal_root(equation: Equation) -> Compute:
     return lambda x: np.reciprocal(np.sqrt(x))
 
 
-@define("logistic")
-def _compute_logistic(equation: Equation) -> Compute:
-    one = np.ones((), equation.inputs[0].dtype)
+def _compute_logistic(x: HostArray, out: HostArray | None = None) -> HostArray:
+    y = np.negative(x, out)
+    one = y.dtype.type(1)
+    if not isinstance(y, np.ndarray):
+        return one / (one + np.exp(y))
+    np.exp(y, y)
+    np.add(y, one, y)
+    return np.divide(one, y, y)
 
-    def run(x: HostArray) -> HostArray:
-        y = np.negative(x)
-        if not isinstance(y, np.ndarray):
-            return one / (one + np.exp(y))
-        np.exp(y, y)
-        np.add(y, one, y)
-        return np.divide(one, y, y)
 
-    return run if not is_small_float(one.dtype) else lambda x: 1 / (1 + np.exp(-x))
+# The functions of `host_math` by NumPy.
+_FLOAT_FUNCTIONS: dict[str, Compute] = {
+    "exp": np.exp,
+    "tanh": np.tanh,
+    "logistic": _compute_logistic,
+}
+
+
+@rule(*_FLOAT_FUNCTIONS, **_PROPERTIES)
+def _compute_float_function(equation: Equation) -> Compute | Writer:
+    function, dtype = _FLOAT_FUNCTIONS[equation.name], equation.inputs[0].dtype
+    if is_small_float(dtype):
+        return widen(function, dtype)
+    if dtype != FLOAT32:
+        return Writer(function, function)
+    name = equation.name
+
+    def run(x: HostArray, out: HostArray | None = None) -> HostArray:
+        compiled = host_math.find_float_function(name)
+        is_large = isinstance(x, np.ndarray) and x.size >= host_math.MIN_ELEMENTS
+        if compiled is None or not (is_large and x.flags.c_contiguous):
+            return function(x, out)
+        result: HostArray = np.empty(x.shape, FLOAT32) if out is None else out
+        if not result.flags.c_contiguous:
+            return function(x, out)
+        compiled(x, result)
+        return result
+
+    return Writer(run, run)
 
 
 @define("integer_pow")

@@ -78,7 +78,13 @@ class _Slices:
         num_batch: int,
         checks: bool,
     ) -> None:
+        self._shape, self._slice = shape, [window[axis] for axis in axes]
         self._limits = [n - size for n, size in zip(shape, window, strict=True)]
+        # Slices are rows of contiguous elements if they have one position on each axis before the rows' axes.
+        self._row_axis = len(shape)
+        while self._row_axis and window[self._row_axis - 1] == shape[self._row_axis - 1]:
+            self._row_axis -= 1
+        self._are_rows = all(size == 1 for size in window[: self._row_axis])
         self._start_map, self._num_axes, self._checks = start_map, len(axes), checks
         # For each axis of the array, the starts of slices that no index vector determines.
         self._starts: list[Any] = [np.zeros((1,) * num_batch, np.int64)] * len(shape)
@@ -92,6 +98,28 @@ class _Slices:
             view[num_batch + k] = window[axis]
             self._offsets[axis] = np.arange(window[axis]).reshape(view)
 
+    def _find_starts(self, vectors: HostArray) -> tuple[list[HostArray], Any]:
+        """Return the first index of all slices on each axis, and which slices were inside; see `make_index`."""
+        starts, is_inside = list(self._starts), np.asarray(True)
+        for k, axis in enumerate(self._start_map):
+            start, limit = vectors[..., k].astype(np.int64), self._limits[axis]
+            if self._checks:
+                is_inside = is_inside & (start >= 0) & (start <= limit)
+            starts[axis] = np.clip(start, 0, max(limit, 0))
+        return starts, is_inside
+
+    def take(self, x: HostArray, vectors: HostArray) -> tuple[HostArray, Any]:
+        """Return the slices of an array, with a shape that broadcasts to [*batch, *slice]; see `make_index`."""
+        if not (self._are_rows and x.flags.c_contiguous):
+            index, is_inside = self.make_index(vectors)
+            return x[tuple(index)] if index else x, is_inside
+        starts, is_inside = self._find_starts(vectors)
+        row: HostArray = np.zeros((1,) * (vectors.ndim - 1), np.int64)
+        for start, size in zip(starts[: self._row_axis], self._shape, strict=False):
+            row = row * size + start
+        rows = x.reshape(-1, *self._shape[self._row_axis :])
+        return rows.take(row, 0, mode="clip").reshape((*row.shape, *self._slice)), is_inside
+
     def make_index(self, vectors: HostArray) -> tuple[list[HostArray], Any]:
         """Return the index of the elements of all slices, moved into the array, and which were inside.
 
@@ -102,12 +130,7 @@ class _Slices:
           For each axis of the array, indices that broadcast to [*batch, *slice]; and Booleans that broadcast to
           `batch`, which are true without checks.
         """
-        starts, is_inside = list(self._starts), np.asarray(True)
-        for k, axis in enumerate(self._start_map):
-            start, limit = vectors[..., k].astype(np.int64), self._limits[axis]
-            if self._checks:
-                is_inside = is_inside & (start >= 0) & (start <= limit)
-            starts[axis] = np.clip(start, 0, max(limit, 0))
+        starts, is_inside = self._find_starts(vectors)
         index = []
         for axis, start in enumerate(starts):
             start = start.reshape(start.shape + (1,) * self._num_axes)
@@ -167,8 +190,8 @@ def _gather(equation: Equation) -> Compute | None:
         if 0 in full or 0 in shape:
             out = np.full(full, fill, dtype)
         else:
-            index, is_inside = slices.make_index(indices)
-            out = np.broadcast_to(x[tuple(index)], full) if index else x
+            out, is_inside = slices.take(x, indices)
+            out = np.broadcast_to(out, full)
             if fills and not np.all(is_inside):
                 mask = np.broadcast_to(is_inside, batch).reshape(batch + (1,) * len(kept))
                 out = np.where(mask, out, np.asarray(fill, dtype))

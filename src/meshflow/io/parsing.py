@@ -223,10 +223,13 @@ def _make_sparse_rows(lists: list[np.ndarray], kind: _FeatureType, single: bool)
     """Return lists of values as rows of a sparse matrix, or as a sparse vector if `single` is True."""
     lists = [vary_sizes(values, 0) for values in lists]
     lengths = [len(v) for v in lists]
+    if single:
+        (values,) = lists
+        columns = np.arange(len(values), dtype=np.int64)[:, None]
+        shape = np.array(lengths, np.int64)
+        return SparseTensor(Tensor(columns), Tensor(values.astype(kind.numpy)), Tensor(shape))
     columns = np.concatenate([np.arange(n) for n in lengths] or [np.zeros(0, int)])
     values = np.concatenate([*lists, np.empty(0, kind.numpy)]).astype(kind.numpy)
-    if single:
-        return SparseTensor(columns[:, None].astype(np.int64), values, [lengths[0]])
     rows = np.repeat(np.arange(len(lists)), lengths)
     indices = np.stack([rows, columns], axis=1).astype(np.int64)
     return SparseTensor(indices, values, [len(lists), max(lengths, default=0)])

@@ -9,6 +9,7 @@ in TensorFlow, where XLA multiplies by the reciprocal of a scalar.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -17,23 +18,37 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import sum_rows
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime import philox
+from meshflow.core.runtime import philox_host
 from meshflow.core.runtime.context import context
 from meshflow.core.variables import indexing
-from meshflow.interpreter import take_extremum, update_rows
+from meshflow.interpreter import can_repeat_rows, repeat_rows, take_extremum, update_rows
 from meshflow.ops import casting, coordinates
 from meshflow.ops.array import gather_scatter, joining, shaping
-from meshflow.ops.math import arithmetic, clipping, comparison, division, elementwise, segments
+from meshflow.ops.math import (
+    arithmetic,
+    clipping,
+    comparison,
+    division,
+    elementwise,
+    largest,
+    segments,
+)
 from meshflow.ops.nn import activation
 from meshflow.ops.random import from_keys
 
 # Arrays, or lists of arrays for operands that are lists.
 _HostArrays: TypeAlias = Sequence[Any]
 # Computes an op from its operands and static arguments; returns None to leave it to XLA.
-_HostFunction: TypeAlias = Callable[[_HostArrays, tuple[Any, ...]], np.ndarray | None]
+_HostFunction: TypeAlias = Callable[
+    [_HostArrays, tuple[Any, ...]], np.ndarray | tuple[np.ndarray, ...] | None
+]
 
 # Compiled programs are faster for arrays with more elements.
 _MAX_ELEMENTS = 1 << 22
+# Compiled programs are faster for more random numbers.
+_MAX_DRAWN = 1 << 12
+# The interpreter is faster for the largest of more elements.
+_MAX_SORTED = 1 << 10
 
 
 def _is_portable(array: np.ndarray) -> bool:
@@ -48,6 +63,12 @@ def _make_elementwise(function: Callable[..., np.ndarray], kinds: str = "iuf") -
     def compute(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
         if static or not all(_is_portable(a) and a.dtype.kind in kinds for a in arrays):
             return None
+        if len(arrays) == 2 and arrays[0].shape != arrays[1].shape:
+            x, y = arrays
+            if can_repeat_rows(y.shape, x.shape):
+                return function(x, repeat_rows(y, x.shape))
+            if can_repeat_rows(x.shape, y.shape):
+                return function(repeat_rows(x, y.shape), y)
         return function(*arrays)
 
     return compute
@@ -79,16 +100,40 @@ def _select(arrays: _HostArrays, _: tuple[Any, ...]) -> np.ndarray:
 
 
 def _draw_uniform(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
-    (key, low, high_end), (shape, dtype) = arrays, static
-    size = int(np.prod(shape, dtype=np.int64))
-    if dtype.name != "float32" or size > 4 or low != 0:
+    (key, low, high), (shape, dtype) = arrays, static
+    count = math.prod(shape)
+    is_supported = dtype.name == "float32" and not low.ndim and not high.ndim and key.shape == (3,)
+    if not is_supported or count > _MAX_DRAWN:
         return None
-    start, high, counter_key = (int(w) & 0xFFFFFFFFFFFFFFFF for w in key)
-    if start > 0xFFFFFFFFFFFFFFFF - size:
+    numbers = philox_host.draw_unit_uniform(key, count).reshape(shape)
+    # Programs that run op by op round in the same way.
+    return numbers * (high - low) + low if low else numbers * high
+
+
+def _shuffle_rows(arrays: _HostArrays, _: tuple[Any, ...]) -> np.ndarray | None:
+    key, value = arrays
+    count = len(value) if value.ndim else 0
+    if key.shape != (3,) or not 2 <= count <= _MAX_DRAWN:
         return None
-    words = philox.generate_block(start, high, counter_key)[:size]
-    bits = np.array([word & 0x7FFFFF | 0x3F800000 for word in words], np.uint32)
-    return ((bits.view(np.float32) - np.float32(1)) * high_end).reshape(shape)
+    words = philox_host.draw_words(key, count - 1)
+    partners = words % np.arange(count, 1, -1).astype(np.uint32) + np.arange(count - 1)
+    order = list(range(count))
+    for i, partner in enumerate(partners.tolist()):
+        order[i], order[partner] = order[partner], order[i]
+    shuffled: np.ndarray = value[order]
+    return shuffled
+
+
+def _find_top(arrays: _HostArrays, static: tuple[Any, ...]) -> tuple[np.ndarray, ...] | None:
+    (x,), (k,) = arrays, static
+    if not _is_portable(x) or x.size > _MAX_SORTED or not x.ndim or not 0 < k <= x.shape[-1]:
+        return None
+    rows, last = x.reshape(-1, x.shape[-1]), x.shape[-1] - 1
+    # The first of equal elements precedes the others, so that reversed rows are sorted.
+    order = last - np.argsort(rows[:, ::-1], -1, kind="stable")[:, : last - k : -1]
+    values = rows[np.arange(len(rows))[:, None], order]
+    shape = (*x.shape[:-1], k)
+    return values.reshape(shape), order.astype(np.int32).reshape(shape)
 
 
 def _reshape(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
@@ -229,6 +274,8 @@ _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
     (clipping.clip_by_value, _make_elementwise(_clip)),
     (gather_scatter._select, _select),
     (from_keys.sample_uniform, _draw_uniform),
+    (from_keys.shuffle_rows, _shuffle_rows),
+    (largest._top_k, _find_top),
     (shaping.reshape, _reshape),
     (joining._concat, _concatenate),
     (joining._stack, _stack),
@@ -249,7 +296,9 @@ _MOVES = (_reshape, _expand, _concatenate, _stack, _select, _gather, _take, _get
 def _restrict_to_host_arrays(function: _HostFunction) -> _HostFunction:
     takes_strings = function in _MOVES
 
-    def compute(values: Sequence[Any], static: tuple[Any, ...]) -> np.ndarray | None:
+    def compute(
+        values: Sequence[Any], static: tuple[Any, ...]
+    ) -> np.ndarray | tuple[np.ndarray, ...] | None:
         for value in values:
             for v in value if type(value) is list else (value,):
                 if type(v) is not np.ndarray or v.size > _MAX_ELEMENTS:
@@ -260,7 +309,7 @@ def _restrict_to_host_arrays(function: _HostFunction) -> _HostFunction:
             result: Any = function(values, static)
         if isinstance(result, bytes):
             return np.array(result, object)
-        return None if result is None else np.asarray(result)
+        return result if result is None or type(result) is tuple else np.asarray(result)
 
     return compute
 

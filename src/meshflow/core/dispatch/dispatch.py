@@ -176,7 +176,9 @@ def _execute_on_host(op: Op, values: list[Any], static: tuple[Any, ...]) -> PyTr
     """Run an op on host arrays, with NumPy if the op supports it; the results are host arrays."""
     outputs = None if op.host_function is None else op.host_function(values, static)
     if outputs is None:
-        outputs = jax.tree.map(np.asarray, op.get_eager(static)(*values))
+        outputs = op.get_eager(static)(*values)
+        if type(outputs) is not np.ndarray:
+            outputs = jax.tree.map(np.asarray, outputs)
     return wrap_outputs(outputs)
 
 

@@ -34,6 +34,9 @@ _log = logging.getLogger("meshflow")
 
 # Calls that take at most this time with the interpreter, in seconds, are never compiled.
 _MAX_INTERPRETED_SECONDS = 2e-4
+# The limit in functions of elements of input pipelines, which run in threads of their own: a compiled op would wake
+# up another thread.
+_MAX_SECONDS_ON_HOST = 1e-3
 # Results of at most this number of elements remain on the host, where the next op needs them.
 _MAX_HOST_SIZE = 1 << 16
 # Operands of at most this number of bytes are passed to the NumPy function of an op, if it has one.
@@ -60,19 +63,22 @@ class _InterpretedForm:
           is_flat: Whether the arguments of the function are arrays, not structures of them.
         """
         seconds = self._costs.bind(shapes).run_seconds
-        is_fast = TierSettings.tier == "interpret" or seconds <= _MAX_INTERPRETED_SECONDS
+        on_host = context.computes_on_host
+        limit = _MAX_SECONDS_ON_HOST if on_host else _MAX_INTERPRETED_SECONDS
+        is_fast = TierSettings.tier == "interpret" or seconds <= limit
         if not (is_fast and can_run_plan(self._plan, shapes)):
             return None
         plan, tree, bound = self._plan, self._tree, self._plan.bind(shapes)
         # The tree of None is a leaf, too.
         is_single = tree.num_leaves == 1 and jax.tree_util.treedef_is_leaf(tree)
+        convert = (lambda array: array) if on_host else _to_tensor_value
 
         def call(*values: Any) -> PyTree:
             arrays = [np.asarray(v) for v in (values if is_flat else jax.tree.leaves(values))]
             outputs = check_outputs(plan.run_bound(bound, arrays))
             if is_single:
-                return _to_tensor_value(outputs[0])
-            return jax.tree.unflatten(tree, map(_to_tensor_value, outputs))
+                return convert(outputs[0])
+            return jax.tree.unflatten(tree, map(convert, outputs))
 
         return call
 
@@ -111,7 +117,7 @@ class EagerForm:
         self,
         function: _Call,
         donated: Sequence[int] = (),
-        host_function: Callable[[list[PyTree]], np.ndarray | None] | None = None,
+        host_function: Callable[[list[PyTree]], PyTree] | None = None,
         general: tuple[EagerForm, Array | np.ndarray] | None = None,
     ) -> None:
         self._general = general
@@ -143,6 +149,8 @@ class EagerForm:
         key = None if is_placed else _make_key(values)
         if key is None:
             return self._jitted
+        if context.computes_on_host:
+            key = key, True
         call = self._calls.get(key)
         if call is None:
             if len(self._calls) >= _MAX_CACHED_KEYS:
@@ -159,7 +167,7 @@ class EagerForm:
             return self._call_host
         return self._choose_plan(values)
 
-    def _call_host(self, *values: Any) -> Array:
+    def _call_host(self, *values: Any) -> PyTree:
         assert self._host is not None
         try:
             result = self._host(_to_host_arrays(values))
@@ -169,8 +177,12 @@ class EagerForm:
             result = None
         if result is None:
             # The function rejects these shapes or values.
-            call = self._calls[_make_key(values)] = self._choose_plan(values)
+            key = _make_key(values)
+            call = self._choose_plan(values)
+            self._calls[(key, True) if context.computes_on_host else key] = call
             return call(*values)
+        if type(result) is tuple:
+            return tuple(map(_to_tensor_value, check_outputs(list(result))))
         check_outputs([result])
         return _to_tensor_value(result if result.base is None else result.copy())
 

@@ -15,17 +15,14 @@ import numpy as np
 
 from meshflow.core.runtime import philox
 from meshflow.interpreter.table import Equation, UnsupportedPrimitive, call_rule
+from meshflow.kernels import host_math
 
-__all__ = ["PhiloxWordStream", "StatelessRandom"]
+__all__ = ["PhiloxWordStream", "StatelessRandom", "draw_unit_uniform", "draw_words"]
 
 _BLOCK_COUNTERS = 1 << 13
 # Four truncated normal numbers may need up to this many counters.
 _COUNTS_PER_GROUP = 256
 _MIN_UNIFORM = np.float32(philox.MIN_UNIFORM)
-
-
-# For at most this number of counters, Python's integers are faster than arrays.
-_MAX_INTEGER_COUNTERS = 8
 
 
 def _generate_blocks(low: np.ndarray, high: int | np.ndarray, key: int | np.ndarray) -> np.ndarray:
@@ -36,16 +33,13 @@ def _generate_blocks(low: np.ndarray, high: int | np.ndarray, key: int | np.ndar
       high: High halves, which broadcast to the shape of `low`.
       key: Keys, which broadcast to the shape of `low`.
     """
-    if low.size <= _MAX_INTEGER_COUNTERS:
-        columns = [np.asarray(a, np.uint64) for a in (low, high, key)]
-        rows = [
-            a.ravel().tolist() * (low.size if a.size == 1 else 1)
-            if a.size in (1, low.size)
-            else np.broadcast_to(a, low.shape).ravel().tolist()
-            for a in columns
+    generate = host_math.find_philox()
+    if generate is not None:
+        columns = [
+            np.ascontiguousarray(np.broadcast_to(np.asarray(a, np.uint64), low.shape))
+            for a in (low, high, key)
         ]
-        blocks = [philox.generate_block(*row) for row in zip(*rows, strict=True)]
-        return np.array(blocks, np.uint32).reshape(*low.shape, 4)
+        return generate(*columns).reshape(*low.shape, 4)
     # Words 0 and 2 are multiplied, then words 1 and 3 are combined with the products.
     split = lambda word: (word & np.uint64(philox.WORD_MASK), word >> np.uint64(32))
     pairs: np.ndarray = np.empty((2, 2, *low.shape), np.uint32)
@@ -251,6 +245,28 @@ def _register_draw(name: str, draw: Callable[[np.ndarray, int, np.dtype], np.nda
             return [values.astype(dtype, copy=False).reshape(shape)]
 
         return run
+
+
+def draw_words(state: np.ndarray, count: int) -> np.ndarray:
+    """Return the first words of a state, int64 [3], as uint32 [count]."""
+    generate, num_blocks = host_math.find_philox(), -(-count // 4)
+    low, high, key = state.astype(np.uint64)
+    if generate is not None and int(low) + num_blocks < 1 << 64:
+        counters = np.arange(num_blocks, dtype=np.uint64)
+        counters += low
+        words = generate(counters, np.full(num_blocks, high), np.full(num_blocks, key))
+        return words.reshape(-1)[:count]
+    return _draw_words(state[None], count).reshape(-1)[:count]
+
+
+def draw_unit_uniform(state: np.ndarray, count: int) -> np.ndarray:
+    """Draw float32 numbers in [0, 1), like `philox.philox_uniform`.
+
+    Args:
+      state: State of the generator, int64 [3].
+      count: How many numbers.
+    """
+    return _to_unit_interval(draw_words(state, count))
 
 
 def _draw_uniform(states: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from meshflow.core.autograph.conversion import convert_callable
 from meshflow.core.values.convert import convert_to_tensor
@@ -19,10 +19,21 @@ from meshflow.environment.types import PyTree
 __all__ = ["RecordedSlices", "is_recording", "make_tensor_function"]
 
 
-class RecordedSlices(NamedTuple):
-    """The tensors that a function passed to `from_tensor_slices`."""
+class RecordedSlices:
+    """The tensors that a function passed to `from_tensor_slices`.
 
-    tensors: PyTree
+    Attributes and methods are those of the dataset, which is created when one is used.
+
+    Args:
+      tensors: The tensors.
+      make_dataset: Returns the dataset of their slices.
+    """
+
+    def __init__(self, tensors: PyTree, make_dataset: Callable[[PyTree], Any]) -> None:
+        self.tensors, self._make_dataset = tensors, make_dataset
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._make_dataset(self.tensors), name)
 
 
 class _Recording(threading.local):
@@ -46,14 +57,22 @@ def _record() -> Iterator[None]:
         _recording.is_active = saved
 
 
-def make_tensor_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of the tensors that `fn` slices; it raises TypeError if `fn` does anything else with them."""
+def make_tensor_function(
+    fn: Callable[..., Any], report: Callable[[Any], None]
+) -> Callable[..., Any]:
+    """Return a function of the tensors that `fn` slices; it raises TypeError if `fn` does anything else with them.
+
+    Args:
+      fn: The function of an element.
+      report: Receives each result of `fn` that is not only slices.
+    """
     converted = convert_callable(fn)
 
     def compute_tensors(*arguments: Any) -> PyTree:
         with _record():
             result = converted(*arguments)
         if type(result) is not RecordedSlices:
+            report(result)
             raise TypeError("The function does not only slice tensors.")
         return structure.map_leaves(result.tensors, _join_list)
 

@@ -87,11 +87,8 @@ class SourceMethods(DatasetNode):
           [{'x': 1, 'y': 3.0}, {'x': 2, 'y': 4.0}]
         """
         if slice_recording.is_recording():
-            return cast(Any, slice_recording.RecordedSlices(tensors))
-        element = structure.to_arrays(tensors)
-        if any(map(sparse_leaves.is_sparse, nest.flatten(element))):
-            return constructors.ElementList([element], structure.infer_spec(element)).unbatch()
-        return constructors.TensorSlices(tensors)
+            return cast(Any, slice_recording.RecordedSlices(tensors, _slice_tensors))
+        return _slice_tensors(tensors)
 
     @overload
     @staticmethod
@@ -544,3 +541,11 @@ def _lists_to_tuples(structure: PyTree) -> PyTree:
         items = [_lists_to_tuples(v) for v in structure]
         return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
     return structure
+
+
+def _slice_tensors(tensors: PyTree) -> Dataset:
+    """Return the dataset of `from_tensor_slices`."""
+    element = structure.to_arrays(tensors)
+    if any(map(sparse_leaves.is_sparse, nest.flatten(element))):
+        return constructors.ElementList([element], structure.infer_spec(element)).unbatch()
+    return constructors.TensorSlices(tensors)

@@ -270,22 +270,27 @@ class FlatMap(RandomTransformation):
         self._templates = get_templates()
         # This is True if the first datasets can produce chunks, see `_infer_spec`.
         self._supports_chunks = False
+        # These are the results of the function in the trace for `_slices`.
+        self._traced_results: list[Any] = []
         if structure.is_static(parent.element_spec):
             self._check_result()
 
     def _check_result(self) -> None:
         """Check the result of the function if it can be traced without an element."""
-        results: list[Any] = []
 
         def probe(element: PyTree) -> tuple[()]:
-            results.append(self._fn(*element) if self._unpack else self._fn(element))
+            self._traced_results.append(self._fn(*element) if self._unpack else self._fn(element))
             return ()
 
-        # Other errors of the function are raised when it gets an element.
+        # Other errors of the function are raised when it gets an element. Its Python code may have side effects,
+        # so it is traced only once, for the slices where that is possible.
         with contextlib.suppress(Exception):
-            trace_shapes(probe, (self.parent.element_spec,), {})
-        if results:
-            self._check_dataset(results[0])
+            if self._can_trace_slices:
+                _ = self._slices
+            else:
+                trace_shapes(probe, (self.parent.element_spec,), {})
+        if self._traced_results:
+            self._check_dataset(self._traced_results[0])
 
     def _create_inner_dataset(self, element: PyTree, call_index: int = 0) -> Dataset:
         """Call the function on an element; `call_index` determines its random numbers."""
@@ -301,14 +306,22 @@ class FlatMap(RandomTransformation):
             )
         return dataset
 
+    @property
+    def _can_trace_slices(self) -> bool:
+        return self._cycle == 1 and not holds_variables(self._fn)
+
     @functools.cached_property
     def _slices(self) -> Unbatch | None:
         """A dataset with the same elements, if the function only slices tensors that a map can compute."""
-        if self._cycle > 1 or holds_variables(self._fn):
+        if not self._can_trace_slices:
             return None
         states = get_random_states()
         try:
-            mapped = Map(self.parent, make_tensor_function(self._fn), seed=self._seed)
+            mapped = Map(
+                self.parent,
+                make_tensor_function(self._fn, self._traced_results.append),
+                seed=self._seed,
+            )
             leaves = nest.flatten(mapped.function.output_spec)
             if not mapped.function.is_pure or not all(
                 isinstance(s, TensorSpec) and s.shape.rank for s in leaves

@@ -158,8 +158,7 @@ def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.image.rgb_to_hsv([[0.0, 0.5, 0.0]]).numpy().round(3))
       [[0.333 1.    0.5  ]]
     """
-    high, low = (part[..., 0] for part in _find_range(images))
-    r, g, b = jnp.moveaxis(images, -1, 0)
+    r, g, b, high, low = _find_range(images)
     span = high - low
     safe = jnp.where(span == 0, 1, span)
     hue = (
@@ -168,7 +167,7 @@ def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
         )
         / 6
     )
-    hue = jnp.where(span == 0, 0, hue % 1)
+    hue = jnp.where(span == 0, 0, _wrap(hue, 1))
     saturation = _compute_saturation(high, span)
     return jnp.stack([hue, saturation, high], -1).astype(images.dtype)
 
@@ -187,8 +186,13 @@ def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
     """
     h, s, v = jnp.moveaxis(images, -1, 0)
     shift = jnp.array([0, 4, 2], images.dtype)
-    ramp = jnp.clip(jnp.abs((h[..., None] * 6 + shift) % 6 - 3) - 1, 0, 1)
+    ramp = jnp.clip(jnp.abs(_wrap(h[..., None] * 6 + shift, 6) - 3) - 1, 0, 1)
     return (v[..., None] * (1 - s[..., None] * (1 - ramp))).astype(images.dtype)
+
+
+def _wrap(x: Array, period: int) -> Array:
+    """Return the remainder of numbers in a few periods; XLA computes general remainders slowly."""
+    return x - period * jnp.floor(x / period)
 
 
 def adjust_saturation(
@@ -215,23 +219,24 @@ def _scale_saturation(images: TensorLike, factor: TensorLike) -> Tensor:
     A component of a color with value v, saturation s and hue h is v - v s f(h), so a new saturation
     scales its difference from v.
     """
-    high, low = _find_range(images)
+    r, g, b, high, low = _find_range(images)
     span = high - low
     saturation = jnp.clip(_compute_saturation(high, span) * factor, 0, 1)
     scale = high * saturation / jnp.where(span == 0, 1, span)
-    return (high - (high - images) * scale).astype(images.dtype)
+    scaled = [high - (high - part) * scale for part in (r, g, b)]
+    return jnp.stack(scaled, -1).astype(images.dtype)
 
 
 def _compute_saturation(high: Array, span: Array) -> Array:
     return jnp.where(high > 0, span / jnp.where(high > 0, high, 1), 0)
 
 
-def _find_range(images: TensorLike) -> tuple[Array, Array]:
-    """Return the largest and the smallest component of each pixel, [..., 1]."""
+def _find_range(images: TensorLike) -> tuple[Array, Array, Array, Array, Array]:
+    """Return the three components of each pixel, the largest and the smallest, [...]."""
     if images.shape[-1] != 3:
         raise ValueError(f"input must have 3 channels but instead has {images.shape[-1]} channels")
-    r, g, b = images[..., :1], images[..., 1:2], images[..., 2:]
-    return jnp.maximum(jnp.maximum(r, g), b), jnp.minimum(jnp.minimum(r, g), b)
+    r, g, b = images[..., 0], images[..., 1], images[..., 2]
+    return r, g, b, jnp.maximum(jnp.maximum(r, g), b), jnp.minimum(jnp.minimum(r, g), b)
 
 
 def adjust_hue(image: TensorLike, delta: float | Tensor, name: str | None = None) -> Tensor:
@@ -255,7 +260,7 @@ def adjust_hue(image: TensorLike, delta: float | Tensor, name: str | None = None
 @op
 def _scale_hsv(hsv: TensorLike, factor: TensorLike, delta: TensorLike) -> Tensor:
     h, s, v = jnp.moveaxis(hsv, -1, 0)
-    return jnp.stack([(h + delta) % 1, jnp.clip(s * factor, 0, 1), v], -1)
+    return jnp.stack([_wrap(h + delta, 1), jnp.clip(s * factor, 0, 1), v], -1)
 
 
 @op(name="rgb_to_grayscale", kinds="f")

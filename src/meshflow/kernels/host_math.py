@@ -1,0 +1,71 @@
+"""Compiled float32 functions and random words for programs that run op by op on host arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from meshflow.kernels import library
+
+__all__ = ["FUNCTIONS", "MIN_ELEMENTS", "find_float_function", "find_philox"]
+
+# In the order of host_math.cc.
+FUNCTIONS = ("exp", "logistic", "tanh")
+# For fewer elements, the call takes longer than NumPy's loop.
+MIN_ELEMENTS = 1 << 10
+
+# Function of an array of float32 in C order and of an array for the result, which may be the same.
+FloatFunction: TypeAlias = Callable[[np.ndarray, np.ndarray], None]
+# Function of uint64 arrays of one size: low and high halves of counters, and keys. It returns uint32 [size, 4].
+Philox: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+@functools.cache
+def _find_symbol(name: str, argument_types: tuple[Any, ...]) -> Any:
+    """Return a function of the compiled library, or None if it is not available."""
+    loaded = library.load()
+    function = None if loaded is None else getattr(loaded.compiled, name, None)
+    if function is not None:
+        function.argtypes, function.restype = argument_types, None
+    return function
+
+
+def _get_address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+@functools.cache
+def find_float_function(name: str) -> FloatFunction | None:
+    """Return the compiled function of one of `FUNCTIONS`, or None if the kernels are not available."""
+    address = ctypes.c_void_p
+    types = (ctypes.c_int32, address, address, ctypes.c_int64)
+    function = _find_symbol("meshflow_float_function", types)
+    if function is None:
+        return None
+    code = FUNCTIONS.index(name)
+
+    def compute(x: np.ndarray, out: np.ndarray) -> None:
+        function(code, _get_address(x), _get_address(out), x.size)
+
+    return compute
+
+
+@functools.cache
+def find_philox() -> Philox | None:
+    """Return the compiled generator of words, or None if the kernels are not available."""
+    address = ctypes.c_void_p
+    types = (address, address, address, ctypes.c_int64, address)
+    function = _find_symbol("meshflow_philox_words", types)
+    if function is None:
+        return None
+
+    def generate(low: np.ndarray, high: np.ndarray, key: np.ndarray) -> np.ndarray:
+        words = np.empty((low.size, 4), np.uint32)
+        function(*map(_get_address, (low, high, key)), low.size, _get_address(words))
+        return words
+
+    return generate
