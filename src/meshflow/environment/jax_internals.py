@@ -71,6 +71,7 @@ The following names may be missing, because there is a slower public alternative
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import operator
@@ -405,6 +406,9 @@ class SizeDecisions:
 _BROADCASTING = ("jax._src.core", "jax._src.lax.lax", "jax._src.numpy.util")
 # Modules of JAX that check the sizes of operands.
 _SIZE_CHECKS = ("jax._src.lax.", "jax._src.numpy.", "jax._src.nn.", "jax._src.ops.")
+# A large size, and whether it decides inconclusive inequalities.
+_LARGE = 1009
+_are_sizes_large = contextvars.ContextVar("are_sizes_large", default=False)
 # The decisions of traces with symbolic sizes that are in progress, by the `id` of their scopes.
 _size_decisions: dict[int, SizeDecisions] = {}
 
@@ -457,11 +461,15 @@ def _install_size_decisions() -> None:
 
     def compare_greater_or_equal(left: Any, right: Any, describe: Callable[[], str]) -> bool:
         decisions = _find_decisions(left, right) if _size_decisions else None
-        if decisions is None:
+        try:
             return bool(is_greater_or_equal(left, right, describe))
-        with contextlib.suppress(_shape_poly.InconclusiveDimensionOperation):
-            return bool(is_greater_or_equal(left, right, describe))
-        return decisions.decide(left - right, ">=")
+        except _shape_poly.InconclusiveDimensionOperation:
+            if decisions is not None:
+                return decisions.decide(left - right, ">=")
+            if not _are_sizes_large.get():
+                raise
+        difference = left - right
+        return evaluate_size(difference, dict.fromkeys(list_dimensions(difference), _LARGE)) >= 0
 
     def decide_choice(choose: Callable[[Any, Any], Any], is_max: bool) -> Callable[[Any, Any], Any]:
         def choose_by_hints(self: Any, other: Any) -> Any:
@@ -507,6 +515,17 @@ def decide_sizes_by_hints(scope: Any, decisions: SizeDecisions) -> Iterator[None
     finally:
         if is_outermost:
             del _size_decisions[id(scope)]
+
+
+@contextlib.contextmanager
+def assume_large_sizes() -> Iterator[None]:
+    """Decide inconclusive inequalities of symbolic sizes as for large sizes."""
+    _install_size_decisions()
+    token = _are_sizes_large.set(True)
+    try:
+        yield
+    finally:
+        _are_sizes_large.reset(token)
 
 
 def make_reading_context() -> Any:

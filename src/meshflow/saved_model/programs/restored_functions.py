@@ -15,7 +15,7 @@ from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, list_declared_sizes
 from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, suspend_autocast
-from meshflow.core.runtime.errors import DataLossError, InvalidValueError
+from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction, fill_slots
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec
@@ -131,8 +131,8 @@ class StableHLOProgram:
                 return fill_slots(self._structure, outputs[: self._count])
             try:
                 closed = specialize_program(exported, arguments, captures)
-            except InvalidValueError:
-                # Symbols of an exported program are at least 1, so its ops are read for a size of 0.
+            except ValueError:
+                # Symbols of a program may be at least 1, and loops take a row, so the ops are read for a size of 0.
                 if not any(size == 0 for shape in key for size in shape):
                     raise
                 closed = read_jaxpr(exported, [*arguments, *captures])
