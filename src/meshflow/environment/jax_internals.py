@@ -356,6 +356,10 @@ class SizeDecisions:
         is_guess = not self.guessed.isdisjoint(list_dimensions(difference))
         return is_guess or evaluate_size(difference, self.hints) != 0
 
+    def is_assumed(self, difference: Any) -> bool:
+        """Check whether a size was assumed to be zero."""
+        return self._results.get((str(difference), "=="), False)
+
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size with an unknown symbol is zero, unless the hints differ; return whether it is assumed.
 
@@ -431,16 +435,16 @@ def _install_size_decisions() -> None:
             return result
         module = caller.f_globals["__name__"]
         is_jax = module.startswith("jax.")
+        is_check = caller.f_code is _definitely_equal or module.startswith(_SIZE_CHECKS)
         if isinstance(other, _shape_poly._DimExpr):
             # Caches of JAX also compare keys with different hashes, and must not find the program for another size.
-            is_check = caller.f_code is _definitely_equal or module.startswith(_SIZE_CHECKS)
             if other.scope is not self.scope or (is_jax and not is_check):
                 return False
         elif not isinstance(other, (int, np.integer)):
             return False
         elif is_jax and other not in (0, 1):
             # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
-            return False
+            return is_check and decisions.is_assumed(self - other)
         difference = self - other
         if not isinstance(difference, _shape_poly._DimExpr):
             return False

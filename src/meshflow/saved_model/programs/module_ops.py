@@ -184,6 +184,8 @@ def _read_dynamic_slice(op: _Op, inputs: list[Any]) -> Array:
 @register_op("dynamic_update_slice")
 def _read_dynamic_update_slice(op: _Op, inputs: list[Any]) -> Array:
     operand, update, *starts = map(as_array, inputs)
+    if operand.size == 0:
+        return operand
     return lax.dynamic_update_slice(operand, update, starts)
 
 

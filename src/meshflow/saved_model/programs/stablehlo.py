@@ -21,6 +21,7 @@ from meshflow.core.runtime.errors import (
     InvalidArgumentError,
     InvalidValueError,
     UnimplementedError,
+    ValueNeededError,
 )
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction, list_slots, trace
 from meshflow.core.values import nest
@@ -220,8 +221,12 @@ def trace_for_export(
     )
     if num_first_axes > 1:
         # If another error is the user's, the next attempt raises it again.
-        with contextlib.suppress(Exception):
+        try:
             return trace_symbols(_INDEPENDENT_SYMBOL)
+        except ValueNeededError:
+            raise
+        except Exception:
+            pass
     try:
         return trace_symbols("d{count}")
     except InvalidArgumentError as error:
