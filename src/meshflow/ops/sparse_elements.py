@@ -104,7 +104,10 @@ def _merge_indices(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
     owners = [np.zeros(len(part), np.int64) for part in parts]
     rows: list[tuple[int, ...]] = []
     while positions != [len(first), len(second)]:
-        heads = [tuple(part[i]) if i < len(part) else None for part, i in zip(parts, positions, strict=True)]
+        heads = [
+            tuple(part[i]) if i < len(part) else None
+            for part, i in zip(parts, positions, strict=True)
+        ]
         row = min(head for head in heads if head is not None)
         for k, head in enumerate(heads):
             if head == row:

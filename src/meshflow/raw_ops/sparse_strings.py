@@ -19,7 +19,10 @@ def _deserialize(serialized_sparse: TensorLike, dtype: Any) -> list[Tensor]:
 
 def _make_serialize(serialize: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(
-        sparse_indices: TensorLike, sparse_values: TensorLike, sparse_shape: TensorLike, **options: Any
+        sparse_indices: TensorLike,
+        sparse_values: TensorLike,
+        sparse_shape: TensorLike,
+        **options: Any,
     ) -> Tensor:
         return serialize(SparseTensor(sparse_indices, sparse_values, sparse_shape), **options)
 

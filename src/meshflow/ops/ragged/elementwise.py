@@ -28,7 +28,13 @@ from meshflow.ops.ragged.partition import (
 )
 from meshflow.ops.ragged.tensor import RaggedTensor
 
-__all__ = ["broadcast", "check_splits_dtypes", "contains_ragged", "have_same_rows", "map_flat_values"]
+__all__ = [
+    "broadcast",
+    "check_splits_dtypes",
+    "contains_ragged",
+    "have_same_rows",
+    "map_flat_values",
+]
 
 
 def contains_ragged(value: object) -> bool:

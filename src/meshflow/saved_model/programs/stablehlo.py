@@ -203,7 +203,9 @@ def trace_for_export(
       UnimplementedError: If the function needs the value of a size while it is traced.
     """
 
-    def trace_symbols(symbol: str, equal_sizes: Mapping[str, str | int] = _NO_SIZES) -> TracedFunction:
+    def trace_symbols(
+        symbol: str, equal_sizes: Mapping[str, str | int] = _NO_SIZES
+    ) -> TracedFunction:
         for may_be_empty in (_EVERYTHING, _COMPONENTS)[has_positive_sizes:]:
             with contextlib.suppress(jax.errors.InconclusiveDimensionOperation):
                 return _trace_with_symbols(
@@ -420,9 +422,7 @@ def export_for_platforms(
     )
     with _omit_source_locations():
         try:
-            return _lower(
-                lambda: jax.export.export(run, platforms=_PLATFORMS, **options)(*specs)
-            )
+            return _lower(lambda: jax.export.export(run, platforms=_PLATFORMS, **options)(*specs))
         except NotImplementedError:
             # Some ops exist for one kind of device only.
             return _lower(lambda: jax.export.export(run, **options)(*specs))
