@@ -21,7 +21,7 @@ from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.saved_model.host_steps.host_calls import HOST_CALLS, PlanValue
 from meshflow.saved_model.manifest.assets import Asset
 from meshflow.saved_model.manifest.json_structures import pack_structure, unpack_structure
-from meshflow.saved_model.programs.restored_functions import ProgramStep, StableHLOProgram
+from meshflow.saved_model.programs.restored_functions import LazyProgram, StableHLOProgram
 
 __all__ = [
     "PlanProgram",
@@ -204,7 +204,7 @@ class RestoredProgramStep:
         self, name: str, program: StableHLOProgram, inputs: Sequence[int], outputs: Sequence[int]
     ) -> None:
         self._program, self._inputs, self._outputs = program, inputs, outputs
-        self._run = ProgramStep(name, program)
+        self._run = LazyProgram(name, program)
 
     @property
     def captures(self) -> list[Any]:

@@ -36,8 +36,8 @@ from meshflow.saved_model.programs.stablehlo import get_static_sizes, specialize
 __all__ = [
     "Alternative",
     "AlternativeDispatcher",
+    "LazyProgram",
     "MismatchError",
-    "ProgramStep",
     "RankDispatchProgram",
     "RestoredProgram",
     "StableHLOProgram",
@@ -421,7 +421,7 @@ def compile_program(
     return compiled
 
 
-class ProgramStep:
+class LazyProgram:
     """Callable that runs a program between steps on the host. It reads the program at the first call.
 
     Args:

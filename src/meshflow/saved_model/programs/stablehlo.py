@@ -89,7 +89,7 @@ _PLATFORMS = ("cpu", "cuda", "tpu")
 # A divisor of unknown image sizes, for networks that halve images up to five times and combine the
 # results.
 _SIZE_DIVISOR = 32
-# Which sizes may be 0: all, those that depend on the values of composite arguments or of the program, or none.
+# These numbers state which sizes may be 0: all of them, those that depend on values, or none.
 _EVERYTHING, _COMPONENTS, _NOTHING = 2, 1, 0
 # Symbols of sizes that depend on values start with one of these names.
 _COMPONENT_SIZES = ("values", "found")
@@ -391,7 +391,7 @@ def _lower(lower: Callable[[], T]) -> T:
     """Call a function that lowers a program with symbolic sizes, which may be 0.
 
     Lowerings, for example of loops over rows, may expect at least one row, which then also suffices: a loop of no
-    iteration reads no row. They are only told so if they ask.
+    iteration reads no row. They assume large sizes only if necessary.
     """
     with contextlib.suppress(jax.errors.InconclusiveDimensionOperation):
         return lower()
