@@ -16,6 +16,7 @@ from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_f
 from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64, string
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host, host_function
 from meshflow.environment.types import PyTree
@@ -179,7 +180,7 @@ def sparse_dense_matmul(
         b = convert_to_tensor(b, dtype=sp_a.dtype)
     are_matrices = len(sp_a.shape) == len(b.shape) == 2
     inner = sp_a.shape[0 if adjoint_a else 1] if are_matrices else None
-    if not are_matrices or inner not in (None, b.shape[1 if adjoint_b else 0]):
+    if not are_matrices or not TensorShape([inner]).is_compatible_with([b.shape[bool(adjoint_b)]]):
         raise InvalidValueError(
             f"Matrix size-incompatible: matrices of shapes {sp_a.shape} and {b.shape} cannot be multiplied with "
             f"adjoint_a={adjoint_a} and adjoint_b={adjoint_b}."

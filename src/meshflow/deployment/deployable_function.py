@@ -101,7 +101,7 @@ def trace_model(model: Any, name: str = "serving_default") -> DeployableFunction
         )
     function, args, kwargs = next(iter(signatures.values()))
     _check_no_strings(model, _collect_specs(args, kwargs))
-    traced = trace_for_export(function, args, kwargs)
+    traced = trace_for_export(function, args, kwargs, has_positive_sizes=True)
     deployable = _make_deployable(name, traced, _collect_specs(args, kwargs))
     names = list(model.output_names or ())
     if sorted(names) == sorted(deployable.outputs):
@@ -156,12 +156,12 @@ def trace_concrete_function(
         def call(*args: Any, **kwargs: Any) -> Any:
             return deferred._call_python(converted, args, kwargs)
 
-        traced = trace_for_export(call, args, kwargs)
+        traced = trace_for_export(call, args, kwargs, has_positive_sizes=True)
     elif isinstance(function, ConcreteFunction):
         traced = function.traced
     else:
         signature: Any = function
-        traced = trace_for_export(signature, args, kwargs)
+        traced = trace_for_export(signature, args, kwargs, has_positive_sizes=True)
     return _make_deployable(name or "serving_default", traced, _collect_specs(args, kwargs))
 
 

@@ -72,6 +72,7 @@ The following names may be missing, because there is a slower public alternative
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import operator
@@ -362,6 +363,10 @@ class SizeDecisions:
         is_guess = not self.guessed.isdisjoint(list_dimensions(difference))
         return is_guess or evaluate_size(difference, self.hints) != 0
 
+    def is_assumed(self, difference: Any) -> bool:
+        """Check whether a size was assumed to be zero."""
+        return self._results.get((str(difference), "=="), False)
+
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size with an unknown symbol is zero, unless the hints differ; return whether it is assumed.
 
@@ -412,6 +417,9 @@ class SizeDecisions:
 _BROADCASTING = ("jax._src.core", "jax._src.lax.lax", "jax._src.numpy.util")
 # Modules of JAX that check the sizes of operands.
 _SIZE_CHECKS = ("jax._src.lax.", "jax._src.numpy.", "jax._src.nn.", "jax._src.ops.")
+# A large size, and whether it decides inconclusive inequalities.
+_LARGE = 1009
+_are_sizes_large = contextvars.ContextVar("are_sizes_large", default=False)
 # The decisions of traces with symbolic sizes that are in progress, by the `id` of their scopes.
 _size_decisions: dict[int, SizeDecisions] = {}
 
@@ -434,16 +442,16 @@ def _install_size_decisions() -> None:
             return result
         module = caller.f_globals["__name__"]
         is_jax = module.startswith("jax.")
+        is_check = caller.f_code is _definitely_equal or module.startswith(_SIZE_CHECKS)
         if isinstance(other, _shape_poly._DimExpr):
             # Caches of JAX also compare keys with different hashes, and must not find the program for another size.
-            is_check = caller.f_code is _definitely_equal or module.startswith(_SIZE_CHECKS)
             if other.scope is not self.scope or (is_jax and not is_check):
                 return False
         elif not isinstance(other, (int, np.integer)):
             return False
         elif is_jax and other not in (0, 1):
             # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
-            return False
+            return is_check and decisions.is_assumed(self - other)
         difference = self - other
         if not isinstance(difference, _shape_poly._DimExpr):
             return False
@@ -464,11 +472,15 @@ def _install_size_decisions() -> None:
 
     def compare_greater_or_equal(left: Any, right: Any, describe: Callable[[], str]) -> bool:
         decisions = _find_decisions(left, right) if _size_decisions else None
-        if decisions is None:
+        try:
             return bool(is_greater_or_equal(left, right, describe))
-        with contextlib.suppress(_shape_poly.InconclusiveDimensionOperation):
-            return bool(is_greater_or_equal(left, right, describe))
-        return decisions.decide(left - right, ">=")
+        except _shape_poly.InconclusiveDimensionOperation:
+            if decisions is not None:
+                return decisions.decide(left - right, ">=")
+            if not _are_sizes_large.get():
+                raise
+        difference = left - right
+        return evaluate_size(difference, dict.fromkeys(list_dimensions(difference), _LARGE)) >= 0
 
     def decide_choice(choose: Callable[[Any, Any], Any], is_max: bool) -> Callable[[Any, Any], Any]:
         def choose_by_hints(self: Any, other: Any) -> Any:
@@ -514,6 +526,17 @@ def decide_sizes_by_hints(scope: Any, decisions: SizeDecisions) -> Iterator[None
     finally:
         if is_outermost:
             del _size_decisions[id(scope)]
+
+
+@contextlib.contextmanager
+def assume_large_sizes() -> Iterator[None]:
+    """Decide inconclusive inequalities of symbolic sizes as for large sizes."""
+    _install_size_decisions()
+    token = _are_sizes_large.set(True)
+    try:
+        yield
+    finally:
+        _are_sizes_large.reset(token)
 
 
 def make_reading_context() -> Any:

@@ -125,6 +125,27 @@ def deserialize_many_sparse(
     return SparseTensor(stacked, values, np.array([len(parts), *size]))
 
 
+def deserialize_sparse(serialized_sparse: TensorLike, dtype: DTypeLike) -> SparseTensor:
+    """Combine serialized sparse tensors to one with the outer dimensions of the strings, as a raw op.
+
+    Args:
+      serialized_sparse: Strings of shape [..., 3].
+      dtype: Dtype of the values.
+
+    Raises:
+      InvalidArgumentError: If the shape of the strings or the dtype is wrong.
+    """
+    texts = to_host_strings(serialized_sparse, "DeserializeSparse")
+    if texts.ndim < 3:
+        return deserialize_many_sparse(serialized_sparse, dtype)
+    outer = texts.shape[:-1]
+    rows = deserialize_many_sparse(texts.reshape(-1, texts.shape[-1]), dtype)
+    indices, shape = rows.indices.numpy(), rows.dense_shape.numpy()
+    positions = np.stack(np.unravel_index(indices[:, 0], outer), 1)
+    stacked = np.concatenate([positions, indices[:, 1:]], 1)
+    return SparseTensor(stacked, rows.values, [*outer, *shape[1:]])
+
+
 def decode_json_example(json_examples: TensorLike, name: str | None = None) -> Tensor:
     """Convert `tf.train.Example` messages in JSON to serialized messages.
 

@@ -96,8 +96,32 @@ def _combine(
 
 @host_function
 def _merge_indices(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
-    indices, owner = unique_rows(np.concatenate([first, second]))
-    return [indices, *np.split(owner, [len(first)])]
+    if _is_ascending(first) and _is_ascending(second):
+        indices, owner = unique_rows(np.concatenate([first, second]))
+        return [indices, *np.split(owner, [len(first)])]
+    # TensorFlow merges the elements in their order, so each one is combined with at most one of the other tensor.
+    parts, positions = (first, second), [0, 0]
+    owners = [np.zeros(len(part), np.int64) for part in parts]
+    rows: list[tuple[int, ...]] = []
+    while positions != [len(first), len(second)]:
+        heads = [
+            tuple(part[i]) if i < len(part) else None
+            for part, i in zip(parts, positions, strict=True)
+        ]
+        row = min(head for head in heads if head is not None)
+        for k, head in enumerate(heads):
+            if head == row:
+                owners[k][positions[k]] = len(rows)
+                positions[k] += 1
+        rows.append(row)
+    return [np.array(rows, np.int64).reshape(len(rows), first.shape[1]), *owners]
+
+
+def _is_ascending(indices: np.ndarray) -> bool:
+    """Check whether the rows are in order, and different."""
+    steps = np.diff(indices, axis=0)
+    first = np.argmax(steps != 0, axis=1)
+    return bool((np.take_along_axis(steps, first[:, None], 1) > 0).all())
 
 
 def _compare(
@@ -283,8 +307,10 @@ def concat(
       [[1 0]
        [1 0]]
     """
-    if isinstance(sp_inputs, SparseTensor):
-        sp_inputs = [sp_inputs]
+    if not isinstance(sp_inputs, (list, tuple)):
+        raise TypeError(f"tf.sparse.concat: sp_inputs must be a list, got {sp_inputs!r}.")
+    if not sp_inputs:
+        raise InvalidValueError("tf.sparse.concat needs at least one sparse tensor, got none.")
     shapes = [get_sizes_list(check_sparse(s, "sp_inputs")) for s in sp_inputs]
     rank = len(shapes[0])
     if len({len(shape) for shape in shapes}) > 1:

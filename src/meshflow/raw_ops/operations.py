@@ -23,6 +23,7 @@ from meshflow.raw_ops.clustering import CLUSTERING_OPS
 from meshflow.raw_ops.graph_ops import OP_FUNCTIONS, run_graph_op
 from meshflow.raw_ops.public_functions import ARGUMENTS, PUBLIC_PATHS
 from meshflow.raw_ops.resources import FUNCTIONS
+from meshflow.raw_ops.sparse_strings import SPARSE_STRING_OPS
 from meshflow.raw_ops.training import TRAINING_OPS
 
 __all__ = ["FILE", "bind_positional", "find_op", "list_ops"]
@@ -32,6 +33,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **FUNCTIONS,
     **TRAINING_OPS,
     **CLUSTERING_OPS,
+    **SPARSE_STRING_OPS,
 }
 
 

@@ -656,7 +656,7 @@ class SparseTensor(CompositeTensor):
         return self * other if isinstance(other, Tensor) else NotImplemented
 
     def __truediv__(self, other: Any) -> SparseTensor:
-        return self._combine_elements(other, operator.truediv)
+        return self._combine_elements(other, _divide)
 
     def _as_tensor(self) -> Tensor:
         raise InvalidValueError(
@@ -668,6 +668,12 @@ class SparseTensor(CompositeTensor):
             f"SparseTensor(indices={self._indices!s}, values={self._values!s}, "
             f"dense_shape={self._dense_shape!s})"
         )
+
+
+def _divide(values: Tensor, divisors: Tensor) -> Tensor:
+    if not isinstance(divisors.array, jax.core.Tracer) and not np.all(divisors.array):
+        raise InvalidArgumentError("SparseTensor: a dense tensor with a zero divides an element.")
+    return values / divisors
 
 
 def _build_sparse(parts: Sequence[Any]) -> SparseTensor:

@@ -94,6 +94,27 @@ class SizeScope:
         """List the comparisons with zero: a size, "==" or ">=", and the result."""
         return [guard for guard in self._decisions.list_results() if _can_fail(*guard)]
 
+    def list_equal_sizes(self) -> dict[str, str | int]:
+        """Return integers or other symbols for the symbols that the trace assumed to be equal to these."""
+        equal: dict[str, str | int] = {}
+        for text, relation, result in self._decisions.list_results():
+            size = jax.export.symbolic_shape(text)[0]
+            names = sorted(list_dimensions(size))
+            if relation != "==" or not result or len(names) > 2:
+                continue
+            value = self._decisions.hints[names[0]]
+            if evaluate_size(size, dict.fromkeys(names, value)) != 0:
+                continue
+            replaced: str | int = equal.get(names[0], names[0])
+            kept: str | int = value if len(names) == 1 else equal.get(names[1], names[1])
+            # Row splits refer to the symbol of the batch.
+            if isinstance(replaced, int) or replaced == "batch":
+                kept, replaced = replaced, kept
+            if isinstance(replaced, str) and kept != replaced:
+                equal = {n: kept if e == replaced else e for n, e in equal.items()}
+                equal[replaced] = kept
+        return equal
+
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size is zero; return whether it may depend on values and this was not disproved.
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.shapes import assume_equal
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["cross", "matmul", "tensordot"]
@@ -125,7 +126,7 @@ def matmul(
         if transpose_b
         else b
     )
-    if a.shape[-1] != b.shape[-2]:
+    if a.shape[-1] != b.shape[-2] and not assume_equal(a.shape[-1], b.shape[-2]):
         raise InvalidValueError(
             f"Matrix size-incompatible: In[0]: {list(a.shape)}, In[1]: {list(b.shape)} [Op:MatMul]"
         )

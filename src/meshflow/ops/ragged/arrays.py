@@ -17,7 +17,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host, read_sizes
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
-from meshflow.ops.ragged.elementwise import broadcast
+from meshflow.ops.ragged.elementwise import broadcast, check_splits_dtypes
 from meshflow.ops.ragged.indexing import gather_values, select_values, take_rows
 from meshflow.ops.ragged.partition import (
     Namespace,
@@ -78,12 +78,7 @@ def drop_uniform(rows: PyTree, keeps_first: bool = False) -> PyTree:
 
 def _convert_all(values: Sequence[Any]) -> list[Any]:
     converted = [convert_values(v) for v in values]
-    ragged = [v for v in converted if isinstance(v, RaggedTensor)]
-    dtypes = {v.partition.dtype for v in ragged}
-    if len(dtypes) > 1:
-        converted = [
-            v.with_row_splits_dtype(int64) if isinstance(v, RaggedTensor) else v for v in converted
-        ]
+    check_splits_dtypes([v for v in converted if isinstance(v, RaggedTensor)])
     return converted
 
 

@@ -28,7 +28,13 @@ from meshflow.ops.ragged.partition import (
 )
 from meshflow.ops.ragged.tensor import RaggedTensor
 
-__all__ = ["broadcast", "contains_ragged", "have_same_rows", "map_flat_values"]
+__all__ = [
+    "broadcast",
+    "check_splits_dtypes",
+    "contains_ragged",
+    "have_same_rows",
+    "map_flat_values",
+]
 
 
 def contains_ragged(value: object) -> bool:
@@ -78,6 +84,20 @@ class _Axes:
         self.rows = self.rows[: depth + 1]
 
 
+def check_splits_dtypes(ragged: Sequence[RaggedTensor]) -> None:
+    """Check that the row splits of ragged tensors have the same dtype.
+
+    Raises:
+      ValueError: If they differ.
+    """
+    names = {x.partition.dtype.name for x in ragged}
+    if len(names) > 1:
+        raise ValueError(
+            f"ragged operands must have row splits of the same dtype, got {' and '.join(sorted(names))}. Use "
+            "with_row_splits_dtype to convert them."
+        )
+
+
 def broadcast(operands: Sequence[PyTree]) -> tuple[list[PyTree], Callable[[Any], PyTree]]:
     """Broadcast ragged and dense tensors.
 
@@ -89,6 +109,7 @@ def broadcast(operands: Sequence[PyTree]) -> tuple[list[PyTree], Callable[[Any],
       ValueNeededError: If the row lengths are traced, and the operands do not have the same partitions.
     """
     ragged = [x for x in operands if isinstance(x, RaggedTensor)]
+    check_splits_dtypes(ragged)
     model = max(ragged, key=lambda x: x.ragged_rank)
     rank = max(len(x.shape) for x in operands)
     if all(have_same_rows(x, model) for x in ragged) and rank == len(model.shape):

@@ -208,7 +208,7 @@ def _find_rows(xp: Namespace, splits: Array, num_values: Size) -> Array:
 
 def _locate_rows(splits: Array, num_values: Size) -> Array:
     # XLA computes prefix sums of at least one element.
-    ends = jnp.zeros((num_values + 1,), splits.dtype).at[splits[1:-1]].add(1, mode="drop")
+    ends = jnp.zeros((num_values + 1,), splits.dtype).at[splits[1:]].add(1, mode="drop")
     return jnp.cumsum(ends, dtype=splits.dtype)[:-1]
 
 

@@ -21,7 +21,7 @@ from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.saved_model.host_steps.host_calls import HOST_CALLS, PlanValue
 from meshflow.saved_model.manifest.assets import Asset
 from meshflow.saved_model.manifest.json_structures import pack_structure, unpack_structure
-from meshflow.saved_model.programs.restored_functions import RestoredProgram, compile_program
+from meshflow.saved_model.programs.restored_functions import LazyProgram, StableHLOProgram
 
 __all__ = [
     "PlanProgram",
@@ -201,10 +201,10 @@ class RestoredProgramStep:
     """
 
     def __init__(
-        self, name: str, program: RestoredProgram, inputs: Sequence[int], outputs: Sequence[int]
+        self, name: str, program: StableHLOProgram, inputs: Sequence[int], outputs: Sequence[int]
     ) -> None:
         self._program, self._inputs, self._outputs = program, inputs, outputs
-        self._run = compile_program(name, program)
+        self._run = LazyProgram(name, program)
 
     @property
     def captures(self) -> list[Any]:

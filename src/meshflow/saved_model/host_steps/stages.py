@@ -25,7 +25,7 @@ from meshflow.environment.types import Json, PyTree
 from meshflow.ops import array, control_flow
 from meshflow.saved_model.host_steps.host_functions import unpack_function
 from meshflow.saved_model.host_steps.plan_program import check_values
-from meshflow.saved_model.programs.restored_functions import RestoredProgram, compile_program
+from meshflow.saved_model.programs.restored_functions import LazyProgram, StableHLOProgram
 
 __all__ = ["RestoredPlan", "SizeGuards", "StageProgramStep", "StagedProgram", "make_step"]
 
@@ -166,13 +166,12 @@ class StageProgramStep(_RestoredStep):
       program: Program that returns a list.
     """
 
-    def __init__(self, name: str, program: RestoredProgram) -> None:
-        self._run = compile_program(name, program)
+    def __init__(self, name: str, program: StableHLOProgram) -> None:
+        self._run = LazyProgram(name, program)
 
     def run(self, operands: list[Tensor], sizes: _Sizes, guards: SizeGuards) -> Sequence[Tensor]:
         """Run the program."""
-        results: Sequence[Tensor] = self._run(*operands)
-        return results
+        return self._run(*operands)
 
 
 class _HostStage(_RestoredStep):

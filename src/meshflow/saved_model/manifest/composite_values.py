@@ -166,8 +166,7 @@ def _split_arguments(arguments: PyTree) -> PyTree:
         return split_spec(leaf) if isinstance(leaf, CompositeSpec) else leaf
 
     def split_spec(spec: CompositeSpec) -> PyTree:
-        # JAX assumes that symbols are positive, and the number of values may be 0.
-        first, components = f"values{next(counts)} - 1", spec._component_specs
+        first, components = f"values{next(counts)}", spec._component_specs
         if isinstance(spec, RaggedTensorSpec) and spec.ragged_rank:
             values, *splits = components
             num_rows = ["batch + 1", *(f"rows{next(counts)}" for _ in splits[1:])]

@@ -174,12 +174,18 @@ def _read_slice(op: _Op, inputs: list[Any]) -> Array:
 @register_op("dynamic_slice")
 def _read_dynamic_slice(op: _Op, inputs: list[Any]) -> Array:
     operand, *starts = map(as_array, inputs)
-    return lax.dynamic_slice(operand, starts, get_integers(op, "slice_sizes"))
+    sizes = get_integers(op, "slice_sizes")
+    if 0 in operand.shape and 0 not in sizes:
+        # A loop over no rows reads none.
+        return jnp.zeros(sizes, operand.dtype)
+    return lax.dynamic_slice(operand, starts, sizes)
 
 
 @register_op("dynamic_update_slice")
 def _read_dynamic_update_slice(op: _Op, inputs: list[Any]) -> Array:
     operand, update, *starts = map(as_array, inputs)
+    if operand.size == 0:
+        return operand
     return lax.dynamic_update_slice(operand, update, starts)
 
 

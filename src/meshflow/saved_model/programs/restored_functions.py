@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,7 +17,7 @@ from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, list_declared_sizes
 from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, suspend_autocast
-from meshflow.core.runtime.errors import DataLossError, InvalidValueError
+from meshflow.core.runtime.errors import DataLossError, UnimplementedError
 from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction, fill_slots
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec
@@ -34,6 +36,7 @@ from meshflow.saved_model.programs.stablehlo import get_static_sizes, specialize
 __all__ = [
     "Alternative",
     "AlternativeDispatcher",
+    "LazyProgram",
     "MismatchError",
     "RankDispatchProgram",
     "RestoredProgram",
@@ -107,6 +110,13 @@ class StableHLOProgram:
         avals = self._exported().out_avals[: self._count]
         return [TensorSpec(get_static_sizes(a.shape), a.dtype) for a in avals]
 
+    @property
+    def argument_specs(self) -> list[TensorSpec]:
+        """Return the specs of the arguments. Unknown sizes are None."""
+        exported = self._exported()
+        avals = exported.in_avals[: len(exported.in_avals) - len(self.captures)]
+        return [TensorSpec(get_static_sizes(a.shape), a.dtype) for a in avals]
+
     def call(self, tensors: Sequence[Tensor]) -> PyTree:
         """Run the program for the sizes of the arguments, including its assignments to variables."""
         key = tuple([t.array.shape for t in tensors])
@@ -129,13 +139,12 @@ class StableHLOProgram:
                 for variable, value in zip(self._writes, outputs[self._count :], strict=True):
                     variable._write(value)
                 return fill_slots(self._structure, outputs[: self._count])
-            try:
-                closed = specialize_program(exported, arguments, captures)
-            except InvalidValueError:
-                # Symbols of an exported program are at least 1, so its ops are read for a size of 0.
-                if not any(size == 0 for shape in key for size in shape):
-                    raise
-                closed = read_jaxpr(exported, [*arguments, *captures])
+            closed = None
+            if any(size == 0 for shape in key for size in shape):
+                # Symbols of a program may be at least 1, and its loops take a row, so the ops are read for a size of 0.
+                with contextlib.suppress(UnimplementedError):
+                    closed = read_jaxpr(exported, [*arguments, *captures])
+            closed = closed or specialize_program(exported, arguments, captures)
             traced = TracedFunction(
                 self._name, closed, self.captures, self._writes, self._structure, self._count
             )
@@ -410,6 +419,26 @@ def compile_program(
     compiled = Function(run, autograph=False, reduce_retracing=True)
     compiled._signature_sizes = list_declared_sizes(list_component_specs(arguments))
     return compiled
+
+
+class LazyProgram:
+    """Callable that runs a program between steps on the host. It reads the program at the first call.
+
+    Args:
+      name: Name of the function.
+      program: Program that returns a list.
+    """
+
+    def __init__(self, name: str, program: StableHLOProgram) -> None:
+        self._name, self._program = name, program
+
+    @functools.cached_property
+    def _run(self) -> Callable[..., list[Tensor]]:
+        return compile_program(self._name, self._program, self._program.argument_specs)
+
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        """Run the program."""
+        return self._run(*tensors)
 
 
 class RestoredFunction(Function):

@@ -9,7 +9,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.export
@@ -21,15 +21,19 @@ from meshflow.core.runtime.errors import (
     InvalidArgumentError,
     InvalidValueError,
     UnimplementedError,
+    ValueNeededError,
 )
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction, list_slots, trace
 from meshflow.core.values import nest
 from meshflow.core.values.size_guards import SizeScope
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import (
+    assume_large_sizes,
     jex_core,
+    list_dimensions,
     mlir,
     mlir_ir,
+    replace_dimensions,
     write_portable_artifact,
 )
 from meshflow.environment.module_rewriting import read_programs
@@ -75,6 +79,8 @@ __all__ = [
     "verify_foreign_programs",
 ]
 
+T = TypeVar("T")
+
 # Exceptions that JAX raises for the gradient of a program without one, such as a program with an
 # unbounded loop.
 NO_GRADIENT = (ValueError, TypeError, NotImplementedError, KeyError)
@@ -83,6 +89,11 @@ _PLATFORMS = ("cpu", "cuda", "tpu")
 # A divisor of unknown image sizes, for networks that halve images up to five times and combine the
 # results.
 _SIZE_DIVISOR = 32
+# These numbers state which sizes may be 0: all of them, those that depend on values, or none.
+_EVERYTHING, _COMPONENTS, _NOTHING = 2, 1, 0
+# Symbols of sizes that depend on values start with one of these names.
+_COMPONENT_SIZES = ("values", "found")
+_NO_SIZES: Mapping[str, str | int] = {}
 # Format of the symbols of sizes if no first axes are equal.
 _INDEPENDENT_SYMBOL = "n{count}"
 # Returns a symbol for a data-dependent size of the function that is being traced, by its name or a new one.
@@ -175,22 +186,72 @@ def get_static_sizes(sizes: Iterable[Any]) -> list[int | None]:
 
 
 def trace_for_export(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    has_positive_sizes: bool = False,
 ) -> TracedFunction:
-    """Trace a function with symbols in place of unknown sizes.
+    """Trace a function with symbols in place of unknown sizes, which may be 0 if the function accepts empty values.
 
     Args:
       function: Python function.
       args: Its arguments, with `TensorSpec`s for tensors, as `ComponentFunction.arguments`.
       kwargs: Its keyword arguments, in the same form.
+      has_positive_sizes: Whether the sizes of dense arguments are at least 1.
 
     Raises:
       UnimplementedError: If the function needs the value of a size while it is traced.
     """
-    with contextlib.suppress(jax.errors.InconclusiveDimensionOperation):
-        return _trace_for_sizes(function, args, kwargs, True)
-    # The function cannot have an empty result, or takes no empty value.
-    return _trace_for_sizes(function, args, kwargs, False)
+
+    def trace_symbols(
+        symbol: str, equal_sizes: Mapping[str, str | int] = _NO_SIZES
+    ) -> TracedFunction:
+        for may_be_empty in (_EVERYTHING, _COMPONENTS)[has_positive_sizes:]:
+            with contextlib.suppress(jax.errors.InconclusiveDimensionOperation):
+                return _trace_with_symbols(
+                    function, args, kwargs, symbol, may_be_empty, None, equal_sizes
+                )
+        return _trace_with_symbols(function, args, kwargs, symbol, _NOTHING, None, equal_sizes)
+
+    # Independent symbols may fail if unknown sizes must be equal, for example ids and a mask with the
+    # same number of columns. The next attempts use one symbol for the first axes, then one for the sizes that the
+    # function combines, as in a product of matrices. The last attempt has one symbol for each axis, divisible for
+    # images that are resized down and up.
+    num_first_axes = sum(
+        bool(s.shape.rank) and s.shape[0] is None and not isinstance(s, ComponentSpec)
+        for s in list_component_specs((args, kwargs))
+    )
+    if num_first_axes > 1:
+        # If another error is the user's, the next attempt raises it again.
+        try:
+            return trace_symbols(_INDEPENDENT_SYMBOL)
+        except ValueNeededError:
+            raise
+        except Exception:
+            pass
+    try:
+        return trace_symbols("d{count}")
+    except InvalidArgumentError as error:
+        failure = error
+    with contextlib.suppress(Exception):
+        return trace_symbols(_INDEPENDENT_SYMBOL, _find_equal_sizes(function, args, kwargs))
+    with contextlib.suppress(InvalidArgumentError):
+        return trace_symbols(f"{_SIZE_DIVISOR}*size{{axis}}")
+    raise failure
+
+
+def _find_equal_sizes(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, str | int]:
+    """Return integers or other symbols for the symbols of arguments that a function combines with these.
+
+    Raises:
+      InvalidArgumentError: If the function cannot combine its arguments.
+    """
+    scope = SizeScope({}, may_equal=True)
+    with scope.record(has_symbols=True):
+        _trace_with_symbols(function, args, kwargs, _INDEPENDENT_SYMBOL, _NOTHING, scope)
+    return scope.list_equal_sizes()
 
 
 def trace_in_stages(
@@ -206,7 +267,7 @@ def trace_in_stages(
     def trace_symbols(symbol: str, may_equal: bool = False) -> TracedFunction:
         scopes.append(SizeScope({}, may_equal))
         with scopes[-1].record(has_symbols=True):
-            return _trace_with_symbols(function, args, kwargs, symbol, False, scopes[-1])
+            return _trace_with_symbols(function, args, kwargs, symbol, _NOTHING, scopes[-1])
 
     with contextlib.suppress(InvalidArgumentError):
         return trace_symbols(_INDEPENDENT_SYMBOL), scopes[-1]
@@ -216,45 +277,14 @@ def trace_in_stages(
     return trace_symbols("d{count}"), scopes[-1]
 
 
-def _trace_for_sizes(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], allows_empty: bool
-) -> TracedFunction:
-    """Trace a function with the first names of symbols that succeed."""
-
-    def trace_symbols(symbol: str, last: int | None = None) -> TracedFunction:
-        return _trace_with_symbols(function, args, kwargs, symbol, allows_empty, last=last)
-
-    # Independent symbols may fail if unknown sizes must be equal, for example ids and a mask with the
-    # same number of columns. The next attempts use one symbol for the first axes, then one for each axis, and the
-    # last one also makes it divisible, for images that are resized down and up.
-    num_first_axes = sum(
-        bool(s.shape.rank) and s.shape[0] is None and not isinstance(s, ComponentSpec)
-        for s in list_component_specs((args, kwargs))
-    )
-    if num_first_axes > 1:
-        # If another error is the user's, the next attempt raises it again.
-        with contextlib.suppress(Exception):
-            return trace_symbols(_INDEPENDENT_SYMBOL)
-    for symbol in ("d{count}", "size{axis}", f"{_SIZE_DIVISOR}*size{{axis}}"):
-        try:
-            return trace_symbols(symbol)
-        except InvalidArgumentError as error:
-            failure = error
-    # Weights may determine the last size, as a kernel does for a matrix of unknown size; the error names their sizes.
-    for size in dict.fromkeys(re.findall(r"(?<=[\[( ])\d+(?=[\]),])", str(failure))):
-        with contextlib.suppress(InvalidArgumentError):
-            return trace_symbols("d{count}", int(size))
-    raise failure
-
-
 def _trace_with_symbols(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     symbol: str,
-    allows_empty: bool,
-    sizes: SizeScope | None = None,
-    last: int | None = None,
+    may_be_empty: int,
+    scope: SizeScope | None,
+    equal_sizes: Mapping[str, str | int] = _NO_SIZES,
 ) -> TracedFunction:
     """Trace a function with a symbol for each unknown size.
 
@@ -263,20 +293,29 @@ def _trace_with_symbols(
       args: Its arguments.
       kwargs: Its keyword arguments.
       symbol: Format of the symbols, with the fields `count` (of all symbols) and `axis`.
-      allows_empty: Whether composite values and data-dependent sizes may be empty.
-      sizes: Decides comparisons of sizes, and creates symbols for those that depend on values; or None.
-      last: The size in place of an unknown size of the last axis; None for a symbol.
+      may_be_empty: Which sizes may be 0: `_EVERYTHING`, `_COMPONENTS` or `_NOTHING`.
+      scope: Decides comparisons of sizes, and creates symbols for those that depend on values; or None.
+      equal_sizes: Integers or other symbols in place of symbols.
     """
     counts = itertools.count()
-    scope = jax.export.SymbolicScope()
+    symbols = jax.export.SymbolicScope()
     # The first axis is usually the batch axis of every tensor.
 
     def make_size(text: str) -> Any:
+        other = equal_sizes.get(text, text)
+        if isinstance(other, int):
+            return other
+        if scope is not None:
+            return scope.add_argument_size(other)
+        size = jax.export.symbolic_shape(other, scope=symbols)[0]
         # JAX assumes that symbols are positive.
-        text = text if allows_empty else text.removesuffix(" - 1")
-        if sizes is not None:
-            return sizes.add_argument_size(text)
-        return jax.export.symbolic_shape(text, scope=scope)[0]
+        level = _COMPONENTS if other.startswith(_COMPONENT_SIZES) else _EVERYTHING
+        if may_be_empty < level or other.startswith("rows"):
+            return size
+        names = list_dimensions(size)
+        return replace_dimensions(
+            size, {n: jax.export.symbolic_shape(f"{n} - 1", scope=symbols)[0] for n in names}
+        )
 
     batch = make_size("batch")
 
@@ -297,19 +336,17 @@ def _trace_with_symbols(
             if size is not None
             else first
             if axis == 0 and first is not None
-            else last
-            if last is not None and axis == leaf.shape.rank - 1
             else make_size(symbol.format(count=next(counts), axis=axis))
             for axis, size in enumerate(leaf.shape)
         ]
         spec = TensorSpec(shape, leaf.dtype, leaf.name)
         return StringArgument(spec) if leaf.dtype.name == "string" else spec
 
-    new_names = (f"found{i} - 1" for i in itertools.count())
+    new_names = (f"found{i}" for i in itertools.count())
     arguments = nest.map_structure(make_argument, (args, kwargs))
     saved = context.exporting, context.has_symbolic_sizes, context.unknown_sizes
     context.exporting = context.has_symbolic_sizes = True
-    context.unknown_sizes = sizes
+    context.unknown_sizes = scope
     token = _new_size.set(lambda name: make_size(name or next(new_names)))
     try:
         return trace(function, *arguments, isolated=True)
@@ -350,6 +387,18 @@ def export_traced(traced: TracedFunction, portable: bool = False) -> jax.export.
     return export_for_platforms(jex_core.jaxpr_as_fun(closed), specs, portable)
 
 
+def _lower(lower: Callable[[], T]) -> T:
+    """Call a function that lowers a program with symbolic sizes, which may be 0.
+
+    Lowerings, for example of loops over rows, may expect at least one row, which then also suffices: a loop of no
+    iteration reads no row. They assume large sizes only if necessary.
+    """
+    with contextlib.suppress(jax.errors.InconclusiveDimensionOperation):
+        return lower()
+    with assume_large_sizes():
+        return lower()
+
+
 def _make_spec(aval: jax.core.ShapedArray) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
@@ -373,10 +422,10 @@ def export_for_platforms(
     )
     with _omit_source_locations():
         try:
-            return jax.export.export(run, platforms=_PLATFORMS, **options)(*specs)
+            return _lower(lambda: jax.export.export(run, platforms=_PLATFORMS, **options)(*specs))
         except NotImplementedError:
             # Some ops exist for one kind of device only.
-            return jax.export.export(run, **options)(*specs)
+            return _lower(lambda: jax.export.export(run, **options)(*specs))
 
 
 @contextlib.contextmanager
@@ -403,7 +452,7 @@ def serialize_program(program: jax.export.Exported) -> bytes:
     orders = (1, 0) if is_differentiable(program.in_avals) else (0,)
     try:
         with _omit_source_locations():
-            data = _serialize(program, orders)
+            data = _lower(lambda: _serialize(program, orders))
     except ImportError:
         raise ImportError(
             "Saving functions needs the package flatbuffers: pip install 'meshflow-tf[export]'"
