@@ -96,7 +96,7 @@ _NAMES_BY_REASON: dict[str, str] = {
     ),
     "hooks of version 1's graphs.": "compat.v1.experimental.output_all_intermediates",
     "messages of graphs are read by tf.compat.v1.GraphDef and tf.io.": (
-        "compat.v1.HistogramProto compat.v1.LogMessage compat.v1.NameAttrList"
+        "compat.v1.LogMessage compat.v1.NameAttrList"
     ),
     "no op of Meshflow computes it.": (
         "image.generate_bounding_box_proposals "
