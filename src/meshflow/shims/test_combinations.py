@@ -118,9 +118,7 @@ class ParameterModifier:
         return {}
 
     def __eq__(self, other: object) -> bool:
-        return (
-            type(self) is type(other) and self._parameter_name == other._parameter_name  # type: ignore[attr-defined]
-        )
+        return type(self) is type(other) and self._parameter_name == other._parameter_name
 
     def __hash__(self) -> int:
         return hash((type(self), self._parameter_name))
