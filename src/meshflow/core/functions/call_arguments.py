@@ -236,7 +236,8 @@ def convert_to_spec(name: str, spec: Any, value: Any) -> Any:
         given = TensorSpec(tensor.shape, tensor.dtype)
         raise InputSignatureError(
             f"Binding inputs to tf.function failed due to `Can not cast {given} to {spec}`. Python inputs incompatible with "
-            f"input_signature of {name}: got a tensor of shape {tensor.shape} and dtype {tensor.dtype.name}."
+            f"input_signature of {name}: got a tensor of shape {tensor.shape} and dtype {tensor.dtype.name}, expected "
+            f"{spec}."
         )
     return tensor
 

@@ -37,7 +37,7 @@ _Mask = Tensor | None
 _States = list[Tensor]
 
 
-class GatedCell(DropoutRNNCellMixin, AbstractRNNCell):
+class GatedCell(DropoutRNNCellMixin, AbstractRNNCell):  # type: ignore[misc]
     """Cell with a kernel, a recurrent kernel and a bias, each of which has one part per gate.
 
     Args:

@@ -123,11 +123,11 @@ def _make_list_function(key: str) -> Callable[..., list[Any]]:
     return function
 
 
-all_variables = global_variables = _make_list_function(GraphKeys.GLOBAL_VARIABLES)
-local_variables = _make_list_function(GraphKeys.LOCAL_VARIABLES)
-model_variables = _make_list_function(GraphKeys.MODEL_VARIABLES)
-moving_average_variables = _make_list_function(GraphKeys.MOVING_AVERAGE_VARIABLES)
-trainable_variables = _make_list_function(GraphKeys.TRAINABLE_VARIABLES)
+all_variables = global_variables = _make_list_function("variables")
+local_variables = _make_list_function("local_variables")
+model_variables = _make_list_function("model_variables")
+moving_average_variables = _make_list_function("moving_average_variables")
+trainable_variables = _make_list_function("trainable_variables")
 
 
 def get_collection(key: object, scope: str | None = None) -> list[Any]:

@@ -198,7 +198,7 @@ class Sequential(GraphMembers):
                     "You must provide an `input_shape` argument to build a Sequential model."
                 )
             # Keras accepts an empty shape, with which the layers are built at the first call.
-            if list(input_shape):
+            if TensorShape(input_shape).rank != 0:
                 name = f"{self._stack[0].name}_input" if self._stack else None
                 self._connect(TensorShape(input_shape).as_list(), None, name)
                 self._is_input_declared = True
