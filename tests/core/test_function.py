@@ -773,3 +773,28 @@ def test_initialization_functions_create_variables():
     assert scale(tf.constant(3.0)).numpy() == 6
     with pytest.raises(RuntimeError, match="cannot be called after the function has been used"):
         scale.get_initialization_function(tf.constant(1.0))
+
+
+def test_function_spec():
+    class Adder:
+        @tf.function(jit_compile=True)
+        def add(self, a, b=2, *, c=3):
+            return a + b + c
+
+    spec = Adder().add.function_spec
+    assert spec.arg_names == ["a", "b"] and spec.default_values == {"b": 2, "c": 3}
+    assert spec.fullargspec.kwonlyargs == ["c"] and spec.fullargspec.defaults == (2,)
+    assert spec.input_signature is None and spec.jit_compile and not spec.is_pure
+    assert spec.signature_summary(True) == "add(a, b=2, *, c=3)".replace("*, ", "")
+    spec = tf.TensorSpec([2])
+    function = tf.function(lambda x: x, input_signature=[[spec]])
+    assert function.function_spec.flat_input_signature == (spec,)
+    assert function.get_concrete_function()._function_spec.arg_names == ["x"]
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0, 3.0], "s", tf.constant([1, 2]), object()])
+def test_arguments_that_differ_from_the_signature(value):
+    function = tf.function(lambda x: x, input_signature=[tf.TensorSpec([2])])
+    for kind in (TypeError, ValueError):  # of TensorFlow 2.15 and of earlier versions
+        with pytest.raises(kind, match=r"Binding inputs to tf\.function failed"):
+            function(value)

@@ -164,3 +164,77 @@ def test_resize_images_and_its_errors(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = tf.keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(loaded(PIXELS), model(PIXELS))
+
+
+def test_collections_of_a_graph():
+    graph = tf.Graph()
+    with graph.as_default():
+        weight = tf.Variable(1.0, name="weight")
+        constant = v1.Variable(2.0, trainable=False, name="constant")
+        local = v1.get_variable("local", [], collections=[v1.GraphKeys.LOCAL_VARIABLES])
+        penalized = v1.get_variable(
+            "penalized", [2], regularizer=lambda v: tf.reduce_sum(v * 0) + 3
+        )
+        kernel, bias = tf.keras.layers.Dense(1, name="dense")(tf.ones([1, 2])) is not None and (
+            v1.global_variables("dense")
+        )
+        with tf.Graph().as_default():
+            tf.Variable(1.0, name="inner")
+            assert [v.name for v in v1.global_variables()] == ["inner:0"]
+        tf.function(lambda: tf.constant(1))()
+        loss = v1.losses.mean_squared_error([1.0], [3.0])
+        assert all(
+            a is b
+            for a, b in zip(
+                v1.global_variables(), [weight, constant, penalized, kernel, bias], strict=True
+            )
+        )
+        assert [v.name for v in v1.local_variables()] == [local.name]
+        assert [v.name for v in v1.trainable_variables("w|d|local")] == [
+            *("weight:0", "local:0", kernel.name, bias.name)
+        ]
+        assert v1.losses.get_losses()[0] is loss
+        assert float(v1.losses.get_regularization_loss()) == 3
+        assert float(v1.losses.get_total_loss()) == float(loss) + 3 == 7
+        v1.add_to_collections("steps", 1)
+        v1.add_to_collections(["steps", "other", "other"], 2)
+        v1.get_collection("steps").append(5)
+        v1.get_collection_ref("steps").append(6)
+        assert v1.get_collection("steps") == [1, 2, 6] and v1.get_collection("other") == [2]
+    assert set(graph.collections) >= {"variables", "local_variables", "steps", "losses"}
+    graph.clear_collection("steps")
+    assert graph.get_collection("steps") == []
+    # Variables of other code belong to no collection.
+    tf.Variable(1.0)
+    assert v1.global_variables() == []
+    v1.add_to_collection("code", 1)
+    assert v1.get_collection("code") == [1]
+    v1.reset_default_graph()
+    assert v1.get_collection("code") == []
+
+
+@pytest.mark.parametrize("name", ["GradientDescentOptimizer", "AdamOptimizer"])
+def test_optimizers_apply_constraints(name):
+    variable = tf.Variable([1.0, 1.0], constraint=lambda v: tf.maximum(v, 0.9))
+    optimizer = getattr(v1.train, name)(0.5)
+    optimizer.apply_gradients([(tf.constant([1.0, 0.0]), variable)])
+    np.testing.assert_allclose(variable, [0.9, 1])
+    rows = tf.IndexedSlices(tf.constant([1.0]), tf.constant([0]))
+    with pytest.raises(RuntimeError, match="constraint function on a sparse"):
+        optimizer.apply_gradients([(rows, variable)])
+
+
+def test_messages_of_summaries():
+    value = v1.Summary.Value
+    summary = v1.Summary(
+        value=[
+            value(tag="i", image=v1.Summary.Image(height=2, encoded_image_string=b"x")),
+            value(tag="h", histo=v1.HistogramProto(min=1, bucket=[1, 2])),
+            value(tag="a", audio=v1.Summary.Audio(sample_rate=2.0)),
+        ]
+    )
+    # The bytes are those of TensorFlow 2.15.
+    assert summary.SerializeToString().hex() == (
+        "0a0a0a0169220508022201780a200a01682a1b09000000000000f03f3a10000000000000f03f0000000000000040"
+        "0a0a0a016132050d00000040"
+    )

@@ -271,3 +271,10 @@ def test_invalid_matrix_norms_are_refused(order):
 def test_norms_are_along_one_or_two_dimensions(axis):
     with pytest.raises(ValueError, match="'axis' must be None, an integer, or a tuple of 2"):
         tf.norm([[3.0, 4.0]], axis=axis)
+
+
+def test_clip_by_global_norm_of_python_values():
+    clipped, norm = tf.clip_by_global_norm([3.0, None, [0.0, 4.0]], 1.0)
+    assert float(norm) == 5 and clipped[1] is None
+    assert_close(clipped[0], 0.6)
+    assert_close(clipped[2], [0.0, 0.8])

@@ -2,6 +2,7 @@
 TensorFlow 2.15."""
 
 import collections
+import contextlib
 import sys
 import types
 import unittest
@@ -72,6 +73,10 @@ PRIVATE_NAMES = [
     "layers = tf.compat.v1.keras.layers; assert tf.keras.layers.DenseFeatures is not layers.DenseFeatures and issubclass(layers.DenseFeatures, tf.keras.layers.DenseFeatures)",
     # Files of libraries depend on those of TensorFlow, and share its messages.
     "from google.protobuf import descriptor_pb2 as d, descriptor_pool, message_factory\nfrom tensorflow.core.framework import tensor_shape_pb2, types_pb2\nassert types_pb2.DataType.Name(types_pb2.DT_INT32) == 'DT_INT32' and types_pb2.DT_FLOAT_REF == 101\nfile = d.FileDescriptorProto(name='own.proto', package='own', syntax='proto3', dependency=[f'tensorflow/core/framework/{n}.proto' for n in ('tensor_shape', 'types')])\nfile.message_type.add(name='M').field.add(name='shape', number=1, label=1, type=11, type_name='.tensorflow.TensorShapeProto')\nfile.message_type[0].field.add(name='dtype', number=2, label=1, type=14, type_name='.tensorflow.DataType')\npool = descriptor_pool.Default(); pool.AddSerializedFile(file.SerializeToString())\nm = message_factory.GetMessageClass(pool.FindMessageTypeByName('own.M'))(dtype=types_pb2.DT_BOOL)\nfor shape in ([2, None], None): m.shape.CopyFrom(tf.TensorShape(shape).as_proto()); assert tf.TensorShape(m.shape).as_proto() == m.shape == tensor_shape_pb2.TensorShapeProto.FromString(m.shape.SerializeToString())",
+    # Names without a version are those of version 1 in modules of neural networks.
+    "from tensorflow.python.ops import nn_ops as n, nn_impl as m\nx = tf.ones([1, 4, 4, 3])\nassert n.pool(x, [2, 2], 'AVG', 'VALID', dilation_rate=[1, 1]).shape == (1, 3, 3, 3) and m.l2_normalize(x, dim=1).shape == x.shape\nassert n.softmax_v2 is tf.nn.softmax and n.max_pool_v2 is tf.nn.max_pool and n.relu is tf.nn.relu",
+    "from tensorflow.python.layers import convolutional, pooling\nlayer = convolutional.Convolution2D(2, 3, kernel_initializer=None, name='c', _scope='c', _reuse=None)\nassert isinstance(layer, tf.keras.layers.Conv2D) and pooling.MaxPooling2D(2, 2, _scope='p').apply(layer.apply(tf.ones([1, 6, 6, 1]))).shape == (1, 2, 2, 2) and layer.kernel.name == 'c/kernel:0'",
+    "from keras.src.layers.rnn.dropout_rnn_cell_mixin import DropoutRNNCellMixin as M; from keras.layers.recurrent import DropoutRNNCellMixin as N; assert M is N and issubclass(tf.keras.layers.LSTMCell, M)",
     "from tensorflow.python.ops.numpy_ops import np_config; np_config.enable_numpy_behavior(); assert tf.ones((2, 1)).T.shape == (1, 2)",
 ]  # fmt: skip
 
@@ -98,6 +103,39 @@ def test_combinations_of_arguments_of_tests():
     assert result.wasSuccessful() and len(result.skipped) == 7
     assert seen == ["Strategy", "OneDeviceStrategy"]
     assert hasattr(Tests, "test_one_test_mode_eager_strategy_OneDeviceCPU")
+
+
+def test_conditions_of_tests():
+    names = tf.__internal__.test.combinations
+    events = []
+
+    class Condition(names.TestCombination):
+        def should_execute_combination(self, kwargs):
+            return kwargs["size"] != 3, "too large"
+
+        def parameter_modifiers(self):
+            return [
+                names.OptionalParameter("kind"),
+                names.OptionalParameter("size"),
+                Doubled("size"),
+            ]
+
+        def context_managers(self, kwargs):
+            return [contextlib.nullcontext(events.append(kwargs["kind"]))]
+
+    class Doubled(names.ParameterModifier):
+        def modified_arguments(self, kwargs, requested_parameters):
+            return {self._parameter_name: 2 * kwargs[self._parameter_name]}
+
+    @names.generate(names.combine(kind="a", size=[1, 2, 3]), [Condition()])
+    class Tests(unittest.TestCase):
+        def test_one(self, size):
+            events.append(size)
+
+    result = unittest.defaultTestLoader.loadTestsFromTestCase(Tests).run(unittest.TestResult())
+    assert result.wasSuccessful() and [reason for _, reason in result.skipped] == ["too large"]
+    assert events == ["a", 2, "a", 4]
+    assert names.OptionalParameter("a") == names.OptionalParameter("a") != Doubled("a")
 
 
 def test_private_names():

@@ -29,6 +29,7 @@ __all__ = [
     "FeatureLists",
     "Features",
     "FloatList",
+    "HistogramProto",
     "Int64List",
     "Message",
     "SequenceExample",
@@ -89,10 +90,32 @@ _MESSAGES: MessageTable = {
         "summary_description": (3, "string"),
     },
     "SummaryMetadata.PluginData": {"plugin_name": (1, "string"), "content": (2, "bytes")},
+    "HistogramProto": {
+        **{n: (i, "double") for i, n in enumerate(("min", "max", "num", "sum", "sum_squares"), 1)},
+        "bucket_limit": (6, "*double"),
+        "bucket": (7, "*double"),
+    },
     "Summary": {"value": (1, "*Summary.Value")},
+    "Summary.Image": {
+        "height": (1, "int32"),
+        "width": (2, "int32"),
+        "colorspace": (3, "int32"),
+        "encoded_image_string": (4, "bytes"),
+    },
+    "Summary.Audio": {
+        "sample_rate": (1, "float"),
+        "num_channels": (2, "int64"),
+        "length_frames": (3, "int64"),
+        "encoded_audio_string": (4, "bytes"),
+        "content_type": (5, "string"),
+    },
     "Summary.Value": {
         "tag": (1, "string"),
         "simple_value": (2, "|float"),
+        "image": (4, "|Summary.Image"),
+        "histo": (5, "|HistogramProto"),
+        "audio": (6, "|Summary.Audio"),
+        "node_name": (7, "string"),
         "tensor": (8, "|TensorProto"),
         "metadata": (9, "SummaryMetadata"),
     },
@@ -121,5 +144,6 @@ SequenceExample = _classes["SequenceExample"]
 TensorShapeProto = _classes["TensorShapeProto"]
 TensorProto = _classes["TensorProto"]
 Event = _classes["Event"]
+HistogramProto = _classes["HistogramProto"]
 Summary = _classes["Summary"]
 SummaryMetadata = _classes["SummaryMetadata"]

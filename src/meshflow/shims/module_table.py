@@ -86,6 +86,7 @@ _COMBINATIONS = "meshflow.shims.test_combinations"
 _INSTANCES = "meshflow.keras.engine.graph.instance_layers"
 _KERAS_TESTS = "meshflow.shims.keras_test_helpers"
 _KERAS_HELPERS = "meshflow.legacy.private_keras"
+_CELL_DROPOUT = "DropoutRNNCellMixin=meshflow.keras.layers.cell_dropout:DropoutRNNCellMixin"
 _FANS = "_compute_fans=meshflow.keras.initializers:compute_fans compute_fans=meshflow.keras.initializers:compute_fans"
 # Modules of `keras` in its earlier versions that `MODULES` does not list.
 _KERAS_MODULES = """
@@ -167,6 +168,13 @@ MODULES = {
     "python.framework.versions": "VERSION=tf.__version__",
     "python.keras": "tf.keras",
     "python.layers": "tf.compat.v1.layers tf.keras.layers",
+    "python.layers.convolutional": " ".join(
+        f"{name.replace('Conv', 'Convolution')}=tf.compat.v1.layers.{name}"
+        for name in (
+            *("Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose"),
+            *("SeparableConv1D", "SeparableConv2D"),
+        )
+    ),
     "python.layers.utils": f"{_KERAS_HELPERS} {_HELPERS}",
     "python.lib": "tf.io",
     "python.lib.io.file_io": "tf.io.gfile FileIO=tf.io.gfile.GFile file_exists=tf.io.gfile.exists "
@@ -200,10 +208,12 @@ MODULES = {
     "python.ops.map_fn": "map_fn=tf.map_fn",
     "python.ops.math_ops": "tf tf.math tf.compat.v1 range=tf.range sum=tf.reduce_sum "
     "reduce_sum_v1=tf.compat.v1.reduce_sum reduce_mean_v1=tf.compat.v1.reduce_mean "
-    "reduce_max_v1=tf.compat.v1.reduce_max mul=tf.multiply div=tf.compat.v1.div",
-    "python.ops.nn": "tf.nn tf.compat.v1.nn",
-    "python.ops.nn_impl": "tf.nn tf.compat.v1.nn",
-    "python.ops.nn_ops": f"tf.nn tf.compat.v1.nn {_HELPERS}",
+    "reduce_max_v1=tf.compat.v1.reduce_max mul=tf.multiply div=tf.compat.v1.div "
+    "argmax=tf.compat.v1.argmax argmin=tf.compat.v1.argmin count_nonzero=tf.compat.v1.count_nonzero",
+    # Names without a version, such as `pool`, are functions of version 1 in these modules.
+    "python.ops.nn": "tf.compat.v1.nn tf.nn",
+    "python.ops.nn_impl": "tf.compat.v1.nn tf.nn",
+    "python.ops.nn_ops": f"tf.compat.v1.nn tf.nn {_HELPERS}",
     "python.ops.numpy_ops": "tf.experimental.numpy",
     "python.ops.numpy_ops.np_config": "enable_numpy_behavior=tf.experimental.numpy.experimental_enable_numpy_behavior",
     "python.ops.parallel_for": "tf.experimental",
@@ -300,7 +310,8 @@ MODULES = {
     f"_delegate_property={_INSTANCES}:delegate_property",
     "keras.src.layers.merge": "_Merge=meshflow.keras.layers.merging:Merge",
     "keras.src.layers.merging.base_merge": "_Merge=meshflow.keras.layers.merging:Merge",
-    "keras.src.layers.recurrent": f"{_KERAS_HELPERS}",
+    "keras.src.layers.recurrent": f"{_KERAS_HELPERS} {_CELL_DROPOUT}",
+    "keras.src.layers.rnn.dropout_rnn_cell_mixin": _CELL_DROPOUT,
     "keras.src.layers.rnn.rnn_utils": f"{_KERAS_HELPERS}",
     "keras.src.losses": "tf.keras.losses",
     "keras.src.metrics": "tf.keras.metrics",

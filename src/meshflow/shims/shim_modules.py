@@ -167,8 +167,9 @@ class ShimModule(ModuleType):
             op = _find_generated_op(name)
             if op is not None:
                 return op
-        for candidate in dict.fromkeys([name, _VERSION_SUFFIX.sub("", name)]):
-            owner = self._find_owner(candidate)
+        bare_name, is_v2 = _VERSION_SUFFIX.sub("", name), name.lower().endswith("v2")
+        for candidate in dict.fromkeys([name, bare_name]):
+            owner = self._find_owner(candidate, skip_v1=is_v2 and candidate == bare_name)
             if owner is not None:
                 return getattr(owner, candidate)
         if can_be_module:
@@ -186,9 +187,10 @@ class ShimModule(ModuleType):
                 continue
         return ""
 
-    def _find_owner(self, name: str) -> Any:
-        """Return the first namespace with a public attribute, or None."""
-        for namespace in _load_namespaces(self._namespaces):
+    def _find_owner(self, name: str, *, skip_v1: bool = False) -> Any:
+        """Return the first namespace with a public attribute, or None; `skip_v1` leaves out those of `tf.compat.v1`."""
+        paths = [p for p in self._namespaces if not (skip_v1 and p.startswith("tf.compat.v1"))]
+        for namespace in _load_namespaces(paths):
             try:
                 value = getattr(namespace, name)
             except (AttributeError, ImportError):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
 import re
 import unittest
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from meshflow.core.runtime.import_paths import get_public_package
@@ -92,10 +94,73 @@ def times(*combined: Iterable[Combination]) -> list[Combination]:
     return [OrderedDict(sorted(i for c in parts for i in c.items())) for parts in products]
 
 
+class ParameterModifier:
+    """Change of the arguments of a test. Of equal modifiers, only one is used.
+
+    Args:
+      parameter_name: Parameter that is changed, or None for a modifier that is equal to all of its class.
+    """
+
+    DO_NOT_PASS_TO_THE_TEST = object()
+
+    def __init__(self, parameter_name: str | None = None) -> None:
+        self._parameter_name = parameter_name
+
+    def modified_arguments(
+        self, kwargs: dict[str, Any], requested_parameters: Iterable[str]
+    ) -> dict[str, Any]:
+        """Return values that replace arguments; `DO_NOT_PASS_TO_THE_TEST` removes one.
+
+        Args:
+          kwargs: Arguments of the combination.
+          requested_parameters: Names of the parameters of the test.
+        """
+        return {}
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._parameter_name == other._parameter_name
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._parameter_name))
+
+
+class OptionalParameter(ParameterModifier):
+    """A parameter that a test need not declare, because a `TestCombination` uses it."""
+
+    def modified_arguments(
+        self, kwargs: dict[str, Any], requested_parameters: Iterable[str]
+    ) -> dict[str, Any]:
+        """Return a change that removes the argument if the test does not declare it."""
+        if self._parameter_name is None or self._parameter_name in requested_parameters:
+            return {}
+        return {self._parameter_name: self.DO_NOT_PASS_TO_THE_TEST}
+
+
+class TestCombination:
+    """Conditions, contexts and changes of arguments of the tests that `generate` creates."""
+
+    def should_execute_combination(self, kwargs: dict[str, Any]) -> tuple[bool, str | None]:
+        """Return whether the test of a combination runs, and why not."""
+        return True, None
+
+    def parameter_modifiers(self) -> list[ParameterModifier]:
+        """Return the changes of arguments."""
+        return []
+
+    def context_managers(self, kwargs: dict[str, Any]) -> list[AbstractContextManager[Any]]:
+        """Return the contexts in which the test of a combination runs."""
+        return []
+
+
 def generate(
-    combinations: Iterable[Combination], test_combinations: object = ()
+    combinations: Iterable[Combination], test_combinations: Sequence[TestCombination] = ()
 ) -> Callable[[Any], Any]:
-    """Return a decorator of a test, or of a class of tests, that runs it once for each combination."""
+    """Return a decorator of a test, or of a class of tests, that runs it once for each combination.
+
+    Args:
+      combinations: Arguments of each run; those that the test does not declare are not passed to it.
+      test_combinations: Conditions, contexts and changes of arguments of the runs.
+    """
     named = [OrderedDict([*c.items(), ("testcase_name", _make_name(c))]) for c in combinations]
 
     def decorate(target: Any) -> Any:
@@ -103,13 +168,13 @@ def generate(
             parameterized = import_extra(
                 "absl.testing.parameterized", None, "absl-py is required by combinations"
             )
-            return parameterized.named_parameters(*named)(_adapt(target))
+            return parameterized.named_parameters(*named)(_adapt(target, test_combinations))
         tests = {n: f for n, f in vars(target).items() if n.startswith("test") and callable(f)}
         for name, function in tests.items():
             delattr(target, name)
             for arguments in named:
                 rest = {k: v for k, v in arguments.items() if k != "testcase_name"}
-                test = functools.partialmethod(_adapt(function), **rest)
+                test = functools.partialmethod(_adapt(function, test_combinations), **rest)
                 setattr(target, name + arguments["testcase_name"], test)
         return target
 
@@ -125,24 +190,38 @@ def _make_name(combination: Combination) -> str:
     return text
 
 
-def _adapt(test: Callable[..., None]) -> Callable[..., None]:
+def _adapt(
+    test: Callable[..., None], test_combinations: Sequence[TestCombination]
+) -> Callable[..., None]:
     """Return a test that creates strategies, and skips combinations that cannot run."""
 
-    def run(self: unittest.TestCase, **kwargs: object) -> None:
+    def run(self: unittest.TestCase, **kwargs: Any) -> None:
         if kwargs.get("mode") == "graph":
             self.skipTest("Graphs of version 1 do not exist.")
         strategies = [v for v in kwargs.values() if isinstance(v, NamedDistribution)]
         for obstacle in filter(None, (s.find_obstacle() for s in strategies)):
             self.skipTest(obstacle)
-        names = inspect.signature(test).parameters
-        test(
-            self,
-            **{
-                k: v.strategy if isinstance(v, NamedDistribution) else v
-                for k, v in kwargs.items()
-                if k in names
-            },
-        )
+        for combination in test_combinations:
+            can_run, reason = combination.should_execute_combination(dict(kwargs))
+            if not can_run:
+                self.skipTest(reason or "A TestCombination excludes these arguments.")
+        names, arguments = inspect.signature(test).parameters, dict(kwargs)
+        modifiers = (m for c in test_combinations for m in c.parameter_modifiers())
+        for modifier in dict.fromkeys(modifiers):
+            arguments |= modifier.modified_arguments(dict(kwargs), names)
+        removed = ParameterModifier.DO_NOT_PASS_TO_THE_TEST
+        with contextlib.ExitStack() as stack:
+            for combination in test_combinations:
+                for manager in combination.context_managers(dict(kwargs)):
+                    stack.enter_context(manager)
+            test(
+                self,
+                **{
+                    k: v.strategy if isinstance(v, NamedDistribution) else v
+                    for k, v in arguments.items()
+                    if k in names and v is not removed
+                },
+            )
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run

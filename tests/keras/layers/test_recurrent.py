@@ -10,6 +10,7 @@ import pytest
 import meshflow as tf
 from helpers import assert_close
 from meshflow.keras import layers
+from meshflow.keras.layers.cell_dropout import DropoutRNNCellMixin
 
 FOLDER = Path(__file__).parents[2] / "reference"
 sys.path.insert(0, str(FOLDER))
@@ -225,3 +226,41 @@ def test_initial_states_are_a_list():
     stacked = layers.RNN([layers.GRUCell(3), layers.LSTMCell(2)]).get_initial_state(x)
     assert type(stacked) is list
     assert [s.shape for s in tf.nest.flatten(stacked)] == [(2, 3), (2, 2), (2, 2)]
+
+
+class _MaskedCell(DropoutRNNCellMixin, layers.Layer):
+    """Cell that multiplies its inputs by a mask and adds the state, times a mask."""
+
+    dropout = recurrent_dropout = 0.5
+    state_size = output_size = 3
+
+    def call(self, inputs, states, training=None):
+        masks = self.get_dropout_mask_for_cell(inputs, training, count=2)
+        state = states[0] * 0 * self.get_recurrent_dropout_mask_for_cell(states[0], training)
+        output = tf.concat([inputs[:, :2] * masks[0][:, :2], inputs[:, 2:] * masks[1][:, 2:]], 1)
+        return output + state, [output]
+
+
+def test_masks_of_users_cells_are_the_same_in_each_step():
+    inputs = tf.ones([40, 4, 3])
+    for cell in (_MaskedCell(), layers.StackedRNNCells([_MaskedCell()])):
+        layer = layers.RNN(cell, return_sequences=True)
+        call = tf.function(lambda x, training, layer=layer: layer(x, training=training))
+        for compute in (layer, call):
+            first, second = (compute(inputs, training=True).numpy() for _ in range(2))
+            assert (first == first[:, :1]).all() and (second == second[:, :1]).all()
+            assert set(np.unique(first)) == {0, 2} and (first != second).any()
+            np.testing.assert_array_equal(compute(inputs, training=False), inputs)
+
+
+def test_masks_of_a_users_cell_outside_of_a_sequence():
+    cell, x = _MaskedCell(), tf.ones([10, 8])
+    first, second = cell.get_dropout_mask_for_cell(x, True, 2)
+    assert (first != second).numpy().any()
+    np.testing.assert_array_equal(cell.get_dropout_mask_for_cell(x, True), first)
+    assert (cell.get_recurrent_dropout_mask_for_cell(x, True) != first).numpy().any()
+    cell.reset_dropout_mask()
+    assert (cell.get_dropout_mask_for_cell(x, True) != first).numpy().any()
+    np.testing.assert_array_equal(cell.get_dropout_mask_for_cell(x, tf.constant(False)), x)
+    cell.dropout = 0
+    assert cell.get_dropout_mask_for_cell(x, True) is None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.core.runtime.name_scopes import get_current_name_scope
@@ -82,6 +84,7 @@ class Graph:
     """Graph of TensorFlow 1, without ops: those in a block with it run at once, as in all other code.
 
     A session returns the values that tensors have. Use `tf.function` for programs that run more than once.
+    A block adds the variables that are created in it to the collections of the graph.
     Members that need the ops of a graph raise `NotAvailableError`.
 
     Example:
@@ -96,6 +99,8 @@ class Graph:
 
     def __init__(self) -> None:
         self._name_counts: dict[str, int] = {}
+        self._collections: dict[object, list[Any]] = {}
+        self._variable_collections: Iterable[object] | None = None
 
     @property
     def building_function(self) -> bool:
@@ -105,11 +110,35 @@ class Graph:
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Self]:
         """Return a context in which `tf.compat.v1.get_default_graph` returns the graph."""
-        token = _default_graph.set(self)
+        token, creators = _default_graph.set(self), context.variable_creators
+        context.variable_creators = [*creators, self._create_variable]
         try:
             yield self
         finally:
+            context.variable_creators = creators
             _default_graph.reset(token)
+
+    @contextlib.contextmanager
+    def set_variable_collections(self, names: Iterable[object] | None) -> Iterator[None]:
+        """Return a context whose variables are added to these collections, by default to that of all variables."""
+        saved, self._variable_collections = self._variable_collections, names
+        try:
+            yield
+        finally:
+            self._variable_collections = saved
+
+    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        """Create a variable, and add it to collections."""
+        variable = next_creator(**kwargs)
+        # A variable that a traced function creates belongs to the function, as in TensorFlow. In nested blocks, it
+        # belongs to the graph of the innermost one.
+        if context.trace is None and get_default_graph() is self:
+            names = self._variable_collections
+            trainable = ["trainable_variables"] if variable.trainable else []
+            self.add_to_collections(
+                [*(["variables"] if names is None else names), *trainable], variable
+            )
+        return variable
 
     def get_name_scope(self) -> str:
         """Return the current name scope."""
@@ -118,9 +147,10 @@ class Graph:
     def finalize(self) -> None:
         """Do nothing: the graph has no ops."""
 
-    def restart_names(self) -> None:
-        """Forget the names that were used."""
+    def reset(self) -> None:
+        """Forget the names that were used, and all collections."""
         self._name_counts.clear()
+        self._collections.clear()
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
         """Return a name that was not used before: `name`, `name_1` and so on."""
@@ -137,14 +167,41 @@ class Graph:
         """Return an empty list."""
         return []
 
-    def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
-        """Return an empty list."""
-        return []
+    @property
+    def collections(self) -> list[object]:
+        """Return the names of the collections."""
+        return list(self._collections)
 
-    get_collection_ref = get_collection
+    def get_all_collection_keys(self) -> list[object]:
+        """Return the names of the collections."""
+        return list(self._collections)
 
-    def add_to_collection(self, name: str, value: object) -> None:
-        """Do nothing."""
+    def get_collection(self, name: object, scope: str | None = None) -> list[Any]:
+        """Return the values of a collection.
+
+        Args:
+          name: Name of the collection.
+          scope: Regular expression; only values with names that start with a match are returned.
+        """
+        values = self._collections.get(name, ())
+        return [v for v in values if not scope or re.match(scope, getattr(v, "name", None) or "")]
+
+    def get_collection_ref(self, name: object) -> list[Any]:
+        """Return the list of the values of a collection; changes of it change the collection."""
+        return self._collections.setdefault(name, [])
+
+    def add_to_collection(self, name: object, value: object) -> None:
+        """Add a value to a collection."""
+        self.get_collection_ref(name).append(value)
+
+    def add_to_collections(self, names: Iterable[object], value: object) -> None:
+        """Add a value to each of several collections, or to one that is named by a string."""
+        for name in dict.fromkeys([names] if isinstance(names, str) else names):
+            self.add_to_collection(name, value)
+
+    def clear_collection(self, name: object) -> None:
+        """Remove all values of a collection."""
+        self._collections.pop(name, None)
 
     if not TYPE_CHECKING:
 
@@ -164,6 +221,11 @@ _default_graph: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("g
 def get_default_graph() -> Graph:
     """Return the graph of the innermost context, or one for all other code."""
     return _default_graph.get() or _root_graph
+
+
+def has_explicit_graph() -> bool:
+    """Check whether the code is in a block of a `tf.Graph`."""
+    return _default_graph.get() is not None
 
 
 class Operation:

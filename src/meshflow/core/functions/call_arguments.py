@@ -221,19 +221,23 @@ def convert_to_spec(name: str, spec: Any, value: Any) -> Any:
     if not isinstance(spec, TensorSpec) or isinstance(value, TensorSpec):
         if not spec.is_compatible_with(value):
             raise InputSignatureError(
-                f"Python inputs incompatible with input_signature of {name}: got {value!r}, expected {spec}."
+                f"Binding inputs to tf.function failed due to `Can not cast {value!r} to {spec}`. Python inputs incompatible with "
+                f"input_signature of {name}: got {value!r}, expected {spec}."
             )
         return value
     try:
         tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name}: when input_signature is provided, all inputs must be convertible to tensors: {error}"
+        raise InputSignatureError(
+            f"Binding inputs to tf.function failed due to `{error}`. {name}: when input_signature is provided, all inputs must "
+            "be convertible to tensors."
         ) from error
     if not spec.is_compatible_with(tensor):
+        given = TensorSpec(tensor.shape, tensor.dtype)
         raise InputSignatureError(
-            f"Python inputs incompatible with input_signature of {name}: got a tensor of shape "
-            f"{tensor.shape} and dtype {tensor.dtype.name}, expected {spec}."
+            f"Binding inputs to tf.function failed due to `Can not cast {given} to {spec}`. Python inputs incompatible with "
+            f"input_signature of {name}: got a tensor of shape {tensor.shape} and dtype {tensor.dtype.name}, expected "
+            f"{spec}."
         )
     return tensor
 

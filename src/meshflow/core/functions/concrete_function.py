@@ -33,6 +33,7 @@ from meshflow.core.functions.prepacked_weights import PrepackedWeights, split_pr
 from meshflow.core.functions.scope_names import announce_program
 from meshflow.core.functions.signatures import (
     Args,
+    FunctionSpec,
     Kwargs,
     Signature,
     format_function_type,
@@ -194,6 +195,11 @@ class SignedFunction:
         return make_function_type(
             self.structured_input_signature, self._parameters, self.structured_outputs
         )
+
+    @property
+    def _function_spec(self) -> FunctionSpec:
+        """Return the parameters; libraries read this attribute of TensorFlow."""
+        return FunctionSpec(self.function_type, self.structured_input_signature[0], self.name)
 
     def _match_arguments(self, specs: Sequence[Any], args: Args, kwargs: Kwargs) -> list[Any]:
         """Match the arguments of a call, or only its tensors, to the specs."""

@@ -34,7 +34,7 @@ from meshflow.core.functions.concrete_function import ConcreteFunction, Function
 from meshflow.core.functions.function_types import Parameters, Polymorphic, Result
 from meshflow.core.functions.retracing import get_history
 from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction, has_string_specs
-from meshflow.core.functions.signatures import Args, Kwargs
+from meshflow.core.functions.signatures import Args, FunctionSpec, Kwargs
 from meshflow.core.functions.size_variants import SizeVariants, allow_unknown_sizes
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
@@ -126,6 +126,14 @@ class Function:
         # A function from a file runs op by op with symbolic sizes. Its programs for certain sizes are those of the file.
         self._is_stored = getattr(python_function, "is_stored_program", False)
         functools.update_wrapper(self, python_function, updated=())
+
+    @property
+    def function_spec(self) -> FunctionSpec:
+        """Return the parameters of the function."""
+        signature = self._arguments.get_python_signature()
+        if signature is None:
+            signature = inspect.signature(self._python_function)
+        return FunctionSpec(signature, self.input_signature, self._name, self._jit_compile)
 
     # ---- methods ---------------------------------------------------------------------------
 

@@ -111,6 +111,69 @@ def _parameters(signature: Signature, names: Sequence[str]) -> list[tuple[str, A
     return [*named, *kwargs.items()]
 
 
+class FunctionSpec:
+    """Parameters of a `tf.function`, or of one of its concrete functions.
+
+    Args:
+      function_type: The parameters, with their defaults.
+      input_signature: Specs of the arguments, or None.
+      name: Name of the function.
+      jit_compile: Whether the function is compiled at once.
+
+    Example:
+      >>> import meshflow as tf
+      >>> spec = tf.function(lambda a, b=2: a + b).function_spec
+      >>> spec.arg_names, spec.default_values, spec.fullargspec.defaults
+      (['a', 'b'], {'b': 2}, (2,))
+    """
+
+    is_pure = False
+
+    def __init__(
+        self,
+        function_type: inspect.Signature,
+        input_signature: Sequence[Any] | None,
+        name: str,
+        jit_compile: bool | None = None,
+    ) -> None:
+        self.function_type, self.jit_compile = function_type, jit_compile
+        self.input_signature = None if input_signature is None else tuple(input_signature)
+        self._name = name
+
+    @property
+    def fullargspec(self) -> inspect.FullArgSpec:
+        """Return the parameters as `inspect.getfullargspec` does."""
+
+        def function() -> None: ...
+
+        function.__signature__ = self.function_type  # type: ignore[attr-defined]
+        return inspect.getfullargspec(function)
+
+    @property
+    def arg_names(self) -> list[str]:
+        """Return the names of the positional parameters."""
+        return self.fullargspec.args
+
+    @property
+    def default_values(self) -> dict[str, Any]:
+        """Return the defaults by the names of the parameters that have one."""
+        parameters = self.function_type.parameters.values()
+        return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+    @property
+    def flat_input_signature(self) -> tuple[Any, ...]:
+        """Return the specs of the arguments without their structure."""
+        return tuple(nest.flatten(self.input_signature or ()))
+
+    def signature_summary(self, default_values: bool = False) -> str:
+        """Return the parameters as text, for messages."""
+        names = (
+            str(p if default_values else p.replace(default=p.empty, annotation=p.empty))
+            for p in self.function_type.parameters.values()
+        )
+        return f"{self._name}({', '.join(names)})"
+
+
 def make_function_type(
     signature: Signature, names: Sequence[str], outputs: PyTree
 ) -> inspect.Signature:

@@ -55,8 +55,28 @@ _NAMES_BY_REASON: dict[str, str] = {
         "distribute.experimental.PreemptionWatcher"
     ),
     "it tests TensorFlow's own strategies; start processes with meshflow launch.": (
-        "__internal__.distribute.combinations __internal__.distribute.multi_process_runner __internal__.test "
-        "test.create_local_cluster"
+        "__internal__.distribute.multi_process_runner __internal__.test.ParameterizedBenchmark "
+        "test.create_local_cluster "
+        + " ".join(
+            f"__internal__.distribute.combinations.{name}"
+            for name in (
+                *("env", "in_main_process", "central_storage_strategy_with_gpu_and_cpu"),
+                *("central_storage_strategy_with_two_gpus", "mirrored_strategy_with_two_cpus"),
+                "mirrored_strategy_with_two_gpus_no_merge_call",
+                *("multi_worker_mirrored_2x1_cpu", "multi_worker_mirrored_2x1_gpu"),
+                *("multi_worker_mirrored_2x1_gpu_noshare", "multi_worker_mirrored_2x2_gpu"),
+                "multi_worker_mirrored_2x2_gpu_no_merge_call",
+                *(
+                    f"parameter_server_strategy_{n}"
+                    for n in ("1worker_2ps_1gpu", "1worker_2ps_cpu")
+                ),
+                *(
+                    f"parameter_server_strategy_{n}"
+                    for n in ("3worker_2ps_1gpu", "3worker_2ps_cpu")
+                ),
+                *("tpu_strategy_one_core", "tpu_strategy_packed_var"),
+            )
+        )
     ),
     "call random.random_index_shuffle's replacement: tf.random.experimental.stateless_shuffle of a range.": (
         "random.experimental.index_shuffle random_index_shuffle"
@@ -96,7 +116,7 @@ _NAMES_BY_REASON: dict[str, str] = {
     ),
     "hooks of version 1's graphs.": "compat.v1.experimental.output_all_intermediates",
     "messages of graphs are read by tf.compat.v1.GraphDef and tf.io.": (
-        "compat.v1.HistogramProto compat.v1.LogMessage compat.v1.NameAttrList"
+        "compat.v1.LogMessage compat.v1.NameAttrList"
     ),
     "no op of Meshflow computes it.": (
         "image.generate_bounding_box_proposals "

@@ -20,6 +20,7 @@ from meshflow.environment.types import Config
 from meshflow.keras import activations
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers import products
+from meshflow.keras.layers.cell_dropout import DropoutRNNCellMixin
 from meshflow.keras.layers.keyword_arguments import CellArguments
 from meshflow.keras.layers.recurrent_cells import AbstractRNNCell
 from meshflow.keras.layers.weight_options import (
@@ -36,7 +37,7 @@ _Mask = Tensor | None
 _States = list[Tensor]
 
 
-class GatedCell(AbstractRNNCell):
+class GatedCell(DropoutRNNCellMixin, AbstractRNNCell):  # type: ignore[misc]
     """Cell with a kernel, a recurrent kernel and a bias, each of which has one part per gate.
 
     Args:

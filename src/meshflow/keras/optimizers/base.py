@@ -217,7 +217,9 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
           >>> float(v)
           0.0
         """
-        pairs = self._compute_gradients(loss, var_list, grad_loss, tape)
+        # Subclasses for TensorFlow 2.3 and earlier define the method without `tape`.
+        tapes = () if tape is None else (tape,)
+        pairs = self._compute_gradients(loss, var_list, grad_loss, *tapes)
         return self.apply_gradients(pairs, name=name)
 
     def compute_gradients(

@@ -1,9 +1,9 @@
-"""Names of TensorFlow 1's graphs that mean something in eager execution: collections are empty, and nothing is queued."""
+"""Names of TensorFlow 1's graphs that mean something in eager execution: collections of a graph, and nothing is queued."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from meshflow.core.config.graph_mode import get_default_graph
@@ -76,7 +76,7 @@ class _VariableType(type):
 def _create_variable(
     initial_value: Any = None,
     trainable: bool | None = None,
-    collections: object = None,
+    collections: Iterable[object] | None = None,
     validate_shape: bool = True,
     caching_device: object = None,
     name: str | None = None,
@@ -88,43 +88,71 @@ def _create_variable(
     use_resource: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Create a variable; `collections`, `expected_shape` and `use_resource` have no effect."""
+    """Create a variable; `expected_shape` and `use_resource` have no effect."""
     kwargs |= {"validate_shape": validate_shape, "name": name, "constraint": constraint}
-    return tf.Variable(initial_value, trainable, dtype=dtype, **kwargs)
+    with get_default_graph().set_variable_collections(collections):
+        return tf.Variable(initial_value, trainable, dtype=dtype, **kwargs)
 
 
 class Variable(tf.Variable, metaclass=_VariableType):
     """`tf.Variable` with the parameters of version 1."""
 
 
-def _make_list_function(name: str) -> Callable[..., list[Any]]:
-    def function(*args: object, **kwargs: object) -> list[Any]:
-        return []
+def _make_list_function(key: str) -> Callable[..., list[Any]]:
+    """Return the function that lists the variables of a collection."""
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
-        "Return an empty list: variables of eager execution belong to the objects that create them."
-    )
+    def function(scope: str | None = None) -> list[Any]:
+        return get_default_graph().get_collection(key, scope)
+
+    function.__name__ = function.__qualname__ = "global_variables" if key == "variables" else key
+    function.__doc__ = f"""Return the variables that the collection {key!r} of the default graph has.
+
+    Variables that are created in a block of a `tf.Graph` belong to its collections. Other variables of eager execution
+    belong only to the objects that create them.
+
+    Args:
+      scope: Regular expression; only variables with names that start with a match are returned.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.Graph().as_default():
+      ...     weight = tf.Variable(1.0, name="weight")
+      ...     [v.name for v in tf.compat.v1.global_variables()]
+      ['weight:0']
+    """
     return function
 
 
-_LISTS = "all_variables get_collection get_collection_ref global_variables local_variables model_variables"
-_LISTS += " moving_average_variables trainable_variables"
-for _list in _LISTS.split():
-    globals()[_list] = _make_list_function(_list)
+all_variables = global_variables = _make_list_function("variables")
+local_variables = _make_list_function("local_variables")
+model_variables = _make_list_function("model_variables")
+moving_average_variables = _make_list_function("moving_average_variables")
+trainable_variables = _make_list_function("trainable_variables")
 
 
-def add_to_collection(name: str, value: object) -> None:
-    """Do nothing: there are no collections."""
+def get_collection(key: object, scope: str | None = None) -> list[Any]:
+    """Return the values of a collection of the default graph; see `tf.Graph.get_collection`."""
+    return get_default_graph().get_collection(key, scope)
 
 
-def add_to_collections(names: object, value: object) -> None:
-    """Do nothing: there are no collections."""
+def get_collection_ref(key: object) -> list[Any]:
+    """Return the list of the values of a collection of the default graph."""
+    return get_default_graph().get_collection_ref(key)
+
+
+def add_to_collection(name: object, value: object) -> None:
+    """Add a value to a collection of the default graph."""
+    get_default_graph().add_to_collection(name, value)
+
+
+def add_to_collections(names: Iterable[object], value: object) -> None:
+    """Add a value to each of several collections of the default graph."""
+    get_default_graph().add_to_collections(names, value)
 
 
 def reset_default_graph() -> None:
-    """Restart the numbers of automatic names; the graph itself is always empty."""
-    get_default_graph().restart_names()
+    """Restart the numbers of automatic names, and remove all collections."""
+    get_default_graph().reset()
     tf.keras.backend.reset_uids()
 
 
@@ -206,8 +234,10 @@ __all__ = [
         "Variable",
         "add_to_collection",
     ),
-    *("add_to_collections", "assert_variables_initialized", "colocate_with", "get_default_graph"),
+    *("add_to_collections", "all_variables", "assert_variables_initialized", "colocate_with"),
+    *("get_collection", "get_collection_ref", "get_default_graph", "global_variables"),
+    *("local_variables", "model_variables", "moving_average_variables", "trainable_variables"),
     *("is_variable_initialized", "name_scope", "placeholder_with_default"),
     "report_uninitialized_variables",
-    *("reset_default_graph", "summary_iterator", *_LISTS.split()),
+    *("reset_default_graph", "summary_iterator"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,25 @@ def _make_function(name: str) -> Callable[..., Tensor]:
     return function
 
 
-globals().update({_name: getattr(tf.keras.layers, _name) for _name in _CLASSES})
+def _make_class(name: str) -> type:
+    """Return a class of Keras that also takes the arguments of TensorFlow 1, and has its method `apply`."""
+    base: Any = getattr(tf.keras.layers, name)
+
+    @functools.wraps(base.__init__)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        options = {k: v for k, v in kwargs.items() if k not in _DROPPED}
+        if options.get("kernel_initializer", "") is None:
+            del options["kernel_initializer"]
+        base.__init__(self, *args, **options)
+
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer."""
+        return self(*args, **kwargs)
+
+    return type(name, (base,), {"__init__": __init__, "apply": apply, "__module__": __name__, "__doc__": base.__doc__})  # fmt: skip
+
+
+globals().update({_name: _make_class(_name) for _name in _CLASSES - {"InputSpec"}})
+InputSpec = tf.keras.layers.InputSpec
 globals().update({_name: _make_function(_name) for _name in _FUNCTIONS})
 __all__ = sorted({*_CLASSES, *_FUNCTIONS})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshflow.core.config.graph_mode import get_default_graph, has_explicit_graph
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.legacy.compat.public_package import tf
 
@@ -66,7 +67,7 @@ def compute_weighted_loss(
       losses: Tensor.
       weights: A scalar, or a tensor of the rank of the losses; its sizes are 1 or theirs.
       scope: Ignored.
-      loss_collection: Ignored, because there are no graphs.
+      loss_collection: Collection of a `tf.Graph` to which the loss is added in its block; otherwise ignored.
       reduction: A value of `Reduction`. Default: the sum divided by the number of losses with nonzero weights.
 
     Raises:
@@ -104,7 +105,9 @@ def compute_weighted_loss(
             weighted = tf.math.divide_no_nan(weighted, count)
         elif reduction == Reduction.SUM_OVER_BATCH_SIZE:
             weighted = tf.math.divide_no_nan(weighted, tf.cast(tf.size(values), tf.float32))
-    return tf.cast(weighted, dtype)
+    loss = tf.cast(weighted, dtype)
+    add_loss(loss, loss_collection)
+    return loss
 
 
 def _prepare_pair(labels: TensorLike, predictions: TensorLike) -> tuple[Tensor, Tensor]:
@@ -127,7 +130,9 @@ def absolute_difference(
 ) -> Tensor:
     """Compute the weighted mean of `|predictions - labels|`; see `compute_weighted_loss`."""
     labels, predictions = _prepare_pair(labels, predictions)
-    return compute_weighted_loss(tf.abs(predictions - labels), weights, reduction=reduction)
+    return compute_weighted_loss(
+        tf.abs(predictions - labels), weights, loss_collection=loss_collection, reduction=reduction
+    )
 
 
 def mean_squared_error(
@@ -140,7 +145,12 @@ def mean_squared_error(
 ) -> Tensor:
     """Compute the weighted mean of `(predictions - labels)^2`; see `compute_weighted_loss`."""
     labels, predictions = _prepare_pair(labels, predictions)
-    return compute_weighted_loss(tf.square(predictions - labels), weights, reduction=reduction)
+    return compute_weighted_loss(
+        tf.square(predictions - labels),
+        weights,
+        loss_collection=loss_collection,
+        reduction=reduction,
+    )
 
 
 def cosine_distance(
@@ -163,7 +173,9 @@ def cosine_distance(
         raise ValueError("You must specify argument `axis`.")
     labels, predictions = _prepare_pair(labels, predictions)
     losses = 1 - tf.reduce_sum(predictions * labels, axis=axis, keepdims=True)
-    return compute_weighted_loss(losses, weights, reduction=reduction)
+    return compute_weighted_loss(
+        losses, weights, loss_collection=loss_collection, reduction=reduction
+    )
 
 
 def hinge_loss(
@@ -195,7 +207,9 @@ def huber_loss(
     error = tf.abs(predictions - labels)
     quadratic = tf.minimum(error, delta)
     losses = 0.5 * quadratic * quadratic + delta * (error - quadratic)
-    return compute_weighted_loss(losses, weights, reduction=reduction)
+    return compute_weighted_loss(
+        losses, weights, loss_collection=loss_collection, reduction=reduction
+    )
 
 
 def log_loss(
@@ -212,7 +226,9 @@ def log_loss(
     losses = -labels * tf.math.log(predictions + epsilon) - (1 - labels) * tf.math.log(
         1 - predictions + epsilon
     )
-    return compute_weighted_loss(losses, weights, reduction=reduction)
+    return compute_weighted_loss(
+        losses, weights, loss_collection=loss_collection, reduction=reduction
+    )
 
 
 def mean_pairwise_squared_error(
@@ -229,7 +245,7 @@ def mean_pairwise_squared_error(
       predictions: Tensor of the same shape.
       weights: A scalar, or a weight for each example.
       scope: Ignored.
-      loss_collection: Ignored.
+      loss_collection: See `compute_weighted_loss`.
     """
     labels, predictions = _prepare_pair(labels, predictions)
     factors = tf.cast(tf.convert_to_tensor(weights), tf.float32)
@@ -260,7 +276,7 @@ def sigmoid_cross_entropy(
       weights: As in `compute_weighted_loss`.
       label_smoothing: Labels are moved towards 0.5 by this fraction.
       scope: Ignored.
-      loss_collection: Ignored.
+      loss_collection: See `compute_weighted_loss`.
       reduction: As in `compute_weighted_loss`.
     """
     logits = tf.convert_to_tensor(logits)
@@ -269,7 +285,9 @@ def sigmoid_cross_entropy(
     if label_smoothing > 0:
         labels = labels * (1 - label_smoothing) + 0.5 * label_smoothing
     losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-    return compute_weighted_loss(losses, weights, reduction=reduction)
+    return compute_weighted_loss(
+        losses, weights, loss_collection=loss_collection, reduction=reduction
+    )
 
 
 def softmax_cross_entropy(
@@ -289,7 +307,7 @@ def softmax_cross_entropy(
       weights: As in `compute_weighted_loss`.
       label_smoothing: Labels are moved towards the uniform distribution by this fraction.
       scope: Ignored.
-      loss_collection: Ignored.
+      loss_collection: See `compute_weighted_loss`.
       reduction: As in `compute_weighted_loss`.
     """
     logits = tf.convert_to_tensor(logits)
@@ -299,7 +317,9 @@ def softmax_cross_entropy(
         num_classes = tf.cast(tf.shape(labels)[-1], logits.dtype)
         labels = labels * (1 - label_smoothing) + label_smoothing / num_classes
     losses = tf.nn.softmax_cross_entropy_with_logits(labels=tf.stop_gradient(labels), logits=logits)
-    return compute_weighted_loss(losses, weights, reduction=reduction)
+    return compute_weighted_loss(
+        losses, weights, loss_collection=loss_collection, reduction=reduction
+    )
 
 
 def sparse_softmax_cross_entropy(
@@ -317,7 +337,7 @@ def sparse_softmax_cross_entropy(
       logits: Tensor of shape [..., classes].
       weights: As in `compute_weighted_loss`; a last size of 1 is removed if necessary.
       scope: Ignored.
-      loss_collection: Ignored.
+      loss_collection: See `compute_weighted_loss`.
       reduction: As in `compute_weighted_loss`.
     """
     logits, indices = tf.convert_to_tensor(logits), tf.convert_to_tensor(labels)
@@ -327,32 +347,43 @@ def sparse_softmax_cross_entropy(
     if factors.shape.rank and factors.shape.rank == indices.shape.rank + 1:
         factors = tf.squeeze(factors, [-1])
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=indices, logits=logits)
-    return compute_weighted_loss(losses, factors, reduction=reduction)
+    return compute_weighted_loss(
+        losses, factors, loss_collection=loss_collection, reduction=reduction
+    )
 
 
 def add_loss(loss: TensorLike, loss_collection: str | None = _COLLECTION) -> None:
-    """Do nothing: there are no collections of losses."""
+    """Add a loss to a collection of the graph in a block of a `tf.Graph`; otherwise, do nothing."""
+    if loss_collection and has_explicit_graph():
+        get_default_graph().add_to_collection(loss_collection, loss)
 
 
 def get_losses(scope: str | None = None, loss_collection: str = _COLLECTION) -> list[Tensor]:
-    """Return an empty list, because there are no collections of losses."""
-    return []
+    """Return the losses of a collection of the default graph."""
+    return get_default_graph().get_collection(loss_collection, scope)
 
 
 def get_regularization_losses(scope: str | None = None) -> list[Tensor]:
-    """Return an empty list; the losses of a Keras layer are in `layer.losses`."""
-    return []
+    """Return the penalties of the variables of the default graph; those of a Keras layer are in `layer.losses`."""
+    return get_losses(scope, "regularization_losses")
 
 
 def get_regularization_loss(
     scope: str | None = None, name: str = "total_regularization_loss"
 ) -> Tensor:
-    """Return 0; the losses of a Keras layer are in `layer.losses`."""
-    return tf.constant(0.0)
+    """Return the sum of `get_regularization_losses`, or 0."""
+    return tf.add_n([tf.constant(0.0), *get_regularization_losses(scope)], name=name)
 
 
 def get_total_loss(
     add_regularization_losses: bool = True, name: str = "total_loss", scope: str | None = None
 ) -> Tensor:
-    """Return 0, because there are no collections of losses."""
-    return tf.constant(0.0)
+    """Return the sum of the losses of the default graph, or 0.
+
+    Args:
+      add_regularization_losses: Whether penalties of variables are added.
+      name: Name of the result.
+      scope: Regular expression; only losses with names that start with a match are added.
+    """
+    penalties = get_regularization_losses(scope) if add_regularization_losses else []
+    return tf.add_n([tf.constant(0.0), *get_losses(scope), *penalties], name=name)

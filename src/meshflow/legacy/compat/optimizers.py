@@ -159,6 +159,7 @@ class Optimizer:
 
         Raises:
           ValueError: If there are no pairs, or no pair has a gradient.
+          RuntimeError: If the gradient of a variable with a constraint is sparse.
         """
         pairs = list(grads_and_vars)
         if not pairs:
@@ -179,12 +180,20 @@ class Optimizer:
             self._create_slots([v for _, v in present])
         self._prepare()
         for gradient, variable in present:
+            constraint = variable.constraint
             if isinstance(gradient, IndexedSlices):
+                if constraint is not None:
+                    raise RuntimeError(
+                        f"Cannot use a constraint function on a sparse variable: {variable.name}. Its gradient is "
+                        "tf.IndexedSlices; convert it by tf.convert_to_tensor."
+                    )
                 self._resource_apply_sparse_duplicate_indices(
                     gradient.values, variable, gradient.indices
                 )
             else:
                 self._resource_apply_dense(convert_to_tensor(gradient), variable)
+                if constraint is not None:
+                    variable.assign(constraint(variable))
         self._finish([], self._name)
         return tf.no_op() if global_step is None else global_step.assign_add(1)  # type: ignore[return-value]
 

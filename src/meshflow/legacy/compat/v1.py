@@ -219,7 +219,9 @@ _LAZY_NAMES = {
         ("GraphDef", "import_graph_def", "wrap_function"),
         "meshflow.saved_model.graph.reading.imported_graphs",
     ),
-    **dict.fromkeys(("Event", "Summary", "SummaryMetadata"), "meshflow.io.protos"),
+    **dict.fromkeys(
+        ("Event", "HistogramProto", "Summary", "SummaryMetadata"), "meshflow.io.protos"
+    ),
     # `absl` has the flags of TensorFlow 1.
     **{name: f"absl.{name}" for name in ("app", "flags")},
     **dict.fromkeys(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from meshflow.core.config.graph_mode import get_default_graph, has_explicit_graph
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.runtime.context import ThreadState
 from meshflow.core.values.dtypes import DType, DTypeLike
@@ -236,7 +237,7 @@ def get_variable(
     initializer: object = None,
     regularizer: object = None,
     trainable: bool | None = None,
-    collections: object = None,
+    collections: Iterable[object] | None = None,
     caching_device: object = None,
     partitioner: object = None,
     validate_shape: bool = True,
@@ -254,9 +255,10 @@ def get_variable(
       dtype: Default: that of the scope, or of the value.
       initializer: Initializer, or a value. Default: that of the scope, or glorot_uniform; zeros for other dtypes than
         floats.
-      regularizer: Function of the value in a method that tracks variables; otherwise ignored.
+      regularizer: Function of the value in a method that tracks variables, and in a block of a `tf.Graph`; otherwise
+        ignored.
       trainable: Default: True.
-      collections: Ignored.
+      collections: Names of collections of a `tf.Graph` in its block; otherwise ignored.
       caching_device: Ignored.
       partitioner: Ignored.
       validate_shape: Ignored.
@@ -296,7 +298,7 @@ def get_variable(
     else:
         value = functools.partial(initializer, tuple(tf.TensorShape(shape)), dtype=kind)
     # Scopes of names, such as those of Keras layers, are no part of the name.
-    with tf.name_scope(""):
+    with tf.name_scope(""), get_default_graph().set_variable_collections(collections or None):
         variable = tf.Variable(
             value,
             trainable=trainable,
@@ -305,11 +307,15 @@ def get_variable(
             synchronization=synchronization,
             aggregation=aggregation,
         )
+    penalize: Any = regularizer or scope.regularizer
     if scope.store is not None:
         scope.store.variables_by_name[full_name] = variable
-        penalize: Any = regularizer or scope.regularizer
         if penalize is not None:
             scope.store.regularizers[full_name] = lambda: penalize(variable)
+    elif penalize is not None and has_explicit_graph():
+        penalty = penalize(variable)
+        if penalty is not None:
+            get_default_graph().add_to_collection("regularization_losses", penalty)
     return variable
 
 

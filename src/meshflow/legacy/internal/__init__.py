@@ -33,6 +33,18 @@ _NAMES: dict[str, str] = {
         f"feature_column.{n}": f"meshflow.legacy.feature_column.base:{n}"
         for n in ("DenseColumn", "FeatureColumn")
     },
+    **{
+        f"test.combinations.{n}": f"meshflow.shims.test_combinations:{n}"
+        for n in ("NamedObject", "OptionalParameter", "ParameterModifier", "TestCombination")
+        + ("combine", "generate", "times")
+    },
+    **{
+        f"distribute.combinations.{n}": f"meshflow.shims.test_combinations:{n}"
+        for n in ("generate", "default_strategy", "one_device_strategy", "one_device_strategy_gpu")
+        + ("tpu_strategy", "cloud_tpu_strategy", "mirrored_strategy_with_one_cpu")
+        + ("mirrored_strategy_with_one_gpu", "mirrored_strategy_with_gpu_and_cpu")
+        + ("mirrored_strategy_with_two_gpus", "mirrored_strategy_with_cpu_1_and_2")
+    },
     "feature_column.serialize_feature_column": "meshflow.legacy.feature_column.column_config:serialize",
     "train.assign_moving_average": f"{_FUNCTIONS}.functions:assign_moving_average",
     "train.update_checkpoint_state": "compat.v1.train.update_checkpoint_state",

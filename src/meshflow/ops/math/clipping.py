@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.composite import IndexedSlices, accept_composites
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.shaping import Axes
 from meshflow.ops.casting import cast
@@ -106,7 +107,7 @@ def clip_by_global_norm(
     """Scale tensors down so that their common norm is at most `clip_norm`.
 
     Args:
-      t_list: Tensors, `tf.IndexedSlices` (the norm is that of their rows), and None entries, which
+      t_list: Tensors or values, `tf.IndexedSlices` (the norm is that of their rows), and None entries, which
         are kept.
       clip_norm: The maximum norm.
       use_norm: The common norm, if it is known already.
@@ -121,6 +122,9 @@ def clip_by_global_norm(
       >>> float(norm), clipped[0].numpy()
       (5.0, array([0.6], dtype=float32))
     """
+    t_list = [
+        t if t is None or isinstance(t, IndexedSlices) else convert_to_tensor(t) for t in t_list
+    ]
     norm = global_norm(t_list) if use_norm is None else use_norm
     scale = _global_scale(norm, clip_norm)
 

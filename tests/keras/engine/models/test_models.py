@@ -496,3 +496,12 @@ def test_a_sequential_model_selects_its_input_by_name():
     model.compile("sgd", "mse")
     model.fit(tf.data.Dataset.from_tensors(({"x": x}, tf.ones([4, 1]))), verbose=0)
     assert model._is_graph_network and not tf.keras.Sequential()._is_graph_network
+
+
+def test_sequential_model_with_an_empty_shape_is_built_at_its_first_call():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2), tf.keras.layers.Dense(3)])
+    model.build(input_shape=())
+    assert model.built and model.weights == []
+    assert model(tf.ones([4, 5])).shape == [4, 3]
+    assert [tuple(w.shape) for w in model.weights] == [(5, 2), (2,), (2, 3), (3,)]
+    assert model(tf.ones([4, 6, 5])).shape == [4, 6, 3]

@@ -196,9 +196,11 @@ class Sequential(GraphMembers):
                 raise ValueError(
                     "You must provide an `input_shape` argument to build a Sequential model."
                 )
-            name = f"{self._stack[0].name}_input" if self._stack else None
-            self._connect(TensorShape(input_shape).as_list(), None, name)
-            self._is_input_declared = True
+            # Keras accepts an empty shape, with which the layers are built at the first call.
+            if TensorShape(input_shape).rank != 0:
+                name = f"{self._stack[0].name}_input" if self._stack else None
+                self._connect(TensorShape(input_shape).as_list(), None, name)
+                self._is_input_declared = True
         self._build_input_shape = TensorShape(
             as_tuples(self._input.shape) if self._input is not None else input_shape
         )

@@ -1,0 +1,104 @@
+"""Dropout masks of users' recurrent cells, which are the same in all steps of a sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.runtime.context import context
+from meshflow.core.values.tensor import Tensor
+from meshflow.ops import array, math, random
+from meshflow.ops.nn.activation import stateless_dropout
+
+__all__ = ["DropoutRNNCellMixin"]
+
+# Marks seeds that are valid in the traces of all steps of a sequence.
+_SEQUENCE = object()
+
+
+class DropoutRNNCellMixin:
+    """Base class of cells with the attributes `dropout` and `recurrent_dropout`, the rates of their masks.
+
+    A mask depends only on a seed, so every step of a loop computes the same mask. `RNN` draws the seeds before the
+    first step. In other code, a mask remains the same until `reset_dropout_mask`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class Cell(DropoutRNNCellMixin, tf.keras.layers.Layer):
+      ...     dropout, recurrent_dropout = 0.5, 0.0
+      >>> cell = Cell()
+      >>> mask = cell.get_dropout_mask_for_cell(tf.ones([2, 3]), training=True)
+      >>> bool(tf.reduce_all(mask == cell.get_dropout_mask_for_cell(tf.ones([2, 3]), training=True)))
+      True
+    """
+
+    dropout: float = 0.0
+    recurrent_dropout: float = 0.0
+
+    def get_dropout_mask_for_cell(self, inputs: Tensor, training: Any, count: int = 1) -> Any:
+        """Return a mask in the shape of the inputs, or a list of `count` masks; None if the rate is 0.
+
+        Args:
+          inputs: Tensor [batch, features].
+          training: Whether elements are dropped; a bool, a bool tensor, or None for False.
+          count: Number of masks.
+        """
+        return self._get_masks("dropout", inputs, training, count)
+
+    def get_recurrent_dropout_mask_for_cell(
+        self, inputs: Tensor, training: Any, count: int = 1
+    ) -> Any:
+        """Return a mask in the shape of a state, or a list of `count` masks; see `get_dropout_mask_for_cell`."""
+        return self._get_masks("recurrent_dropout", inputs, training, count)
+
+    def _get_masks(self, kind: str, inputs: Tensor, training: Any, count: int) -> Any:
+        rate = getattr(self, kind)
+        if not rate:
+            return None
+        ones = array.ones_like(inputs)
+        if training is None or training is False:
+            masks = [ones] * count
+        else:
+            seed = self._get_seed(kind)
+            masks = [stateless_dropout(ones, rate, seed + i) for i in range(count)]
+            if training is not True:
+                masks = [array.where(math.cast(training, "bool"), m, ones) for m in masks]
+        return masks[0] if count == 1 else masks
+
+    @property
+    def _mask_seeds(self) -> dict[str, tuple[Any, Tensor]]:
+        """The trace and the seed of each kind of masks."""
+        # Layers track attributes that are assigned; the seeds do not belong to checkpoints.
+        return self.__dict__.setdefault("_seeds_by_kind", {})
+
+    def _get_seed(self, kind: str) -> Tensor:
+        trace, seed = self._mask_seeds.get(kind, (None, None))
+        # The body of a loop over a sequence has a trace of its own, and uses the seeds from before the loop.
+        if seed is None or trace not in (context.trace, _SEQUENCE):
+            seed = random.uniform([2], 0, 2**31 - 1, "int32")
+            self._mask_seeds[kind] = context.trace, seed
+        return seed
+
+    def reset_dropout_mask(self) -> None:
+        """Draw another mask of the inputs at its next use."""
+        self._mask_seeds.pop("dropout", None)
+
+    def reset_recurrent_dropout_mask(self) -> None:
+        """Draw another mask of the state at its next use."""
+        self._mask_seeds.pop("recurrent_dropout", None)
+
+    def hold_masks(self, inputs: Tensor, training: Any) -> Any:
+        """Draw the seeds of the masks of a sequence; return zeros in the shape of the output."""
+        self.drop_masks()
+        if training is not None and training is not False:
+            for kind in ("dropout", "recurrent_dropout"):
+                self._mask_seeds[kind] = _SEQUENCE, random.uniform([2], 0, 2**31 - 1, "int32")
+        size = getattr(self, "output_size", None) or self.state_size  # type: ignore[attr-defined]
+        width = size[0] if isinstance(size, (list, tuple)) else size
+        return array.zeros(
+            [inputs.shape[0], *([width] if isinstance(width, int) else width)], inputs.dtype
+        )
+
+    def drop_masks(self) -> None:
+        """Draw other masks at their next use."""
+        self.reset_dropout_mask()
+        self.reset_recurrent_dropout_mask()
