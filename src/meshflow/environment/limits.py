@@ -81,7 +81,7 @@ def spend_load_budget(size: int, content: str) -> None:
 
     Args:
       size: Number of bytes that the caller allocates next.
-      content: Description of what is read.
+      content: Description of the data, for errors.
 
     Raises:
       FileTooLargeError: If too few bytes remain. It is a `ValueError`.
@@ -99,7 +99,7 @@ def spend_for_repeated_read(key: Hashable, size: int, content: str) -> None:
     Args:
       key: Identifies the bytes.
       size: Number of bytes.
-      content: Description of what is read.
+      content: Description of the data, for errors.
 
     Raises:
       FileTooLargeError: If too few bytes remain. It is a `ValueError`.

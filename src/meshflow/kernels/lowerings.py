@@ -666,7 +666,7 @@ def crop_before_convolutions() -> None:
     """Crop the image before a convolution with negative leading padding.
 
     XLA's CPU code of a convolution over one axis is wrong with negative leading and positive
-    trailing padding: its last windows contain memory behind the image (JAX 0.10.2).
+    trailing padding: its last windows read past the end of the image (JAX 0.10.2).
     """
     primitive = jax.lax.conv_general_dilated_p
     fallback = platform_lowerings["cpu"][primitive].rule

@@ -42,7 +42,7 @@ _EXAMINED = _CONSUMERS | _TRANSPARENT | _EXPONENTIALS | _POWERS | _SELECTIONS
 
 
 class _Origin(NamedTuple):
-    """The operation that computes a value, apart from changes of its shape and sign.
+    """The operation that computes a value, except changes of its shape and sign.
 
     Attributes:
       source: Identifies the value: its variable, or the value of a literal.

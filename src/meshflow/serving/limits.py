@@ -1,4 +1,4 @@
-"""Limits on what clients may use: bytes in flight, time, and names of the server."""
+"""Limits for clients: bytes in flight, time, and names of the server."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def limit_time(seconds: float, failure: str) -> AsyncIterator[None]:
 
     Args:
       seconds: The limit.
-      failure: What did not happen in time, for the error message.
+      failure: Description of the event that did not happen in time, for the error message.
 
     Raises:
       DeadlineExceededError: The block took longer.
@@ -172,7 +172,7 @@ def check_host(headers: Mapping[str, str], hosts: Sequence[str]) -> None:
 
     Args:
       headers: Headers of the request.
-      hosts: Names of this server besides localhost and IP addresses; "*" stands for all names in
+      hosts: Names of this server in addition to localhost and IP addresses; "*" allows all names in
         the header `Host`.
 
     Raises:

@@ -43,7 +43,7 @@ class Settings:
       most_bytes_in_flight: Maximum size of all requests and responses together that the server
         holds; more requests are rejected.
       deadline: Seconds after which a request fails, from its first byte to its result.
-      hosts: Names of this server that clients may use, besides localhost and IP addresses. "*"
+      hosts: Names of this server that clients may use, in addition to localhost and IP addresses. "*"
         accepts all names in the header `Host`, but only the others in `Origin`, which browsers send.
         By default, `serve` accepts no name if it listens on this machine only, and otherwise "*",
         as does an `application` in another program.

@@ -120,7 +120,7 @@ class Graph:
 
     @contextlib.contextmanager
     def set_variable_collections(self, names: Iterable[object] | None) -> Iterator[None]:
-        """Return a context whose variables are added to these collections, by default to that of all variables."""
+        """Add the variables created in a context to these collections, by default to that of all variables."""
         saved, self._variable_collections = self._variable_collections, names
         try:
             yield

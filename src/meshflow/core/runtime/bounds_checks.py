@@ -3,7 +3,7 @@
 An operation passes its indices through `check_bounds` and uses the result. Known values are checked immediately. In a
 traced function, the check becomes the primitive `bounds_check`, which returns its operand: on CPUs, a handler checks
 the values while the program runs; on accelerators, the check is only compiled under `enable_bounds_check`.
-`BoundsCheck.find_failure` is the only definition of what is out of range.
+`BoundsCheck.find_failure` is the only definition of values out of range.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def check_exponent(exponent: Any) -> Any:
 
 
 def check_classes(classes: Any, count: int, message: str, too_large: str = "") -> Any:
-    """Check that class indices are in [0, count), and return them; a program that goes on ignores the others.
+    """Check that class indices are in [0, count), and return them; a program that continues ignores the others.
 
     Args:
       classes: The class indices.

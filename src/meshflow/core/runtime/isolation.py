@@ -73,7 +73,7 @@ def call_isolated(
     Args:
       target: `module:function`. The function takes the arguments and a binary file for its result.
       arguments: Arguments.
-      label: Name of what the function reads, for errors.
+      label: Name of the data that the function reads, for errors.
       size: Size of the file that it reads, in bytes, which determines the limits.
       mechanisms: Mechanisms of isolation, in the order of preference.
       seconds: Maximum duration.

@@ -62,7 +62,7 @@ def hide_frames(error: BaseException) -> None:
 
 
 def is_raised_by_user(error: BaseException) -> bool:
-    """Check whether a `raise` statement outside of Meshflow and JAX raised an error, apart from type checks.
+    """Check whether a `raise` statement outside of Meshflow and JAX raised an error, except type checks.
 
     `TypeError` and `AssertionError` are excluded: code may check that sizes are integers.
     """

@@ -240,7 +240,7 @@ def concatenate_rows(arrays: Sequence[jax.Array]) -> jax.Array:
     if arrays[0].ndim > 1:
         return jnp.concatenate(arrays, axis=-1)
     # XLA would fuse a concatenation of vectors with the operation that reads it: on CPUs, the
-    # program would choose an operand for each element instead of copying whole operands.
+    # program would choose an operand for each element instead of copying operands.
     return jnp.concatenate([array[None] for array in arrays], axis=-1)[0]
 
 

@@ -102,7 +102,7 @@ def _sort_padded(sort: Callable[..., Array], values: Array, axis: int, direction
     for i in range(values.ndim):
         padded = pad_empty(padded, i, last)
     result = sort(padded, axis=axis, stable=True, descending=is_descending)
-    # The sort is stable, so the additional elements are behind all equal ones.
+    # The sort is stable, so the additional elements follow all equal ones.
     return result if padded is values else jax.lax.slice(result, [0] * values.ndim, values.shape)
 
 

@@ -152,7 +152,7 @@ class _StateSizes:
       divisible: Bytes of the weights that ZeRO can shard.
       divisible_slots: Bytes of their slots.
       own: Bytes of the device's own experts; of a pipeline's stage, if the experts stay on it.
-      terms: Bytes of the terms of gradients that are summed whole, without the device's own experts.
+      terms: Bytes of the terms of gradients that are summed as complete arrays, without the device's own experts.
       rows: Bytes of the rows of the other gradients, which are those of tables.
       row_slots: Bytes of the slots of these tables.
       released: Bytes of the divisible weights that ZeRO 3 releases after each pass.
@@ -531,7 +531,7 @@ class CostModel:
             gathered = sizes.divisible - sizes.released + min(sizes.released, unit)
         own_step = self.profile.own_step
         if own_step and choice.zero and not (choice.zero == 3 and recomputes):
-            # By layouts, all weights are gathered at the same time, and gradients are whole.
+            # By layouts, all weights are gathered at the same time, and gradients are complete.
             gathered = sizes.divisible
         pending = 0
         if has_loop and recomputes and choice.zero != 3:
@@ -700,7 +700,7 @@ class CostModel:
         own_sums = self._count_own_sums(choice, sizes)
         own_step = self.profile.own_step
         if not choice.zero or own_step:
-            # By layouts, XLA sums gradients whole.
+            # By layouts, XLA sums complete gradients.
             summed = sizes.weights - sizes.own
             if self._sums_terms(choice):
                 summed = sizes.terms
@@ -741,7 +741,7 @@ class CostModel:
         ]
 
     def _count_rows_bytes(self, n: int, axis: int | None, model: int) -> float:
-        """Return the bytes of the gradient's rows of a table, with their indices, or 0 if it is summed whole.
+        """Return the bytes of the gradient's rows of a table, with their indices, or 0 if all rows are summed.
 
         Args:
           n: Index of the weight.
