@@ -70,7 +70,7 @@ class DropoutRNNCellMixin:
     @property
     def _mask_seeds(self) -> dict[str, tuple[Any, Tensor]]:
         """Return the trace and the seed of each kind of masks."""
-        seeds = _seeds_by_cell.get(self)
+        seeds: dict[str, tuple[Any, Tensor]] | None = _seeds_by_cell.get(self)
         if seeds is None:
             _seeds_by_cell[self] = seeds = {}
         return seeds
