@@ -747,6 +747,13 @@ def test_functions_as_losses_may_return_numbers():
     assert model.evaluate(X, verbose=0) == 2.0
 
 
+def test_functions_may_return_no_loss():
+    layer = layers.Dense(2)
+    layer.add_loss(lambda: None)
+    layer.add_loss(lambda: 2.0)
+    assert [float(loss) for loss in layer.losses] == [2.0]
+
+
 def test_names_of_metrics_keep_their_case():
     model = compile_model(metrics=["Accuracy", "acc"])
     model.train_on_batch(X, Y)

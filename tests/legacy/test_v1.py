@@ -172,6 +172,7 @@ def test_collections_of_a_graph():
         weight = tf.Variable(1.0, name="weight")
         constant = v1.Variable(2.0, trainable=False, name="constant")
         local = v1.get_variable("local", [], collections=[v1.GraphKeys.LOCAL_VARIABLES])
+        v1.get_variable("single", [], trainable=False, collections=[])
         penalized = v1.get_variable(
             "penalized", [2], regularizer=lambda v: tf.reduce_sum(v * 0) + 3
         )
@@ -238,3 +239,10 @@ def test_messages_of_summaries():
         "0a0a0a0169220508022201780a200a01682a1b09000000000000f03f3a10000000000000f03f0000000000000040"
         "0a0a0a016132050d00000040"
     )
+
+
+def test_losses_of_a_traced_function_belong_to_no_graph():
+    with tf.Graph().as_default():
+        function = tf.function(lambda x: v1.losses.mean_squared_error(x, x + 1))
+        assert float(function(tf.constant([1.0]))) == 1 and v1.losses.get_losses() == []
+        assert float(v1.losses.get_total_loss()) == 0

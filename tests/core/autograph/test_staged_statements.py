@@ -849,6 +849,35 @@ def test_variables_and_tensors_can_be_the_values_of_one_name(function, expected)
     assert [float(result) for result in results] == expected
 
 
+@pytest.mark.parametrize(
+    "pack",
+    [lambda a, b: (a, b), lambda a, b: [a, b], lambda a, b: {"a": a, "b": [b]}],
+    ids=["tuple", "list", "dictionary"],
+)
+def test_loops_replace_variables_in_structures(pack):
+    @tf.function
+    def replace_by_variable(x, count):
+        values = pack(x, x)
+        for _ in tf.range(count):
+            values = pack(STATE, x + 1)
+        return tf.nest.flatten(values)
+
+    @tf.function
+    def replace_variable(x, count):
+        values = pack(STATE, OTHER_STATE)
+        while count > 0:
+            values = pack(tf.nest.flatten(values)[0] + x, OTHER_STATE)
+            count -= 1
+        return tf.nest.flatten(values)
+
+    for function, expected in (
+        (replace_by_variable, [[7.0, 7.0], [3.0, 8.0]]),
+        (replace_variable, [[3.0, 5.0], [17.0, 5.0]]),
+    ):
+        results = [function(tf.constant(7.0), tf.constant(n)) for n in (0, 2)]
+        assert [[float(v) for v in result] for result in results] == expected
+
+
 def test_gradient_of_a_variable_that_a_branch_chose():
     @tf.function
     def differentiate(x):

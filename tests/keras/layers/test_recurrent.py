@@ -1,6 +1,7 @@
 """Compare recurrent layers with tf-keras (tests/reference/generate_recurrent.py), and test other
 properties."""
 
+import copy
 import sys
 from pathlib import Path
 
@@ -253,6 +254,19 @@ def test_masks_of_users_cells_are_the_same_in_each_step():
             np.testing.assert_array_equal(compute(inputs, training=False), inputs)
 
 
+def test_masks_of_users_cells_with_several_inputs():
+    class Cell(DropoutRNNCellMixin, layers.Layer):
+        dropout, state_size, output_size = 0.5, 3, np.int64(3)
+
+        def call(self, inputs, states, training=None):
+            mask = self.get_dropout_mask_for_cell(inputs["a"], training)
+            return inputs["a"] * mask + inputs["b"], states
+
+    inputs = {"a": tf.ones([2, 4, 3]), "b": tf.zeros([2, 4, 3])}
+    outputs = layers.RNN(Cell(), return_sequences=True)(inputs, training=True).numpy()
+    assert (outputs == outputs[:, :1]).all() and set(np.unique(outputs)) <= {0, 2}
+
+
 def test_masks_of_a_users_cell_outside_of_a_sequence():
     cell, x = _MaskedCell(), tf.ones([10, 8])
     first, second = cell.get_dropout_mask_for_cell(x, True, 2)
@@ -262,5 +276,7 @@ def test_masks_of_a_users_cell_outside_of_a_sequence():
     cell.reset_dropout_mask()
     assert (cell.get_dropout_mask_for_cell(x, True) != first).numpy().any()
     np.testing.assert_array_equal(cell.get_dropout_mask_for_cell(x, tf.constant(False)), x)
+    tf.function(lambda: cell.get_dropout_mask_for_cell(x, True))()
+    copy.deepcopy(cell)
     cell.dropout = 0
     assert cell.get_dropout_mask_for_cell(x, True) is None

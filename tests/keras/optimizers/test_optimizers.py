@@ -579,3 +579,20 @@ def test_slots_of_users_optimizers_have_the_name_of_the_slot_first():
     optimizer.apply_gradients([(tf.constant(1.0), variable)])
     names = [v.name for v in optimizer.variables]
     assert names == ["iteration:0", "own/speed/a:0", "own/extra:0"]
+
+
+def test_other_variables_follow_all_slots():
+    optimizer = optimizers.RMSprop(centered=True, gradient_accumulation_steps=2)
+    a, b = tf.Variable(1.0, name="a"), tf.Variable(1.0, name="b")
+    optimizer.apply_gradients([(tf.constant(1.0), a), (tf.constant(1.0), b)])
+    names = [v.name.rpartition("RMSprop/")[2] for v in optimizer.variables]
+    assert names[-3:] == ["average_gradient/a:0", "average_gradient/b:0", "accumulated_steps:0"]
+
+
+def test_variable_without_a_name():
+    class Own(optimizers.legacy.Optimizer):
+        def get_config(self):
+            return {}
+
+    assert Own(name="Own").add_weight(None, [2]).name == "Own/Variable:0"
+    assert optimizers.SGD().add_weight(None, [2]).name == "Variable:0"

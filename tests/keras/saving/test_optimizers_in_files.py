@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.keras.engine.saving.optimizer_state import restore_state
 
 OPTIMIZERS = tf.keras.optimizers
 # The slots of Keras 2.11 and later (tf-keras 2.21) and Keras 3.15 for a layer's kernel k and bias
@@ -186,3 +187,21 @@ def test_slots_of_one_shape_are_not_confused(tmp_path, kind, options):
         for ours, found in zip(model.weights, loaded.weights, strict=True):
             slots = optimizer.get_slot(ours, name), loaded.optimizer.get_slot(found, name)
             np.testing.assert_array_equal(*slots)
+
+
+def test_slots_of_a_subclass_have_the_order_of_keras(tmp_path):
+    class OwnAdam(OPTIMIZERS.Adam):
+        """Optimizer that no version of Keras has."""
+
+    model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(2)])
+    model.compile(OwnAdam(), "mse")
+    optimizer = model.optimizer
+    optimizer.build(model.trainable_variables)
+    arrays = [np.full(v.shape, float(i)) for i, v in enumerate(optimizer.weights)]
+    # Files of Keras contain no names.
+    assert restore_state(optimizer, model, [""] * len(arrays), arrays)
+    assert [float(np.ravel(v)[0]) for v in optimizer.get_weights()] == [0, 1, 2, 3, 4]
+    model.save(tmp_path / "model.h5")
+    loaded = tf.keras.models.load_model(tmp_path / "model.h5", {"OwnAdam": OwnAdam})
+    for own, found in zip(optimizer.get_weights(), loaded.optimizer.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, found)

@@ -130,7 +130,7 @@ class Graph:
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         """Create a variable, and add it to collections."""
         variable = next_creator(**kwargs)
-        # A variable that a traced function creates belongs to the function, as in TensorFlow. In nested blocks, it
+        # A variable that a traced function creates belongs only to the function. In nested blocks, a variable
         # belongs to the graph of the innermost one.
         if context.trace is None and get_default_graph() is self:
             names = self._variable_collections
@@ -224,8 +224,8 @@ def get_default_graph() -> Graph:
 
 
 def has_explicit_graph() -> bool:
-    """Check whether the code is in a block of a `tf.Graph`."""
-    return _default_graph.get() is not None
+    """Check whether the code is in a block of a `tf.Graph`, and not in a function that is traced there."""
+    return _default_graph.get() is not None and context.trace is None
 
 
 class Operation:

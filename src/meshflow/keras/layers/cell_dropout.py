@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.values.tensor import Tensor
 from meshflow.ops import array, math, random
 from meshflow.ops.nn.activation import stateless_dropout
@@ -13,6 +14,8 @@ __all__ = ["DropoutRNNCellMixin"]
 
 # Marks seeds that are valid in the traces of all steps of a sequence.
 _SEQUENCE = object()
+# Traces and seeds by cell. They are no attributes, because traces cannot be copied or pickled with a cell.
+_seeds_by_cell = IdentityWeakDict()
 
 
 class DropoutRNNCellMixin:
@@ -66,9 +69,11 @@ class DropoutRNNCellMixin:
 
     @property
     def _mask_seeds(self) -> dict[str, tuple[Any, Tensor]]:
-        """The trace and the seed of each kind of masks."""
-        # Layers track attributes that are assigned; the seeds do not belong to checkpoints.
-        return self.__dict__.setdefault("_seeds_by_kind", {})
+        """Return the trace and the seed of each kind of masks."""
+        seeds: dict[str, tuple[Any, Tensor]] | None = _seeds_by_cell.get(self)
+        if seeds is None:
+            _seeds_by_cell[self] = seeds = {}
+        return seeds
 
     def _get_seed(self, kind: str) -> Tensor:
         trace, seed = self._mask_seeds.get(kind, (None, None))
@@ -86,17 +91,12 @@ class DropoutRNNCellMixin:
         """Draw another mask of the state at its next use."""
         self._mask_seeds.pop("recurrent_dropout", None)
 
-    def hold_masks(self, inputs: Tensor, training: Any) -> Any:
-        """Draw the seeds of the masks of a sequence; return zeros in the shape of the output."""
+    def hold_masks(self, inputs: Any, training: Any) -> None:
+        """Draw the seeds of the masks of a sequence."""
         self.drop_masks()
         if training is not None and training is not False:
             for kind in ("dropout", "recurrent_dropout"):
                 self._mask_seeds[kind] = _SEQUENCE, random.uniform([2], 0, 2**31 - 1, "int32")
-        size = getattr(self, "output_size", None) or self.state_size  # type: ignore[attr-defined]
-        width = size[0] if isinstance(size, (list, tuple)) else size
-        return array.zeros(
-            [inputs.shape[0], *([width] if isinstance(width, int) else width)], inputs.dtype
-        )
 
     def drop_masks(self) -> None:
         """Draw other masks at their next use."""

@@ -156,10 +156,9 @@ class GatedCell(DropoutRNNCellMixin, AbstractRNNCell):  # type: ignore[misc]
 
     reset_recurrent_dropout_mask = reset_dropout_mask
 
-    def hold_masks(self, inputs: Tensor, training: bool | Tensor | None) -> Tensor:
-        """Use the same dropout masks until `drop_masks`; return zeros in the shape of the output."""
+    def hold_masks(self, inputs: Tensor, training: bool | Tensor | None) -> None:
+        """Use the same dropout masks until `drop_masks`."""
         self._held_masks = self.make_dropout_masks(inputs, training)
-        return array.zeros([inputs.shape[0], self.units], inputs.dtype)
 
     def drop_masks(self) -> None:
         """Draw new dropout masks in each step again."""

@@ -187,15 +187,13 @@ class StackedRNNCells(Layer):
         next_states = next_states[::-1] if self._is_reversed else next_states
         return inputs, nest.pack_sequence_as(states, nest.flatten(next_states))
 
-    def hold_masks(self, inputs: Tensor, training: Any) -> Tensor:
+    def hold_masks(self, inputs: Tensor, training: Any) -> None:
         """Use the same dropout masks in every step until `drop_masks` is called."""
         for cell in self.cells:
             if hasattr(cell, "hold_masks"):
-                inputs = cell.hold_masks(inputs, training)
-            else:
-                sizes = TensorShape(as_shape(get_output_size(cell))).as_list()
-                inputs = array.zeros([inputs.shape[0], *sizes], inputs.dtype)
-        return inputs
+                cell.hold_masks(inputs, training)
+            sizes = TensorShape(as_shape(get_output_size(cell))).as_list()
+            inputs = array.zeros([inputs.shape[0], *sizes], inputs.dtype)
 
     def drop_masks(self) -> None:
         """Release the dropout masks that `hold_masks` created."""

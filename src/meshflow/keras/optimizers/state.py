@@ -281,13 +281,14 @@ class State:
         del trainable, kwargs
         if name is not None and not isinstance(name, str):
             name, shape = shape if isinstance(shape, str) else None, name
+        name = name or "Variable"
         with init_scope(), self._hosting_scope():
             variable = Variable(
                 _make_initial_value(
                     initializer, () if shape is None else shape, dtype or "float32"
                 ),
                 trainable=False,
-                name=name or "Variable" if self._slots_in_lists else f"{self._name}/{name}",
+                name=name if self._slots_in_lists else f"{self._name}/{name}",
             )
         self._weights.append(variable)
         return variable
@@ -380,7 +381,7 @@ class State:
         if not self._slots_in_lists:
             return VariableList(self._weights)
         positions = {id(self.iterations): (-1, 0, 0), **get_slot_positions(self)}
-        last = (len(self.slot_names) + 2, 0, 0)
+        last = (len(self._separate_slots) + 2, 0, 0)
         return VariableList(sorted(self._weights, key=lambda w: positions.get(id(w), last)))
 
     @property

@@ -353,7 +353,10 @@ def sparse_softmax_cross_entropy(
 
 
 def add_loss(loss: TensorLike, loss_collection: str | None = _COLLECTION) -> None:
-    """Add a loss to a collection of the graph in a block of a `tf.Graph`; otherwise, do nothing."""
+    """Add a loss to a collection of the graph in a block of a `tf.Graph`; otherwise, do nothing.
+
+    The losses of a function that is traced in the block belong to the function, and are not added.
+    """
     if loss_collection and has_explicit_graph():
         get_default_graph().add_to_collection(loss_collection, loss)
 

@@ -298,7 +298,7 @@ def get_variable(
     else:
         value = functools.partial(initializer, tuple(tf.TensorShape(shape)), dtype=kind)
     # Scopes of names, such as those of Keras layers, are no part of the name.
-    with tf.name_scope(""), get_default_graph().set_variable_collections(collections or None):
+    with tf.name_scope(""), get_default_graph().set_variable_collections(collections):
         variable = tf.Variable(
             value,
             trainable=trainable,

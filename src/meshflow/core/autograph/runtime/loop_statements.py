@@ -24,7 +24,6 @@ from meshflow.core.staging.loop_state import LoopInvariants
 from meshflow.core.staging.scalar_logic import is_symbolic, to_scalar_bool
 from meshflow.core.staging.structure import undefined
 from meshflow.core.values import nest
-from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 
@@ -292,12 +291,23 @@ def _stage_for(
 
 def _get_new_state(init: Sequence[Any], before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
     """Return the state after an iteration; a `tf.Variable` that replaces another value is read."""
-    return [
-        new.value()
-        if isinstance(new, Variable) and new is not old and isinstance(first, _REPLACEABLE)
-        else new
-        for first, old, new in zip(init, before, after, strict=True)
+    return [_read_new_variables(*values) for values in zip(init, before, after, strict=True)]
+
+
+def _read_new_variables(first: Any, old: Any, new: Any) -> Any:
+    starts, olds, leaves = (nest.flatten(value) for value in (first, old, new))
+    # Other structures are an error, which the loop reports.
+    if len(starts) != len(leaves) or not any(isinstance(leaf, Variable) for leaf in leaves):
+        return new
+    # The old value is undefined if no iteration uses it.
+    olds = olds if len(olds) == len(leaves) else [undefined] * len(leaves)
+    parts = [
+        leaf.value()
+        if isinstance(leaf, Variable) and leaf is not before and isinstance(start, _REPLACEABLE)
+        else leaf
+        for start, before, leaf in zip(starts, olds, leaves, strict=True)
     ]
+    return nest.pack_sequence_as(new, parts)
 
 
 class _VariableReplacement(Exception):
@@ -319,7 +329,9 @@ def _run_with_variable_values(
             return run(list(start), invariants)
         except _VariableReplacement as replacement:
             (position,) = replacement.args
-            start[position] = convert_to_tensor(start[position])
+            start[position] = nest.map_structure(
+                lambda v: v.value() if isinstance(v, Variable) else v, start[position]
+            )
 
 
 def _list_needed(template: StructureTemplate, init: tuple[Any, ...]) -> list[bool]:
@@ -355,7 +367,8 @@ class _StatementInvariants(LoopInvariants):
         )
 
     def make_change_error(self, position: int, aspect: str, before: str, after: str) -> Exception:
-        if isinstance(self.start[position], Variable) and aspect == "value":
+        has_variable = any(isinstance(v, Variable) for v in nest.flatten(self.start[position]))
+        if has_variable and aspect == "value":
             return _VariableReplacement(position)
         name = self._format_label(position)
         if before == "None":

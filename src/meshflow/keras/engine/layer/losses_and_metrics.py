@@ -89,10 +89,11 @@ class LayerLosses:
         for layer in self._list_unique_layers():
             collected += [loss for loss in layer._losses if not callable(loss)]
             collected += layer._inferred_losses
+            values = [loss() for loss in layer._losses if callable(loss)]
             collected += [
-                convert_to_tensor(loss(), dtype_hint=settings.floatx())
-                for loss in layer._losses
-                if callable(loss)
+                convert_to_tensor(value, dtype_hint=settings.floatx())
+                for value in values
+                if value is not None
             ]
             collected += [compute_penalty(regularize, v) for v, regularize in layer._regularized]
         return collected

@@ -323,7 +323,7 @@ def _write_optimizer(layout: _OptimizerLayout, optimizer: Any, file: HDF5Group) 
         return
     version = optimizer_state.find_keras_version(optimizer)
     ordered = None if version is None else optimizer_state.order_state(optimizer, version)
-    state = optimizer_state.list_weights(optimizer) if ordered is None else ordered
+    state = merge_shards(optimizer.weights) if ordered is None else ordered
     layout.write_optimizer(state, file, optimizer_state.list_extra_state(optimizer, version))
 
 

@@ -36,7 +36,6 @@ __all__ = [
     "find_keras_version",
     "list_extra_state",
     "list_state",
-    "list_weights",
     "model_slots_scope",
     "order_state",
     "restore_state",
@@ -147,16 +146,6 @@ def find_keras_version(optimizer: Any) -> str | None:
     if getattr(experimental, cls.__name__, None) is not cls or inner.get_config().get("decay"):
         return None
     return KERAS_3 if inner.gradient_accumulation_steps else KERAS_2_11
-
-
-def list_weights(optimizer: Any) -> list[AnyVariable]:
-    """Return an optimizer's weights in the order of files, for an optimizer that no version has.
-
-    This is the order of `weights` for a class of Keras with options of its own, such as `decay`, and
-    otherwise that of their creation.
-    """
-    is_known = type(_unwrap_optimizer(optimizer)).__name__ in _CLASS_NAMES
-    return merge_shards(optimizer.weights) if is_known else _list_created_weights(optimizer)
 
 
 def list_state(optimizer: Any) -> list[AnyVariable]:
@@ -381,7 +370,7 @@ def _iterate_candidates(
             yield [s for s in slots if s.name != "learning_rate"], values
     orders = [_list_created_weights(optimizer)]
     if not has_created_order:
-        orders.insert(0, list_weights(optimizer))
+        orders.insert(0, merge_shards(optimizer.weights))
     for weights in orders:
         own_slots = [_VariableSlot(w) for w in [*weights, *list_loss_scale(optimizer)]]
         yield own_slots, values
