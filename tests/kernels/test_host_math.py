@@ -52,5 +52,6 @@ def test_repeated_rows():
     assert can_repeat_rows((3,), (8, 40, 3)) and can_repeat_rows((1, 1, 3), (8, 40, 3))
     for operand, shape in [((40, 3), (8, 40, 3)), ((1,), (8, 40, 3)), ((3,), (2, 3)), ((), (9, 9))]:
         assert not can_repeat_rows(operand, shape)
+    assert not can_repeat_rows((1, 1, 1, 3), (8, 40, 3))
     x = np.arange(960.0).reshape(8, 40, 3)
     np.testing.assert_array_equal(x - repeat_rows(row, x.shape), x - row)

@@ -93,7 +93,9 @@ def can_repeat_rows(operand: Sequence[Any], shape: Sequence[Any]) -> bool:
       operand: Shape of the operand, such as that of one number for each channel.
       shape: Shape of the result.
     """
-    if len(shape) < 2 or not 1 < shape[-1] <= _MAX_ROW or shape[-2] == 1 or not operand:
+    if len(shape) < 2 or not 1 < shape[-1] <= _MAX_ROW or shape[-2] == 1:
+        return False
+    if not 0 < len(operand) <= len(shape):
         return False
     is_row = operand[-1] == shape[-1] and all(n == 1 for n in operand[:-1])
     size = shape[-2] * shape[-1]
