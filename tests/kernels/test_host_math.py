@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import meshflow as tf
 from meshflow.core.runtime import philox, philox_host
 from meshflow.interpreter.elementwise import can_repeat_rows, repeat_rows
 from meshflow.kernels import host_math
@@ -52,5 +53,15 @@ def test_repeated_rows():
     assert can_repeat_rows((3,), (8, 40, 3)) and can_repeat_rows((1, 1, 3), (8, 40, 3))
     for operand, shape in [((40, 3), (8, 40, 3)), ((1,), (8, 40, 3)), ((3,), (2, 3)), ((), (9, 9))]:
         assert not can_repeat_rows(operand, shape)
+    assert not can_repeat_rows((1, 1, 1, 3), (8, 40, 3))
     x = np.arange(960.0).reshape(8, 40, 3)
     np.testing.assert_array_equal(x - repeat_rows(row, x.shape), x - row)
+
+
+@pytest.mark.parametrize("function", [tf.exp, tf.sigmoid, tf.tanh])
+def test_results_do_not_depend_on_the_order_in_memory(function):
+    x = np.random.default_rng(0).normal(size=(60, 50)).astype(np.float32)
+    for other in (np.asfortranarray(x), np.repeat(x, 2, 1)[:, ::2]):
+        np.testing.assert_array_equal(function(other), function(x))
+    swap = tf.function(lambda y: function(tf.transpose(y)))
+    np.testing.assert_array_equal(swap(x), function(x).numpy().T)

@@ -105,6 +105,14 @@ def test_reductions(axis, keepdims, rng):
     )
 
 
+@pytest.mark.parametrize("shape", [(3,), (1, 1, 3), (1, 1, 1, 3)])
+def test_rows_broadcast_to_the_larger_rank(shape):
+    x, row = tf.ones([10, 40, 3]), tf.zeros(shape)
+    expected = np.broadcast_shapes(x.shape, shape)
+    for result in (x + row, row < x, tf.maximum(row, x)):
+        assert result.shape == expected
+
+
 def test_integer_rules():
     assert tf.reduce_mean([1, 2]).numpy() == 1 and tf.reduce_mean([1, 2]).dtype == tf.int32
     assert (tf.constant(7) / 2).dtype == tf.float64

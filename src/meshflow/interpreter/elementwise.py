@@ -93,7 +93,9 @@ def can_repeat_rows(operand: Sequence[Any], shape: Sequence[Any]) -> bool:
       operand: Shape of the operand, such as that of one number for each channel.
       shape: Shape of the result.
     """
-    if len(shape) < 2 or not 1 < shape[-1] <= _MAX_ROW or shape[-2] == 1 or not operand:
+    if len(shape) < 2 or not 1 < shape[-1] <= _MAX_ROW or shape[-2] == 1:
+        return False
+    if not 0 < len(operand) <= len(shape):
         return False
     is_row = operand[-1] == shape[-1] and all(n == 1 for n in operand[:-1])
     size = shape[-2] * shape[-1]
@@ -292,13 +294,16 @@ def _compute_float_function(equation: Equation) -> Compute | Writer:
     def run(x: HostArray, out: HostArray | None = None) -> HostArray:
         compiled = host_math.find_float_function(name)
         is_large = isinstance(x, np.ndarray) and x.size >= host_math.MIN_ELEMENTS
-        if compiled is None or not (is_large and x.flags.c_contiguous):
+        if compiled is None or not is_large:
             return function(x, out)
-        result: HostArray = np.empty(x.shape, FLOAT32) if out is None else out
-        if not result.flags.c_contiguous:
-            return function(x, out)
-        compiled(x, result)
-        return result
+        # The bits of results do not depend on the order of elements in memory.
+        is_direct = out is not None and out.flags.c_contiguous
+        result: HostArray = out if is_direct else np.empty(x.shape, FLOAT32)
+        compiled(np.ascontiguousarray(x), result)
+        if out is None or is_direct:
+            return result
+        out[...] = result
+        return out
 
     return Writer(run, run)
 

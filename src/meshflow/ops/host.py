@@ -130,7 +130,7 @@ def _find_top(arrays: _HostArrays, static: tuple[Any, ...]) -> tuple[np.ndarray,
         return None
     rows, last = x.reshape(-1, x.shape[-1]), x.shape[-1] - 1
     # The first of equal elements precedes the others, so that reversed rows are sorted.
-    order = last - np.argsort(rows[:, ::-1], -1, kind="stable")[:, : last - k : -1]
+    order = last - np.argsort(rows[:, ::-1], -1, kind="stable")[:, ::-1][:, :k]
     values = rows[np.arange(len(rows))[:, None], order]
     shape = (*x.shape[:-1], k)
     return values.reshape(shape), order.astype(np.int32).reshape(shape)
