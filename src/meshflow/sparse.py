@@ -81,7 +81,7 @@ def to_dense(
        [ 6 -1]]
     """
     check_sparse(sp_input, "sp_input")
-    if _is_full_vector(sp_input):
+    if default_value is None and _is_full_vector(sp_input):
         return sp_input.values
     indices = sp_input.check_indices() if validate_indices else sp_input.check_indices(INVALID)
     if validate_indices and has_static_indices(sp_input):

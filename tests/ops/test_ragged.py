@@ -115,6 +115,18 @@ def test_values(make, expected):
     assert to_lists(make()) == expected
 
 
+def test_splits_of_different_dtypes_are_refused():
+    other = A.with_row_splits_dtype(tf.int32)
+    for function in (
+        lambda: A + other,
+        lambda: tf.concat([A, other], 0),
+        lambda: tf.ragged.boolean_mask(A, other > 1),
+        lambda: tf.ragged.map_flat_values(tf.add, A, other),
+    ):
+        with pytest.raises(ValueError, match="int32 and int64"):
+            function()
+
+
 def test_functions_and_gradients():
     assert tf.function(lambda r: r * 2)(A).to_list() == [[2, 4, 6], [], [8, 10]]
     make = tf.function(lambda x: RT.from_row_lengths(x, [1, 2]))

@@ -1,6 +1,7 @@
 """A tour of sparse tensors, in the order of TensorFlow's guide, with the results of TensorFlow 2.21."""
 
 import numpy as np
+import pytest
 
 import meshflow as tf
 
@@ -26,6 +27,37 @@ def test_arithmetic():
     assert show(T.map_values(tf.add, RAIN, 1.0))[0] == [0, 0, 5, 0]
     assert T.sparse_dense_matmul(RAIN, tf.ones([4, 1])).numpy().tolist() == [[4], [7], [1.5]]
     assert show(RAIN * [[1.0], [2.0], [4.0]]) == [[0, 0, 4, 0], [14, 0, 0, 0], [0, 0, 0, 6]]
+
+
+def test_elements_are_merged_in_their_order():
+    late = tf.SparseTensor([[1, 2], [0, 0]], [1.0, 2.0], [2, 3])
+    twice = tf.SparseTensor([[0, 0], [0, 0]], [3.0, 4.0], [2, 3])
+    total = T.add(late, twice)
+    assert total.indices.numpy().tolist() == [[0, 0], [0, 0], [1, 2], [0, 0]]
+    assert total.values.numpy().tolist() == [3, 4, 1, 2]
+
+
+def test_division_by_zero_is_refused():
+    assert (RAIN / tf.ones([3, 4])).values.numpy().tolist() == [4, 7, 1.5]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="zero"):
+        RAIN / tf.zeros([3, 4])
+
+
+def test_full_vectors_are_their_values():
+    full = tf.SparseTensor([[0], [1]], [1.0, 2.0], [2])
+    assert T.to_dense(full).numpy().tolist() == [1, 2]
+    with pytest.raises((TypeError, ValueError)):
+        T.to_dense(full, default_value="x")
+
+
+def test_strings_of_sparse_tensors():
+    parts = {"sparse_indices": RAIN.indices, "sparse_values": RAIN.values}
+    text = tf.raw_ops.SerializeSparse(**parts, sparse_shape=RAIN.dense_shape)
+    read = tf.raw_ops.DeserializeSparse(serialized_sparse=[[text, text]], dtype=tf.float32)
+    rows = tf.SparseTensor(*read)
+    assert rows.shape == [1, 2, 3, 4] and show(rows) == [[show(RAIN)] * 2]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at least one"):
+        tf.raw_ops.DeserializeSparse(serialized_sparse=tf.zeros([0, 3], tf.string), dtype=tf.int32)
 
 
 def test_parts():

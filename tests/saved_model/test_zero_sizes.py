@@ -62,6 +62,11 @@ CASES = {
         [tf.TensorSpec([None, 2])],
         [[fill(0, 2)], [fill(3, 2)]],
     ),
+    "map_rows": (
+        lambda x: tf.map_fn(tf.reduce_sum, x),
+        [tf.TensorSpec([None, None])],
+        [[fill(0, 0)], [fill(0, 2)], [fill(3, 0)], [fill(3, 2)]],
+    ),
 }
 
 

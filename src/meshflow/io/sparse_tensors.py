@@ -133,9 +133,13 @@ def deserialize_sparse(serialized_sparse: TensorLike, dtype: DTypeLike) -> Spars
       dtype: Dtype of the values.
 
     Raises:
-      InvalidArgumentError: If the shape of the strings or the dtype is wrong.
+      InvalidArgumentError: If the shape of the strings or the dtype is wrong, or there are no strings.
     """
     texts = to_host_strings(serialized_sparse, "DeserializeSparse")
+    if not texts.size:
+        raise InvalidArgumentError(
+            f"DeserializeSparse: expected at least one sparse tensor, got strings of shape {list(texts.shape)}."
+        )
     if texts.ndim < 3:
         return deserialize_many_sparse(serialized_sparse, dtype)
     outer = texts.shape[:-1]

@@ -499,7 +499,9 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor 
             "a mask of tf.ragged.boolean_mask",
         )
         return gather_values(data, positions)
-    dtype = next((v.partition.dtype for v in (data, mask) if isinstance(v, RaggedTensor)), int64)
+    ragged = [v for v in (data, mask) if isinstance(v, RaggedTensor)]
+    check_splits_dtypes(ragged)
+    dtype = ragged[0].partition.dtype if ragged else int64
     data, mask = to_ragged(data, rank - 1, dtype), to_ragged(mask, rank - 1, dtype)
     _check_lengths(data, mask)
     if rank > 2:

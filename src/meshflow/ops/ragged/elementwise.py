@@ -302,6 +302,7 @@ def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree
     flat_kwargs = {key: replace(value) for key, value in kwargs.items()}
     if not found:
         return op(*flat_args, **flat_kwargs)
+    check_splits_dtypes(found)
     model = max(found, key=lambda x: x.ragged_rank)
     for value in found:
         _check_rows(value, model)

@@ -25,6 +25,7 @@ from meshflow.saved_model.programs.module_reader import (
     get_static_shape,
     read_jaxpr,
     register_op,
+    slice_rows,
     trace_program,
 )
 
@@ -174,11 +175,7 @@ def _read_slice(op: _Op, inputs: list[Any]) -> Array:
 @register_op("dynamic_slice")
 def _read_dynamic_slice(op: _Op, inputs: list[Any]) -> Array:
     operand, *starts = map(as_array, inputs)
-    sizes = get_integers(op, "slice_sizes")
-    if 0 in operand.shape and 0 not in sizes:
-        # A loop over no rows reads none.
-        return jnp.zeros(sizes, operand.dtype)
-    return lax.dynamic_slice(operand, starts, sizes)
+    return slice_rows(operand, starts, get_integers(op, "slice_sizes"))
 
 
 @register_op("dynamic_update_slice")

@@ -30,6 +30,7 @@ __all__ = [
     "UnsupportedOpError",
     "read_jaxpr",
     "register_op",
+    "slice_rows",
     "trace_program",
 ]
 
@@ -447,7 +448,14 @@ def _read_dynamic_slice(
         as_array(values[(_get_producer_operands(v, "reshape") or [v])[0]]).reshape(())
         for v in parts
     ]
-    return [jax.lax.dynamic_slice(as_array(operands[0]), scalars, get_sizes(extent))]
+    return [slice_rows(as_array(operands[0]), scalars, get_sizes(extent))]
+
+
+def slice_rows(operand: Array, starts: Sequence[Array], sizes: Sequence[Any]) -> Array:
+    """Slice an array from computed starts; zeros if it is empty, as a loop over no rows reads none."""
+    if any(n == 0 and size != 0 for n, size in zip(operand.shape, sizes, strict=True)):
+        return jnp.zeros(sizes, operand.dtype)
+    return jax.lax.dynamic_slice(operand, starts, sizes)
 
 
 def _get_producer_operands(value: Any, name: str) -> list[Any] | None:
