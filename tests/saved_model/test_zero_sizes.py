@@ -102,3 +102,20 @@ def test_sizes_that_weights_determine_are_saved(tmp_path):
     loaded = tf.saved_model.load(tmp_path)
     assert loaded.apply(fill(0, 4)).shape == (0, 3)
     np.testing.assert_array_equal(loaded.apply(fill(2, 4)), np.full((2, 3), 16.0))
+
+
+def test_gradient_that_needs_a_positive_size(tmp_path):
+    """JAX cannot differentiate transposed convolutions of images that may be empty."""
+    inputs = tf.keras.Input([None, None, 2])
+    outputs = tf.keras.layers.Conv2DTranspose(3, 2, strides=2)(inputs)
+    model = tf.keras.Model(inputs, outputs)
+    model.export(tmp_path)
+    loaded = tf.saved_model.load(tmp_path).serve
+    images = tf.random.normal([2, 3, 4, 2])
+    gradients = []
+    for function in (model, loaded):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            loss = tf.reduce_sum(function(images) ** 2)
+        gradients.append(tape.gradient(loss, images))
+    np.testing.assert_allclose(gradients[1], gradients[0], rtol=1e-5, atol=1e-6)

@@ -70,6 +70,7 @@ __all__ = [
     "export_for_platforms",
     "export_traced",
     "get_static_sizes",
+    "has_gradient_if_differentiable",
     "is_differentiable",
     "make_data_dependent_size",
     "serialize_program",
@@ -471,6 +472,12 @@ def _serialize(program: jax.export.Exported, orders: Sequence[int]) -> bytes:
 def is_differentiable(avals: Sequence[Any]) -> bool:
     """Check whether at least one array has a gradient."""
     return any(jax.numpy.issubdtype(a.dtype, np.inexact) for a in avals)
+
+
+def has_gradient_if_differentiable(data: bytes) -> bool:
+    """Check whether a program that this process serialized has a gradient, or no floating-point argument."""
+    program = jax.export.deserialize(bytearray(data))
+    return program.has_vjp() or not is_differentiable(program.in_avals)
 
 
 def deserialize_program(data: bytes, label: str = "A saved function") -> jax.export.Exported:

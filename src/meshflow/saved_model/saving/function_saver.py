@@ -37,6 +37,7 @@ from meshflow.saved_model.programs.stablehlo import (
     ExportedProgram,
     export_traced,
     get_static_sizes,
+    has_gradient_if_differentiable,
     serialize_program,
     trace_for_export,
 )
@@ -283,13 +284,8 @@ class FunctionSaver:
             return entry, program
         if _has_text(args, kwargs):
             return self._store_plan(name, args, kwargs, record_function(name, call, args, kwargs))
-        components = ComponentFunction(call, args, kwargs)
         try:
-            traced = trace_for_export(components, *components.arguments)
-            traced.structure = components.join_slots(traced.structure)
-            return self._store_program(
-                ExportedProgram(name, (args, kwargs), traced, export_traced(traced))
-            )
+            return self._store_program(self._export(name, call, args, kwargs))
         except Exception as error:
             # The function may use strings or tables internally.
             with contextlib.suppress(Exception):
@@ -302,6 +298,27 @@ class FunctionSaver:
                 if staged.has_host_steps():
                     return self._store_stages(name, staged)
             raise error from None
+
+    def _export(
+        self, name: str, call: _SavableFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ExportedProgram:
+        """Export a function without strings, for sizes of 0 if it then has a gradient as for other sizes."""
+
+        def export(has_positive_sizes: bool) -> ExportedProgram:
+            components = ComponentFunction(call, args, kwargs)
+            traced = trace_for_export(components, *components.arguments, has_positive_sizes)
+            traced.structure = components.join_slots(traced.structure)
+            return ExportedProgram(name, (args, kwargs), traced, export_traced(traced))
+
+        program = export(False)
+        is_general = has_unknown_size(args, kwargs)
+        if not is_general or has_gradient_if_differentiable(self._serialize(program)):
+            return program
+        with contextlib.suppress(Exception):
+            other = export(True)
+            if has_gradient_if_differentiable(self._serialize(other)):
+                return other
+        return program
 
     def _store_stages(
         self, name: str, staged: StagedFunction
