@@ -297,10 +297,13 @@ def _compute_float_function(equation: Equation) -> Compute | Writer:
         if compiled is None or not is_large:
             return function(x, out)
         # The bits of results do not depend on the order of elements in memory.
-        is_direct = out is not None and out.flags.c_contiguous
-        result: HostArray = out if is_direct else np.empty(x.shape, FLOAT32)
-        compiled(np.ascontiguousarray(x), result)
-        if out is None or is_direct:
+        x = np.ascontiguousarray(x)
+        if out is not None and out.flags.c_contiguous:
+            compiled(x, out)
+            return out
+        result = np.empty(x.shape, FLOAT32)
+        compiled(x, result)
+        if out is None:
             return result
         out[...] = result
         return out

@@ -300,13 +300,14 @@ class FunctionSaver:
             raise error from None
 
     def _export(
-        self, name: str, call: _SavableFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, name: str, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ExportedProgram:
         """Export a function without strings, for sizes of 0 if it then has a gradient as for other sizes."""
 
         def export(has_positive_sizes: bool) -> ExportedProgram:
             components = ComponentFunction(call, args, kwargs)
-            traced = trace_for_export(components, *components.arguments, has_positive_sizes)
+            leaves, keywords = components.arguments
+            traced = trace_for_export(components, leaves, keywords, has_positive_sizes)
             traced.structure = components.join_slots(traced.structure)
             return ExportedProgram(name, (args, kwargs), traced, export_traced(traced))
 
