@@ -27,8 +27,8 @@ replace it:
   return the lowering of a primitive, and an argument of its registration.
 * `reductions_over_devices`: primitives of sums and extremes over the devices of a mesh. Public: three of five.
 * `dce_jaxpr`, `dce_rules`: a jaxpr without the equations that unused results need. Public: none.
-* `SizeDecisions`, `decide_sizes_by_hints`: comparisons of symbolic sizes that depend on the values of
-  the symbols. Public: none; `jax.export` raises an error for them.
+* `SizeDecisions`, `decide_sizes_by_hints`, `assume_large_sizes`: comparisons of symbolic sizes that depend on the
+  values of the symbols. Public: none; `jax.export` raises an error for them.
 * `compile_sizes`: a Python function of symbols from the text of symbolic sizes, which is evaluated faster
   than these. Public: none.
 * `evaluate_size`, `list_dimensions`, `replace_dimensions`: the value and the dimensions of a symbolic size, and the
@@ -97,6 +97,7 @@ __all__ = [
     "SizeDecisions",
     "ad",
     "array_copy_semantics",
+    "assume_large_sizes",
     "batched_device_put",
     "batching",
     "cache_key",

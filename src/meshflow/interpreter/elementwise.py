@@ -109,9 +109,11 @@ def repeat_rows(row: HostArray, shape: Sequence[int]) -> HostArray:
 
 def _repeat_operands(writer: Writer, equation: Equation) -> Writer:
     """Repeat operands that are rows, where this is faster; see `can_repeat_rows`."""
-    shapes = [spec.shape for spec in equation.inputs]
-    shape = equation.outputs[0].shape
-    if len(shapes) != 2 or not all(type(n) is int for s in (*shapes, shape) for n in s):
+    inputs, shape = equation.inputs, equation.outputs[0].shape
+    if len(inputs) != 2 or inputs[0].shape == inputs[1].shape or len(shape) < 2:
+        return writer
+    shapes = [spec.shape for spec in inputs]
+    if not all(type(n) is int for s in (*shapes, shape) for n in s):
         return writer
     run, write = writer
     is_row = [can_repeat_rows(s, shape) for s in shapes]

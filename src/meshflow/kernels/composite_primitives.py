@@ -99,8 +99,8 @@ def _infer_results(
     Tracing preserves shardings and other properties.
     """
     results: Sequence[jax.core.AbstractValue]
-    is_plain = all(a == jax.core.ShapedArray(a.shape, a.dtype) for a in avals)
-    if list_types and is_plain and (types := list_types(avals, parameters)) is not None:
+    plain = tuple([jax.core.ShapedArray(a.shape, a.dtype) for a in avals])
+    if list_types and plain == avals and (types := list_types(avals, parameters)) is not None:
         results = [jax.core.ShapedArray(shape, dtype) for shape, dtype in types]
     else:
         results = jax.make_jaxpr(functools.partial(composite, **parameters))(*avals).out_avals

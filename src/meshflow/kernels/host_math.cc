@@ -73,12 +73,12 @@ constexpr Loop kLoops[] = {meshflow::for_every_cpu<loop<exponential>>, meshflow:
 }  // namespace
 
 // Computes a function of `count` numbers; y may be x.
-extern "C" void meshflow_float_function(int32_t function, const float* x, float* y, int64_t count) {
+extern "C" void meshflow_float_function(int32_t function, const float* x, float* y, int64_t count) noexcept {
   kLoops[function](x, y, count);
 }
 
 // Computes the four words of each of `count` blocks: low and high halves of their counters, and their keys.
-extern "C" void meshflow_philox_words(const uint64_t* low, const uint64_t* high, const uint64_t* key, int64_t count, uint32_t* words) {
+extern "C" void meshflow_philox_words(const uint64_t* low, const uint64_t* high, const uint64_t* key, int64_t count, uint32_t* words) noexcept {
   for (int64_t i = 0; i < count; ++i, words += 4) {
     uint32_t a = low[i], b = low[i] >> 32, c = high[i], d = high[i] >> 32, first = key[i], second = key[i] >> 32;
     for (int round = 0; round < 10; ++round) {

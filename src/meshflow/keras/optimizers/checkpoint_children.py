@@ -8,6 +8,7 @@ start with an underscore. Optimizers of either style read the checkpoints of the
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from meshflow.core.variables.sharded_variable import merge_shards
@@ -46,12 +47,15 @@ _LIST_STYLE_NAMES = {"momentum_cache": "_u_product"}
 
 def has_slot_lists(optimizer: Any) -> bool:
     """Check whether checkpoints contain an optimizer's slots as lists, the style since 2.11."""
-    if optimizer._is_keras_2:
-        return False
-    # A user-defined class that updates variables with the hook of optimizers until 2.10.
+    return not optimizer._is_keras_2 and not _defines_old_hook(type(optimizer))
+
+
+@functools.lru_cache(64)
+def _defines_old_hook(cls: type) -> bool:
+    """Check whether a user's class updates variables with the hook of optimizers until 2.10."""
     hook = "_resource_apply_dense"
-    owner = next((c for c in type(optimizer).__mro__ if hook in vars(c)), None)
-    return owner is None or owner.__module__.startswith("meshflow.")
+    owner = next((c for c in cls.__mro__ if hook in vars(c)), None)
+    return owner is not None and not owner.__module__.startswith("meshflow.")
 
 
 def get_own_weights(optimizer: Any) -> dict[str, Any]:

@@ -400,14 +400,17 @@ class State:
           weights: Arrays in the order of the property `weights`.
 
         Raises:
-          ValueError: If the number of arrays or a shape differs.
+          ValueError: If the optimizer is not built, or the number of arrays or a shape differs.
         """
-        own = self.weights
-        if len(own) <= 1 < len(weights) and not self._is_keras_2:
+        if len(weights) and not self._index_dict and not self._is_keras_2:
             raise ValueError(
                 f"You are calling `set_weights` on optimizer {self._name}, which has not been built. Call "
                 "`optimizer.build(variables)` or `optimizer.apply_gradients` first."
             )
+        self._assign_weights(weights)
+
+    def _assign_weights(self, weights: Sequence[Any]) -> None:
+        own = self.weights
         if len(own) != len(weights):
             raise ValueError(
                 f"You called `set_weights(weights)` on optimizer {self._name} with a weight list of length {len(weights)}, but the optimizer was expecting {len(own)} weights."
@@ -436,7 +439,7 @@ class State:
         """
         count = len(self.weights)
         if len(store) == count:
-            self.set_weights([store[str(i)] for i in range(count)])
+            self._assign_weights([store[str(i)] for i in range(count)])
             return
         _log.warning(
             "Skipping variable loading for optimizer %r, because it has %d variables whereas the saved optimizer has %d. "

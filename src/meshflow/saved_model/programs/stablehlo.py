@@ -208,10 +208,13 @@ def trace_for_export(
         symbol: str, equal_sizes: Mapping[str, str | int] = _NO_SIZES
     ) -> TracedFunction:
         for may_be_empty in (_EVERYTHING, _COMPONENTS)[has_positive_sizes:]:
-            with contextlib.suppress(jax.errors.InconclusiveDimensionOperation):
+            try:
                 return _trace_with_symbols(
                     function, args, kwargs, symbol, may_be_empty, None, equal_sizes
                 )
+            except Exception as error:
+                if not _is_inconclusive(error):
+                    raise
         return _trace_with_symbols(function, args, kwargs, symbol, _NOTHING, None, equal_sizes)
 
     # Independent symbols may fail if unknown sizes must be equal, for example ids and a mask with the
@@ -239,6 +242,13 @@ def trace_for_export(
     with contextlib.suppress(InvalidArgumentError):
         return trace_symbols(f"{_SIZE_DIVISOR}*size{{axis}}")
     raise failure
+
+
+def _is_inconclusive(error: BaseException | None) -> bool:
+    """Check whether an error, or its cause, is a comparison of sizes that the symbols do not determine."""
+    while error is not None and not isinstance(error, jax.errors.InconclusiveDimensionOperation):
+        error = error.__cause__
+    return error is not None
 
 
 def _find_equal_sizes(
