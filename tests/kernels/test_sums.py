@@ -34,7 +34,8 @@ def test_summands_are_computed_once():
 @pytest.mark.parametrize(("manual", "wide"), [(("data",), True), (("data", "model"), False)])
 def test_reductions_over_some_dimensions_of_a_mesh_are_wide(name, manual, wide):
     """XLA's CPU compiler ends the process if it widens a reduction that leaves dimensions to its partitioner."""
-    mesh = jax.make_mesh((2, 2), ("data", "model"))
+    types = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=types)
     reduce = lambda x: getattr(jax.lax, name)(
         x, "data", **({"tiled": True} if "scatter" in name else {})
     )

@@ -380,7 +380,7 @@ class FunctionSaver:
             program.exported.mlir_module_serialized, []
         )
         for other, data in candidates:
-            if program.is_same_as(other):
+            if program is other or program.is_same_as(other):
                 return data
         candidates.append((program, serialize_program(program.exported)))
         return candidates[-1][1]
