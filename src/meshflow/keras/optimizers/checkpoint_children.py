@@ -8,7 +8,6 @@ start with an underscore. Optimizers of either style read the checkpoints of the
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from meshflow.core.variables.sharded_variable import merge_shards
@@ -50,7 +49,6 @@ def has_slot_lists(optimizer: Any) -> bool:
     return not optimizer._is_keras_2 and not _defines_old_hook(type(optimizer))
 
 
-@functools.lru_cache(64)
 def _defines_old_hook(cls: type) -> bool:
     """Check whether a user's class updates variables with the hook of optimizers until 2.10."""
     hook = "_resource_apply_dense"
