@@ -79,7 +79,7 @@ class DropoutRNNCellMixin:
         trace, seed = self._mask_seeds.get(kind, (None, None))
         # The body of a loop over a sequence has a trace of its own, and uses the seeds from before the loop.
         if seed is None or trace not in (context.trace, _SEQUENCE):
-            seed = random.uniform([2], 0, 2**31 - 1, "int32")
+            seed = _draw_seed()
             self._mask_seeds[kind] = context.trace, seed
         return seed
 
@@ -96,9 +96,13 @@ class DropoutRNNCellMixin:
         self.drop_masks()
         if training is not None and training is not False:
             for kind in ("dropout", "recurrent_dropout"):
-                self._mask_seeds[kind] = _SEQUENCE, random.uniform([2], 0, 2**31 - 1, "int32")
+                self._mask_seeds[kind] = _SEQUENCE, _draw_seed()
 
     def drop_masks(self) -> None:
         """Draw other masks at their next use."""
         self.reset_dropout_mask()
         self.reset_recurrent_dropout_mask()
+
+
+def _draw_seed() -> Tensor:
+    return random.uniform([2], 0, 2**31 - 1, "int32")
