@@ -173,8 +173,8 @@ class Graph:
         return list(self._collections)
 
     def get_all_collection_keys(self) -> list[object]:
-        """Return the names of the collections."""
-        return list(self._collections)
+        """Return `collections`."""
+        return self.collections
 
     def get_collection(self, name: object, scope: str | None = None) -> list[Any]:
         """Return the values of a collection.
