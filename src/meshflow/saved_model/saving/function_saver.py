@@ -302,18 +302,22 @@ class FunctionSaver:
     def _export(
         self, name: str, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ExportedProgram:
-        """Export a function without strings, for sizes of 0 if it then has a gradient as for other sizes."""
+        """Export a function without strings.
+
+        Unknown sizes may be 0, unless the function has a gradient for positive sizes only.
+        """
 
         def export(has_positive_sizes: bool) -> ExportedProgram:
             components = ComponentFunction(call, args, kwargs)
-            leaves, keywords = components.arguments
-            traced = trace_for_export(components, leaves, keywords, has_positive_sizes)
+            specs, keywords = components.arguments
+            traced = trace_for_export(components, specs, keywords, has_positive_sizes)
             traced.structure = components.join_slots(traced.structure)
             return ExportedProgram(name, (args, kwargs), traced, export_traced(traced))
 
         program = export(False)
-        is_general = has_unknown_size(args, kwargs)
-        if not is_general or has_gradient_if_differentiable(self._serialize(program)):
+        if not has_unknown_size(args, kwargs) or has_gradient_if_differentiable(
+            self._serialize(program)
+        ):
             return program
         with contextlib.suppress(Exception):
             other = export(True)
