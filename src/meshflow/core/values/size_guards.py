@@ -105,14 +105,14 @@ class SizeScope:
             value = self._decisions.hints[names[0]]
             if evaluate_size(size, dict.fromkeys(names, value)) != 0:
                 continue
-            replaced: str | int = equal.get(names[0], names[0])
-            kept: str | int = value if len(names) == 1 else equal.get(names[1], names[1])
+            symbol: str | int = equal.get(names[0], names[0])
+            target: str | int = value if len(names) == 1 else equal.get(names[1], names[1])
             # Row splits refer to the symbol of the batch.
-            if isinstance(replaced, int) or replaced == "batch":
-                kept, replaced = replaced, kept
-            if isinstance(replaced, str) and kept != replaced:
-                equal = {n: kept if e == replaced else e for n, e in equal.items()}
-                equal[replaced] = kept
+            if isinstance(symbol, int) or symbol == "batch":
+                target, symbol = symbol, target
+            if isinstance(symbol, str) and target != symbol:
+                equal = {n: target if e == symbol else e for n, e in equal.items()}
+                equal[symbol] = target
         return equal
 
     def assume_zero(self, difference: Any) -> bool:
