@@ -38,10 +38,10 @@ from meshflow.ops.random import from_keys
 
 # Arrays, or lists of arrays for operands that are lists.
 _HostArrays: TypeAlias = Sequence[Any]
-# Computes an op from its operands and static arguments; returns None to leave it to XLA.
-_HostFunction: TypeAlias = Callable[
-    [_HostArrays, tuple[Any, ...]], np.ndarray | tuple[np.ndarray, ...] | None
-]
+# The results of an op; None leaves it to XLA.
+_HostResult: TypeAlias = np.ndarray | tuple[np.ndarray, ...] | None
+# Computes an op from its operands and static arguments.
+_HostFunction: TypeAlias = Callable[[_HostArrays, tuple[Any, ...]], _HostResult]
 
 # Compiled programs are faster for arrays with more elements.
 _MAX_ELEMENTS = 1 << 22
@@ -296,9 +296,7 @@ _MOVES = (_reshape, _expand, _concatenate, _stack, _select, _gather, _take, _get
 def _restrict_to_host_arrays(function: _HostFunction) -> _HostFunction:
     takes_strings = function in _MOVES
 
-    def compute(
-        values: Sequence[Any], static: tuple[Any, ...]
-    ) -> np.ndarray | tuple[np.ndarray, ...] | None:
+    def compute(values: Sequence[Any], static: tuple[Any, ...]) -> _HostResult:
         for value in values:
             for v in value if type(value) is list else (value,):
                 if type(v) is not np.ndarray or v.size > _MAX_ELEMENTS:
