@@ -47,3 +47,85 @@ INVALID = tf.errors.InvalidArgumentError
 def test_errors_name_the_argument(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tf.abs(None),
+        lambda: tf.divide(None, 1.0),
+        lambda: tf.reduce_sum(None),
+        lambda: tf.reshape(None, [1]),
+        lambda: tf.argmax(None),
+        lambda: tf.nn.zero_fraction(None),
+    ],
+)
+def test_none_is_no_tensor(call):
+    with pytest.raises(ValueError, match=r"Attempt to convert a value \(None\)"):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tf.zeros([[1]]), "`shape` must be a list of sizes"),
+        (lambda: tf.fill({"a": 1}, 1), "fill: "),
+        (lambda: tf.abs("x"), "abs does not work on strings"),
+        (lambda: tf.math.unsorted_segment_sum([1.0], [0], "x"), "unsorted_segment_sum: "),
+        (lambda: tf.math.sobol_sample(-1, 2), "sobol_sample: "),
+        (lambda: tf.strided_slice([1.0, 2.0], [0, 1], [1], [1]), "strided_slice: "),
+        (lambda: tf.gather_nd([1.0], 0), "gather_nd: "),
+        (lambda: tf.broadcast_dynamic_shape([[1]], [2]), "broadcast_dynamic_shape: "),
+        (lambda: tf.math.bincount(np.array([1], np.uint8), minlength="x"), "bincount: "),
+        (lambda: tf.logical_and("x", [True]), "logical_and"),
+        (lambda: tf.where([True], np.array("x"), np.array([1.0])), "where"),
+    ],
+)
+def test_incidental_errors_have_every_class_of_tensorflow(call, message):
+    for error_class in (INVALID, ValueError, TypeError):
+        with pytest.raises(error_class, match=message):
+            call()
+
+
+def test_errors_of_users_and_of_signatures_are_unchanged():
+    def refuse(x):
+        return [1, 2][int(x) + 5]
+
+    with pytest.raises(IndexError, match="list index"):
+        tf.map_fn(refuse, tf.constant([1]))
+    with pytest.raises(TypeError, match="missing 1 required positional argument") as raised:
+        tf.zeros()
+    assert type(raised.value) is TypeError
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: tf.reshape([1.0, 2.0], np.array([2.0, 1.0])), [[1.0], [2.0]]),
+        (lambda: tf.zeros(np.float64(2)), [0.0, 0.0]),
+        (lambda: tf.tile([1.0], np.array([2.0])), [1.0, 1.0]),
+        (lambda: tf.image.resize(IMAGE, np.array([1.0, 1.0]))[0, 0, 0], [0.0]),
+        (lambda: tf.reduce_any(np.array([0, 1])), True),
+        (lambda: tf.logical_and(np.array([1, 0]), [True, True]), [True, False]),
+        (lambda: tf.where(np.array([1.0, 0.0]), 1, 2), [1, 2]),
+        (lambda: tf.one_hot(np.array([1.0, 0.0]), 2), [[0.0, 1.0], [1.0, 0.0]]),
+        (lambda: tf.RaggedTensor.from_row_lengths([4, 5], np.array([0.0, 2.0]))[1], [4, 5]),
+        (lambda: tf.ragged.boolean_mask([[1, 2]], np.array([[1, 0]]))[0], [1]),
+        (lambda: tf.random.stateless_categorical([[9.0, 0.0]], 1, np.array([1.0, 2.0])), [[0]]),
+    ],
+)
+def test_numpy_arrays_are_cast_to_the_only_dtype(call, expected):
+    assert call().numpy().tolist() == expected
+
+
+def test_sizes_may_be_tensors():
+    matrix = tf.math.confusion_matrix([1], [1], num_classes=tf.constant(2))
+    assert matrix.numpy().tolist() == [[0, 0], [0, 1]]
+    assert tf.strings.ngrams(["a", "b"], tf.constant(2)).numpy().tolist() == [b"a b"]
+    first, second = tf.dynamic_partition([1, 2], [0, 1], tf.constant(2))
+    assert (first.numpy().item(), second.numpy().item()) == (1, 2)
+
+
+def test_divisors_that_round_to_zero():
+    with pytest.raises(INVALID, match="Integer division by zero"):
+        tf.math.floordiv(np.array([3]), np.array([0.5]))

@@ -405,6 +405,7 @@ def split(
     rank = len(sp_input.shape)
     if not -rank <= axis < rank:
         raise InvalidValueError(f"Input axis should be in [-{rank}, {rank}), got {axis}.")
+    num_split = to_static_value(num_split, "num_split")
     if num_split < 1:
         raise InvalidValueError(f"num_split must be positive, got {num_split}.")
     find = functools.partial(_split_shape, int(num_split), int(axis))

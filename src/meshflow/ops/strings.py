@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from meshflow.core.dispatch.operands import get_strings
+from meshflow.core.dispatch.operands import get_strings, to_static_value
 from meshflow.core.dispatch.symbolic_calls import UnknownString, accept_symbolic
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
@@ -171,7 +171,7 @@ def substr(
     Args:
       input: Strings.
       pos: First position, counted from the end if negative; it is broadcast with `input`.
-      len: Maximum number of bytes or characters, with the shape of `pos`.
+      len: Maximum number of bytes or characters, with the shape of `pos`; all if it is negative.
       unit: 'BYTE' or 'UTF8_CHAR'.
       name: Ignored.
 
@@ -192,7 +192,7 @@ def substr(
         if not -_len(text) <= start <= _len(text):
             raise InvalidArgumentError(f"pos {start} out of range for string {word!r} [Op:Substr]")
         start = start if start >= 0 else _len(text) + start
-        part = text[start : start + count]
+        part = text[start : start + count if count >= 0 else None]
         result.append(b"".join(part) if isinstance(part, list) else part)
     return make_string_tensor(result, words.shape)
 
@@ -525,7 +525,8 @@ def ngrams(
       >>> tf.strings.ngrams(["to", "be", "or"], 2).numpy().tolist()
       [b'to be', b'be or']
     """
-    widths = [ngram_width] if isinstance(ngram_width, int) else ngram_width
+    width = to_static_value(ngram_width, "ngram_width")
+    widths = [width] if isinstance(width, int) else width
     if min(widths, default=1) < 1:
         raise ValueError(f"All ngram_widths must be greater than 0. Got {ngram_width}")
     if padding_width is not None and padding_width < 1:

@@ -31,6 +31,7 @@ from meshflow.core.dispatch.deferred_constants import are_all_constant, store_in
 from meshflow.core.dispatch.operands import (
     INTEGER_ARGUMENTS,
     as_operand_list,
+    cast_numpy,
     check_integers,
     check_kinds,
     convert_operand_lists,
@@ -47,8 +48,8 @@ from meshflow.core.runtime.context import Trace, context
 from meshflow.core.runtime.forks import ForkState, make_fork_error
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
-from meshflow.core.runtime.tracebacks import hide_frames, is_filtering
-from meshflow.core.values.dtypes import string
+from meshflow.core.runtime.tracebacks import explain_incidental_error, hide_frames, is_filtering
+from meshflow.core.values.dtypes import bool_, string
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, propagate_sizes
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
 from meshflow.environment.types import PyTree
@@ -497,6 +498,8 @@ def op(
             if len(values) != count or any(v is inspect.Parameter.empty for v in values):
                 signature.bind(*args, **kwargs)
             operands = [values[i] for i in operand_indices]
+            if kinds == "b":
+                operands = [cast_numpy(o, bool_) for o in operands]
             if list_indices:
                 for k in list_indices:
                     operands[k] = as_operand_list(
@@ -512,13 +515,16 @@ def op(
                 if type(static[k]) is not int:
                     check_integers(static[k], names[static_indices[k]], public_name)
         except Exception as error:
+            explained = explain_incidental_error(error, public_name)
             hide_frames(error)
-            raise
+            if explained is error:
+                raise
+            raise explained from explained.__cause__
         try:
             return apply(the_op, operands, static)
         except Exception as error:
             is_argument_error = isinstance(
-                error, (TypeError, ValueError, IndexError, ArithmeticError)
+                error, (TypeError, ValueError, IndexError, ArithmeticError, AttributeError)
             )
             if is_argument_error and context.size_probe is not None:
                 run = functools.partial(apply, the_op, static=static)
@@ -569,16 +575,21 @@ def translate_error(op_name: str, error: Exception, operands: Sequence[Any]) -> 
     )
     if isinstance(error, passed_through):
         return error
+    is_of_attribute = isinstance(error, AttributeError)
+    if (is_of_attribute or "NoneType" in str(error)) and any(o is None for o in operands):
+        return errors.make_none_error()
+    if is_of_attribute:
+        return error
     shapes = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t in flatten_tensors(operands))
     if isinstance(error, TypeError) and any(t.dtype is string for t in flatten_tensors(operands)):
-        return errors.UnimplementedError(
+        # TensorFlow's casts accept strings, but no kernel implements them.
+        error_class = errors.UnimplementedError if op_name == "cast" else errors.InvalidValueError
+        return error_class(
             f"{op_name} does not work on strings. [Op:{op_name}; operands: {shapes}]"
         )
     reason = _INCOMPATIBLE_SHAPES.sub(r"Incompatible shapes: [\3] vs. [\4]", str(error))
     text = f"{op_name}: {reason} [Op:{op_name}; operands: {shapes or 'none'}]"
-    if isinstance(error, (ValueError, TypeError, IndexError, ZeroDivisionError)):
-        return errors.InvalidValueError(text)
-    return type(error)(text)
+    return errors.InvalidValueError(text)
 
 
 def _refine_operands(operands: Sequence[Any]) -> list[Any] | None:

@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.runtime import errors
 from meshflow.core.values import convert
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DType, float32, string
+from meshflow.core.values.dtypes import DType, float32, int64, string
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.values.unknown_sizes import read_sizes
 from meshflow.environment.types import PyTree
@@ -114,6 +114,21 @@ def _convert_operand(operand: TensorLike, hint: DType | None) -> Tensor:
     return convert_to_tensor(operand, dtype_hint=hint)
 
 
+def cast_numpy(value: TensorLike, dtype: DType) -> TensorLike:
+    """Cast a NumPy array of numbers to bool or an integer type, as TensorFlow does.
+
+    Args:
+      value: The operand; integers for an integer type, Python values, tensors and arrays of strings
+        are returned unchanged.
+      dtype: The only dtype, or the default one, of the operand. Imaginary parts are discarded, except
+        for bool.
+    """
+    other_kinds = "iufc" if dtype.is_bool else "bfc"
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in other_kinds:
+        return value
+    return (value if dtype.is_bool else value.real).astype(dtype.dtype)
+
+
 def to_static_value(value: Any, name: str = "argument") -> Any:
     """Return a hashable Python value for a static argument.
 
@@ -143,6 +158,8 @@ def to_static_value(value: Any, name: str = "argument") -> Any:
                 name,
             )
         value = np.asarray(value.array)
+    elif name in INTEGER_ARGUMENTS:
+        value = cast_numpy(value, int64)
     if isinstance(value, (np.ndarray, jax.Array)):
         value = np.asarray(value).tolist()
         return to_static_value(value, name) if isinstance(value, list) else value

@@ -9,7 +9,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from meshflow.core.dispatch import op_names
-from meshflow.core.runtime.tracebacks import hide_frames, hide_frames_of_errors, mark_boundary
+from meshflow.core.runtime.tracebacks import (
+    explain_incidental_error,
+    hide_frames,
+    hide_frames_of_errors,
+    mark_boundary,
+)
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
@@ -76,8 +81,11 @@ def accept_symbolic_unnamed(function: F) -> F:
                     return result
             return function(*args, **kwargs)
         except Exception as error:
+            explained = explain_incidental_error(error, function.__name__)
             hide_frames(error)
-            raise
+            if explained is error:
+                raise
+            raise explained from explained.__cause__
 
     public.is_dispatchable = True  # type: ignore[attr-defined]
     return mark_boundary(public)  # type: ignore[return-value]

@@ -102,11 +102,11 @@ class InvalidArgumentError(OpError):
     _code = INVALID_ARGUMENT
 
 
-class DtypeMismatchError(InvalidArgumentError, TypeError):
+class DtypeMismatchError(InvalidArgumentError, TypeError, ValueError):
     """Operands of one operation have different dtypes.
 
-    TensorFlow raises `InvalidArgumentError` for this eagerly and `TypeError` inside a function;
-    this class is both.
+    TensorFlow raises `InvalidArgumentError` for tensors, `TypeError` inside a function and
+    `ValueError` for NumPy arrays that it cannot convert; this class is all of them.
     """
 
 
@@ -280,6 +280,13 @@ class DataLossError(OpError):
     """
 
     _code = DATA_LOSS
+
+
+def make_none_error() -> ValueError:
+    """Return the error for None in place of a tensor."""
+    return ValueError(
+        "Attempt to convert a value (None) with an unsupported type (NoneType) to a Tensor."
+    )
 
 
 # TensorFlow's error class for each exception of Python code that a program calls; the first match

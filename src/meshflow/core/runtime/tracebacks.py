@@ -14,6 +14,9 @@ from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+import numpy as np
+
+from meshflow.core.runtime.errors import InvalidValueError
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -21,6 +24,11 @@ Instance = TypeVar("Instance")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _HIDDEN_PATHS = (_PACKAGE, os.path.dirname(os.path.abspath(jax.__file__)) + os.sep)
+# Numerical libraries whose errors about arguments do not name Meshflow's functions.
+_LIBRARIES = tuple(
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(np.__file__))), name, "")
+    for name in ("numpy", "scipy")
+)
 _STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 # Start of the second line of the note that JAX adds to errors in functions that it traces.
 _JAX_NOTE = "For simplicity, JAX has removed its internal frames"
@@ -66,14 +74,58 @@ def is_raised_by_user(error: BaseException) -> bool:
 
     `TypeError` and `AssertionError` are excluded: code may check that sizes are integers.
     """
-    entry = error.__traceback__
-    if entry is None or isinstance(error, (TypeError, AssertionError)):
+    if error.__traceback__ is None or isinstance(error, (TypeError, AssertionError)):
         return False
-    while entry.tb_next is not None:
-        entry = entry.tb_next
-    code = entry.tb_frame.f_code
-    is_raise = code.co_code[entry.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-    return is_raise and not code.co_filename.startswith((*_HIDDEN_PATHS, _STANDARD_LIBRARY))
+    path, is_raise = _find_origin(error.__traceback__)
+    return is_raise and not path.startswith((*_HIDDEN_PATHS, _STANDARD_LIBRARY))
+
+
+def _find_origin(traceback: TracebackType) -> tuple[str, bool]:
+    """Return the file of the innermost frame, and whether a `raise` statement ended it."""
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code
+    return code.co_filename, code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def explain_incidental_error(error: Exception, name: str) -> Exception:
+    """Return TensorFlow's error for an argument that Python, NumPy or JAX could not handle.
+
+    Such errors are incidental: neither a `raise` statement of Meshflow nor code of the user raised
+    them, for example because a size is a string.
+
+    Args:
+      error: The error that a public function raised.
+      name: The function's name.
+
+    Returns:
+      An `InvalidArgumentError` that is a `ValueError` and a `TypeError` as well; `error` itself if it
+      is not incidental, or if the call does not match the function's signature. Its cause is `error`
+      unless tracebacks are filtered.
+    """
+    kind = type(error)
+    is_plain = kind in (
+        TypeError,
+        ValueError,
+        IndexError,
+        OverflowError,
+    ) or kind.__module__.startswith("numpy.")
+    is_of_none = kind is AttributeError and str(error).startswith(
+        "'NoneType' object has no attribute"
+    )
+    traceback = error.__traceback__
+    if not (is_plain or is_of_none) or traceback is None or traceback.tb_next is None:
+        return error
+    path, is_raise = _find_origin(traceback)
+    if (
+        is_raise
+        if path.startswith(_PACKAGE)
+        else not path.startswith((*_HIDDEN_PATHS, *_LIBRARIES))
+    ):
+        return error
+    explained = InvalidValueError(f"{name}: {error}")
+    explained.__cause__ = None if is_filtering() else error
+    return explained
 
 
 def filter_traceback(traceback: TracebackType | None) -> TracebackType | None:
@@ -156,7 +208,19 @@ def hide_frames_of_functions(namespace: dict[str, Any]) -> None:
 @functools.cache
 def _make_public(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the form of a function that all public modules have in common."""
-    return hide_frames_of_errors(function)
+
+    @functools.wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            explained = explain_incidental_error(error, function.__name__)
+            hide_frames(error)
+            if explained is error:
+                raise
+            raise explained from explained.__cause__
+
+    return mark_boundary(public)
 
 
 def hide_frames_of_methods(cls: type[Instance]) -> type[Instance]:

@@ -19,7 +19,7 @@ from jax.export import is_symbolic_dim
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.devices import resolve_device
-from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
+from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError, make_none_error
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DType, DTypeLike
@@ -192,9 +192,7 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
       ValueError: If nested lists are ragged, or if the value is None.
     """
     if value is None:
-        raise ValueError(
-            "Attempt to convert a value (None) with an unsupported type (NoneType) to a Tensor."
-        )
+        raise make_none_error()
     if (scalar := _convert_small_number(value, dtype)) is not None:
         return scalar
     own_dtype = getattr(value, "dtype", None)
@@ -217,8 +215,9 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
         return array.astype((dtype or dtypes.float32).dtype)
     natural_dtype = dtypes.from_numpy_dtype(array.dtype)
     if dtype is not None:
-        if not is_array:
+        if not is_array or dtype is dtypes.string:
             _check_cast(natural_dtype, dtype, value)
+        if not is_array:
             _check_range(array, natural_dtype, dtype)
         # NumPy arrays are cast to any dtype, like in TensorFlow, and without NumPy's warnings.
         if natural_dtype.is_complex and not (dtype.is_complex or dtype.is_bool):
@@ -263,12 +262,13 @@ def _to_string_array(value: TensorLike, array: np.ndarray, dtype: DType | None) 
     types = set(map(type, flat))
     if not all(issubclass(kind, (str, bytes)) for kind in types):
         kinds = sorted({type(item).__name__ for item in flat})
+        own_kind = type(value).__name__
+        description = own_kind if kinds == [own_kind] else f"{own_kind} of {', '.join(kinds)}"
         raise InvalidValueError(
-            f"Attempt to convert a value ({value!r}) with an unsupported type "
-            f"({type(value).__name__}, holding {', '.join(kinds)}) to a Tensor."
+            f"Attempt to convert a value ({value!r}) with an unsupported type ({description}) to a Tensor."
         )
     if dtype not in (None, dtypes.string):
-        raise TypeError(f"Cannot convert {value!r} to a Tensor of dtype {dtype.name}.")
+        raise DtypeMismatchError(f"Cannot convert {value!r} to a Tensor of dtype {dtype.name}.")
     result = np.empty(array.shape, object)
     if types != {bytes}:
         flat = [s.encode() if isinstance(s, str) else s for s in flat]

@@ -130,7 +130,7 @@ def _parse_bound(value: Any) -> Any:
             "known size),",
         )
     if isinstance(value, (float, str)):
-        raise TypeError(f"Slice bounds must be integers or None, got {value!r}.")
+        raise errors.InvalidValueError(f"Slice bounds must be integers or None, got {value!r}.")
     return int(value)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshflow.core.autograph.runtime.calls import register_range
 from meshflow.core.dispatch.dispatch import apply, op
-from meshflow.core.dispatch.operands import check_integers, to_static_value
+from meshflow.core.dispatch.operands import cast_numpy, check_integers, to_static_value
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.context import context
@@ -70,7 +70,7 @@ def as_sizes(shape: StaticInts, name: str = "shape") -> Sizes:
     Raises:
       TypeError: If a size is only known at run time.
       ValueError: If a size is unknown.
-      InvalidArgumentError: If a size is negative.
+      InvalidArgumentError: If a size is negative or a list.
     """
     if isinstance(shape, TensorShape):
         shape = shape.as_list()
@@ -79,6 +79,8 @@ def as_sizes(shape: StaticInts, name: str = "shape") -> Sizes:
     sizes = value if isinstance(value, tuple) else (value,)
     if any(s is None for s in sizes):
         raise ValueError(f"`{name}` must be fully known, got {sizes}.")
+    if any(isinstance(s, tuple) for s in sizes):
+        raise InvalidValueError(f"`{name}` must be a list of sizes, got the nested list {sizes}.")
     if any(s < 0 for s in sizes):
         raise InvalidValueError(f"`{name}` must hold sizes of at least 0, got {list(sizes)}.")
     return sizes if has_symbolic_size(sizes) else tuple(int(s) for s in sizes)
@@ -467,6 +469,7 @@ def one_hot(
     )
     if dtype_.is_bool:
         on, off = cast(on, dtype_), cast(off, dtype_)
+    indices = cast_numpy(indices, dtypes.int64)
     return _one_hot(indices, on, off, to_static_value(depth, "depth"), -1 if axis is None else axis)
 
 

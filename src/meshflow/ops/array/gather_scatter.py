@@ -18,7 +18,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, make_gather_gradient
 from meshflow.core.dispatch.dispatch import apply, op
-from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.operands import cast_numpy, to_static_value
 from meshflow.core.dispatch.operation import CAST, is_inexact
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import (
@@ -29,6 +29,7 @@ from meshflow.core.runtime.bounds_checks import (
 )
 from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
+from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -362,7 +363,7 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
     if x is None:
         return find_true_indices(condition)
     if not hasattr(condition, "_keras_history"):
-        condition = convert_to_tensor(condition)
+        condition = convert_to_tensor(cast_numpy(condition, dtypes.bool_))
         if not condition.dtype.is_bool:
             raise DtypeMismatchError(
                 f"where: condition must be bool, got {condition.dtype.name}. Use tf.cast, or compare "
@@ -453,6 +454,7 @@ def dynamic_partition(
       >>> print(even.numpy(), odd.numpy())
       [4 6] [3 5]
     """
+    num_partitions = to_static_value(num_partitions, "num_partitions")
     if find_recording(partitions) is not None:
         return [boolean_mask(data, _equals_constant(partitions, i)) for i in range(num_partitions)]
     ids = convert_to_tensor(partitions)

@@ -198,6 +198,7 @@ def _find_unique_on_host(array: np.ndarray) -> tuple[np.ndarray, ...]:
         return_index=True,
         return_inverse=True,
         return_counts=True,
+        equal_nan=False,
     )
     # TensorFlow keeps the order of first occurrences.
     order = np.argsort(first)

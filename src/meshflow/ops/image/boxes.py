@@ -18,6 +18,7 @@ from meshflow.core.values.dtypes import float32, int32
 from meshflow.core.values.symbolic_sizes import make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host, is_unknown
+from meshflow.core.variables.variable import Variable
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import find_recording
 from meshflow.ops.math import cast
@@ -194,7 +195,7 @@ def _select_boxes(
         jnp.zeros((max_count,), scores.dtype),
         jnp.zeros((), jnp.int32),
     )
-    if scores.shape[0] == 0:
+    if scores.shape[0] == 0 or max_count == 0:
         return start[1:]
     _, indices, values, count = jax.lax.fori_loop(0, max_count, step, start)
     return indices, values, count
@@ -239,7 +240,7 @@ def _select(
       limits: Further arguments of the op.
       name: Name of the public function.
     """
-    similar, scores = convert_to_tensor(similar), convert_to_tensor(scores)
+    similar, scores = _convert_together(similar, scores)
     size = to_static_value(max_output_size, "max_output_size")
     counts = similar.shape[0], scores.shape[0]
     if None not in counts and counts[0] != counts[1]:
@@ -275,6 +276,13 @@ def _select(
     operands: list[TensorLike] = [similar, scores, make_sizes_tensor(size, np.int64), *limits]
     indices, values = compute_on_host(run, operands, types, name)
     return indices, values
+
+
+def _convert_together(similar: TensorLike, scores: TensorLike) -> list[Tensor]:
+    """Convert NumPy arrays and lists to the dtype of the tensor beside them, or else to float32."""
+    dtypes = (v.dtype for v in (similar, scores) if isinstance(v, (Tensor, Variable)))
+    hint = next(dtypes, float32)
+    return [convert_to_tensor(v, dtype_hint=hint) for v in (similar, scores)]
 
 
 def _round_up(count: int) -> int:
@@ -378,7 +386,7 @@ def non_max_suppression_with_scores(
       >>> print(indices.numpy(), scores.numpy())
       [1 2] [0.75 0.25]
     """
-    boxes = convert_to_tensor(boxes)
+    boxes, scores = _convert_together(boxes, scores)
     if boxes.shape.rank != 2 or boxes.shape[1] != 4:
         raise InvalidValueError(
             f"tf.image.non_max_suppression: expected boxes of shape [n, 4], got {boxes.shape}."
@@ -455,7 +463,7 @@ def non_max_suppression_padded(
       >>> print(indices.numpy(), valid.numpy())
       [1 2 0 0] 2
     """
-    boxes, scores = convert_to_tensor(boxes), convert_to_tensor(scores)
+    boxes, scores = _convert_together(boxes, scores)
     limit, min_score = _convert_limits(iou_threshold, score_threshold)
     if not pad_to_max_output_size and boxes.ndim == 2:
         limits, name = (limit, min_score, 0.0), "tf.image.non_max_suppression_padded"
@@ -571,7 +579,7 @@ def combined_non_max_suppression(
       >>> print(found.nmsed_classes.numpy(), found.valid_detections.numpy())
       [[0. 1.]] [2]
     """
-    boxes, scores = convert_to_tensor(boxes), convert_to_tensor(scores)
+    boxes, scores = _convert_together(boxes, scores)
     per_class = int(to_static_value(max_output_size_per_class, "max_output_size_per_class"))
     total = int(to_static_value(max_total_size, "max_total_size"))
     if pad_per_class:

@@ -323,7 +323,7 @@ def per_image_standardization(image: TensorLike) -> Tensor:
       [[-1.342 -0.447]
        [ 0.447  1.342]]
     """
-    x = image if jnp.issubdtype(image.dtype, jnp.floating) else image.astype(jnp.float32)
+    x = image.astype(jnp.float32)
     axes = (-3, -2, -1)
     count = x.shape[-1] * x.shape[-2] * x.shape[-3]
     deviation = jnp.maximum(

@@ -45,7 +45,7 @@ def _extract_patches(
     padded = jnp.pad(images, [*pads, (0, 0)])
     rows, columns = index_grids
     patches = padded[:, rows[:, None, :, None], columns[None, :, None, :], :]
-    return patches.reshape(*patches.shape[:3], -1)
+    return patches.reshape(*patches.shape[:3], sizes[0] * sizes[1] * images.shape[-1])
 
 
 def extract_patches(

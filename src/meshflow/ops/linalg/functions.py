@@ -53,7 +53,12 @@ _solve_sylvester.defvjp(_sylvester_forward, _sylvester_backward)
 @jax.custom_vjp
 def _sqrtm(matrix: jax.Array) -> jax.Array:
     root = jnp.vectorize(jax.scipy.linalg.sqrtm, signature="(n,n)->(n,n)")(matrix)
-    return root if jnp.iscomplexobj(matrix) else jnp.real(root).astype(matrix.dtype)
+    if jnp.iscomplexobj(matrix) or not jnp.iscomplexobj(root):
+        return root
+    largest = jnp.max(jnp.abs(root), (-2, -1), keepdims=True, initial=0)
+    tolerance = 1e3 * jnp.finfo(matrix.dtype).eps * largest
+    is_real = jnp.all(jnp.abs(root.imag) <= tolerance, (-2, -1), keepdims=True)
+    return jnp.where(is_real, root.real, jnp.nan).astype(matrix.dtype)
 
 
 def _sqrtm_forward(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -73,7 +78,7 @@ _sqrtm.defvjp(_sqrtm_forward, _sqrtm_backward)
 def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
     """Compute the square roots of matrices [..., n, n], on CPUs only.
 
-    Real matrices have a real result, so their square roots must be real.
+    Real matrices have a real result, which is NaN if the principal square root is complex.
 
     Example:
       >>> tf.linalg.sqrtm([[4.0, 0.0], [0.0, 9.0]]).numpy().round(3).tolist()

@@ -139,7 +139,7 @@ def norm(
       name: Ignored.
 
     Returns:
-      Tensor of the same dtype; with ord 'euclidean' also if it is complex, as in TensorFlow.
+      Tensor of the same dtype; with ord 'euclidean' or 2 also if it is complex, as in TensorFlow.
 
     Raises:
       InvalidArgumentError: If `ord` does not define a norm, such as 0 or -inf, or the axes are
@@ -150,10 +150,11 @@ def norm(
       [5. 5.] 7.0
     """
     _check_norm(ord, axis)
-    if ord in ("euclidean", "fro"):
+    is_vector = not isinstance(axis, tuple) or len(axis) == 1
+    if ord in ("euclidean", "fro") or (ord == 2 and is_vector):
         norms = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(tensor)), axis=axis, keepdims=keepdims))
         return norms.astype(tensor.dtype)
-    if isinstance(axis, tuple) and len(axis) > 1:
+    if not is_vector:
         return jnp.linalg.norm(tensor, ord, axis, keepdims)
     magnitudes = compute_magnitude(tensor)
     if ord == float("inf"):

@@ -107,11 +107,15 @@ def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
 def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
     """Solve `chol @ chol^H @ x = rhs` with a Cholesky factor, and right-hand sides [..., n, k].
 
+    The batch dimensions are broadcast.
+
     Example:
       >>> chol = tf.linalg.cholesky([[4.0, 0.0], [0.0, 9.0]])
       >>> tf.linalg.cholesky_solve(chol, [[8.0], [9.0]]).numpy().round(3).tolist()
       [[2.0], [1.0]]
     """
+    batch = jnp.broadcast_shapes(chol.shape[:-2], rhs.shape[:-2])
+    chol, rhs = (jnp.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (chol, rhs))
     intermediate = jax.lax.linalg.triangular_solve(chol, rhs, left_side=True, lower=True)
     return jax.lax.linalg.triangular_solve(
         chol, intermediate, left_side=True, lower=True, transpose_a=True, conjugate_a=True

@@ -68,7 +68,8 @@ def _check_divisor(result: Tensor, y: Any, is_truncated: bool = False) -> Tensor
     if isinstance(result, Tensor) and result.dtype.is_integer:
         divisor = read_static_array(y)
         if divisor is not None:
-            check_divisor(np.asarray(divisor), is_truncated)
+            # NumPy arrays of another dtype are cast, which rounds small floats to zero.
+            check_divisor(np.asarray(divisor).astype(result.dtype.dtype), is_truncated)
     return result
 
 

@@ -14,6 +14,7 @@ from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
@@ -599,6 +600,7 @@ def confusion_matrix(
             return last.clip(predictions.max(initial=-1)) + 1
 
         num_classes = compute_size(find_count, [labels, predictions], "labels without num_classes")
+    num_classes = to_static_value(num_classes, "num_classes")
     count_dtype = as_dtype(dtype)
     labels, predictions = (
         check_classes(

@@ -9,6 +9,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.context import context
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host, is_unknown
 from meshflow.interpreter.symbolic_sizes import SizeGuardError
@@ -19,6 +20,10 @@ from meshflow.ops.array.sharded_gather import gather_from_shards
 from meshflow.ops.math import clip_by_norm
 
 __all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
+
+
+def _get_rank(table: TensorLike) -> int:
+    return len(table.shape) if hasattr(table, "shape") else np.ndim(table)
 
 
 @dispatch_composites
@@ -44,15 +49,15 @@ def embedding_lookup(
       InvalidArgumentError: Eagerly, if a row does not exist.
 
     Example:
-      >>> tf.nn.embedding_lookup([[1.0, 2.0], [3.0, 4.0]], [1, 1]).numpy()
+      >>> tf.nn.embedding_lookup(tf.constant([[1.0, 2.0], [3.0, 4.0]]), [1, 1]).numpy()
       array([[3., 4.],
              [3., 4.]], dtype=float32)
     """
     if params is None or (isinstance(params, (list, tuple)) and not params):
         raise ValueError("params: pass a table of rows, or a list of tables, got none.")
     tables = [params]
-    if isinstance(params, (list, tuple)) and all(len(getattr(p, "shape", ())) for p in params):
-        tables = list(params)
+    if isinstance(params, (list, tuple)) and all(map(_get_rank, params)):
+        tables = [p if hasattr(p, "shape") else convert_to_tensor(p) for p in params]
     rows = gather(tables[0], ids) if len(tables) == 1 else gather_from_shards(tables, ids)
     if max_norm is None:
         return rows

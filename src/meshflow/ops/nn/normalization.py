@@ -91,7 +91,7 @@ def _moments_jvp(
 @dispatch_composites
 def moments(
     x: TensorLike,
-    axes: int | Sequence[int],
+    axes: int | Sequence[int] | None,
     shift: TensorLike = None,
     keepdims: bool = False,
     name: str | None = None,
@@ -100,7 +100,7 @@ def moments(
 
     Args:
       x: A tensor.
-      axes: The axes to reduce.
+      axes: The axes to reduce; None for all.
       shift: Ignored.
       keepdims: Whether to keep the reduced axes, with size 1.
       name: Ignored.
@@ -113,7 +113,9 @@ def moments(
       >>> print(mean.numpy(), variance.numpy())
       [2. 4.] [1. 4.]
     """
-    return tuple(_moments(x, axes if isinstance(axes, int) else list(axes), keepdims))
+    if axes is None:
+        axes = range(len(convert_to_tensor(x).shape))
+    return tuple(_moments(x, axes, keepdims))
 
 
 def weighted_moments(

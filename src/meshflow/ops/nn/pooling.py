@@ -138,7 +138,7 @@ def _apply_pooling(
     if depth > 1 and function is _max_pool:
         return _pool_channels(input, ksize, strides, first, depth)
     window = normalize_sizes(ksize, rank, first, "ksize")
-    steps = normalize_sizes(ksize if strides is None else strides, rank, first, "strides")
+    steps = normalize_sizes(1 if strides is None else strides, rank, first, "strides")
     if len(input.shape) != rank + 2:
         raise InvalidValueError(
             f"pooling expects input of rank {rank + 2}, got shape {tuple(input.shape)}."
@@ -160,7 +160,7 @@ def _pool_channels(
     """Compute maxima of groups of channels; TensorFlow only supports windows that tile them."""
     sizes, axis = to_static_value(ksize, "ksize"), 1 if first else len(input.shape) - 1
     others = [size for i, size in enumerate(sizes) if i != axis]
-    tiles = to_static_value(ksize if strides is None else strides, "strides") == sizes
+    tiles = to_static_value(strides, "strides") == sizes
     if others != [1] * len(others) or not tiles or input.shape[axis] % depth:
         raise UnimplementedError(
             "max_pool over channels requires a window of size 1 in all other dimensions, strides equal to ksize, and a "
@@ -191,7 +191,7 @@ def max_pool(
       input: Tensor of shape [batch, *spatial, channels] (or channels first) with 1 to 3 spatial
         dimensions.
       ksize: Window size per spatial dimension.
-      strides: Strides of the window.
+      strides: Strides of the window; None for 1.
       padding: 'SAME', 'VALID' or explicit pairs.
       data_format: Data format, for example 'NHWC' or 'NCHW'.
       name: Ignored.

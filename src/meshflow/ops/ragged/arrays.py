@@ -10,9 +10,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.operands import cast_numpy, to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, bool_, int32, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host, read_sizes
 from meshflow.environment.types import Array, PyTree
@@ -481,7 +481,7 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor 
       >>> tf.ragged.boolean_mask(rows, rows > 1).to_list()
       [[2, 3], [4]]
     """
-    data, mask = convert_values(data), convert_values(mask)
+    data, mask = convert_values(data), convert_values(cast_numpy(mask, bool_))
     if not mask.dtype.is_bool:
         raise InvalidValueError(f"mask must be bool, got {mask.dtype.name}.")
     rank = len(mask.shape)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operands import cast_numpy
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, SymbolicArrayError
@@ -91,6 +92,7 @@ def convert_integers(value: TensorLike, dtype: DType | None = None) -> Tensor:
     """
     if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
         value = convert_to_tensor(value)
+    value = cast_numpy(value, int64)
     if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "dtype"):
         try:
             array = np.asarray(value)

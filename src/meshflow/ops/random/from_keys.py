@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.operands import cast_numpy
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
@@ -34,7 +35,7 @@ def count_counters(*sizes: Any) -> Any:
 
 def derive_key(seed: TensorLike) -> Tensor:
     """Derive the key of a stateless op from its seed, two integers."""
-    return _derive_key(seed)
+    return _derive_key(cast_numpy(seed, dtypes.int64))
 
 
 @op(same=(), differentiable=False, name="seed_key")
