@@ -66,7 +66,7 @@ def _to_int64(word: int) -> int:
 
 def make_state(key: int, high: int = 0, low: int = 0) -> list[int]:
     """Return the state of a generator: the low and high halves of its counter, and its key."""
-    return [_to_int64(low), _to_int64(high), _to_int64(key)]
+    return [_to_int64(int(word)) for word in (low, high, key)]
 
 
 def make_state_from_words(words: Sequence[int]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.symbolic_sizes import may_be_positive
 from meshflow.core.values.tensor import Tensor
@@ -25,9 +26,10 @@ __all__ = [
 
 
 def _parse_pairs(value: int | Sequence[Any], rank: int, name: str) -> tuple[tuple[int, int], ...]:
+    value = to_static_value(value, name)
     if isinstance(value, int):
         return ((value, value),) * rank
-    if not isinstance(value, (tuple, list)):
+    if not isinstance(value, tuple):
         raise ValueError(f"`{name}` should be an int or a tuple. Received: {value!r}.")
     if rank == 1 and len(value) == 2 and all(isinstance(v, int) for v in value):
         return (tuple(value),)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any, SupportsIndex, Unpack
 
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -39,13 +40,33 @@ __all__ = [
 
 
 def parse_sizes(value: int | Sequence[int], rank: int, name: str) -> tuple[int, ...]:
-    """Return one positive size per axis."""
-    result = (value,) * rank if isinstance(value, int) else tuple(int(v) for v in value)
+    """Return one positive size per axis.
+
+    Raises:
+      InvalidArgumentError: For other values; the error is a `ValueError`, too.
+    """
+    sizes = to_static_value(value, name)
+    sizes = (sizes,) * rank if isinstance(sizes, int) else sizes
+    result = tuple(map(int, sizes)) if isinstance(sizes, tuple) else ()
     if len(result) != rank or any(v <= 0 for v in result):
         raise InvalidValueError(
             f"The `{name}` argument must be a tuple of {rank} positive integers. Received: {value}"
         )
     return result
+
+
+def parse_count(value: float | SupportsIndex, name: str) -> int:
+    """Return a number of filters or groups as a Python integer; floats are rounded down, as in Keras.
+
+    Raises:
+      ValueError: If it is not a positive number.
+    """
+    count = int(value) if isinstance(value, (float, SupportsIndex)) else 0
+    if count <= 0:
+        raise ValueError(
+            f"Invalid value for argument `{name}`. Expected a strictly positive value. Received {name}={value}."
+        )
+    return count
 
 
 def compute_output_size(
@@ -109,14 +130,8 @@ class Conv(KernelLayer):
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         self.rank = rank
-        if filters is not None and (not isinstance(filters, int) or filters <= 0):
-            raise ValueError(
-                f"Invalid value for argument `filters`. Expected a strictly positive value. Received filters={filters}."
-            )
-        if not isinstance(groups, int) or groups <= 0:
-            raise ValueError(
-                f"Invalid value for argument `groups`. Expected a strictly positive value. Received groups={groups}."
-            )
+        filters = None if filters is None else parse_count(filters, "filters")
+        groups = parse_count(groups, "groups")
         if filters is not None and filters % groups:
             raise ValueError(
                 f"The number of filters must be evenly divisible by the number of groups. Received: groups={groups}, filters={filters}."

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
-
-import numpy as np
+from typing import SupportsIndex, Unpack
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.dtypes import as_dtype
@@ -83,9 +81,9 @@ class Dense(KernelLayer):
         **kwargs: Unpack[KernelArguments],
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
-        if isinstance(units, (float, np.number)) and int(units) == units:
+        if isinstance(units, (float, SupportsIndex)):
             units = int(units)
-        if not isinstance(units, int) or units <= 0:
+        if not isinstance(units, int) or units < 0:
             raise ValueError(
                 f"Received an invalid value for `units`, expected a positive integer. Received: units={units}"
             )

@@ -8,9 +8,7 @@ over the steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Unpack
-
-import numpy as np
+from typing import Any, SupportsIndex, Unpack
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
@@ -58,7 +56,7 @@ class GatedCell(DropoutRNNCellMixin, AbstractRNNCell):  # type: ignore[misc]
         **kwargs: Unpack[CellArguments],
     ) -> None:
         units = arguments["units"]
-        if not isinstance(units, (int, np.integer)) or units <= 0:
+        if not isinstance(units, SupportsIndex) or int(units) <= 0:
             raise ValueError(
                 f"Received an invalid value for argument `units`, expected a positive integer, got {units}."
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -52,15 +53,8 @@ class ConvTranspose(Conv):
         **kwargs: Unpack[ConvTransposeArguments],
     ) -> None:
         super().__init__(rank, filters, kernel_size, strides, padding, **kwargs)
-        self.output_padding = (
-            None
-            if output_padding is None
-            else (
-                (output_padding,) * rank
-                if isinstance(output_padding, int)
-                else tuple(output_padding)
-            )
-        )
+        sizes = to_static_value(output_padding, "output_padding")
+        self.output_padding = (sizes,) * rank if isinstance(sizes, int) else sizes
         for pad, stride in zip(self.output_padding or (), self.strides, strict=False):
             if pad >= stride:
                 raise ValueError(

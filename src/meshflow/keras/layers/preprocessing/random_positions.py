@@ -55,7 +55,7 @@ class RandomCrop(RandomImageLayer):
         **kwargs: Unpack[RandomImageArguments],
     ) -> None:
         super().__init__(seed, **kwargs)
-        self.height, self.width = height, width
+        self.height, self.width = int(height), int(width)
 
     def augment(self, images: TensorLike) -> Tensor:
         """Crop the images."""
