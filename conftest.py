@@ -35,8 +35,13 @@ import helpers
 import meshflow as tf
 from meshflow.core.dispatch.tiers import TierSettings
 
-# Every run draws the same examples; soak tests draw new ones.
-hypothesis.settings.register_profile("fixed", derandomize=True)
+# Every run draws the same examples, however slowly; soak tests draw new ones.
+hypothesis.settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 if not helpers.SOAK:
     hypothesis.settings.load_profile("fixed")
 

@@ -86,7 +86,8 @@ def test_depthwise_backprops_are_the_gradients(rng):
 def test_embedding_lookup_in_parts_and_with_norms():
     parts = [tf.zeros([2, 3]), tf.ones([2, 3])]
     assert_close(tf.nn.embedding_lookup(parts, [0, 3])[:, 0], [0, 1])
-    rows = tf.nn.embedding_lookup([[3.0, 4.0], [0.3, 0.4]], [[0], [1]], max_norm=1.0)
+    table = tf.constant([[3.0, 4.0], [0.3, 0.4]])
+    rows = tf.nn.embedding_lookup(table, [[0], [1]], max_norm=1.0)
     assert_close(rows, [[[0.6, 0.8]], [[0.3, 0.4]]])
     with pytest.raises(ValueError, match="params"):
         tf.nn.embedding_lookup([], [0])

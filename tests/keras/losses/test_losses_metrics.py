@@ -39,8 +39,16 @@ EXPECTED = {
 CLASSES = {"kl_divergence": "KLDivergence", "log_cosh": "LogCosh"}
 
 
+@pytest.fixture
+def float64_backend():
+    """Let Keras compute in float64; the Huber loss uses this dtype."""
+    tf.keras.backend.set_floatx("float64")
+    yield
+    tf.keras.backend.set_floatx("float32")
+
+
 @pytest.mark.parametrize("name", EXPECTED)
-def test_losses_against_numpy(name):
+def test_losses_against_numpy(name, float64_backend):
     y, p, expected = EXPECTED[name]
     function = getattr(losses, name)
     assert_close(function(y, p), expected, 1e-5)

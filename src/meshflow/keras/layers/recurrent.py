@@ -369,10 +369,10 @@ class RNN(Layer):
                 mask,
                 keep,
                 cell.fused_kind,
-                self.go_backwards,
-                self.time_major,
-                self.return_sequences,
-                self.zero_output_for_mask,
+                bool(self.go_backwards),
+                bool(self.time_major),
+                bool(self.return_sequences),
+                bool(self.zero_output_for_mask),
             )
 
     def _prepare_step(

@@ -170,7 +170,7 @@ def huber(y_true: TensorLike, y_pred: TensorLike, delta: float = 1.0) -> Tensor:
       >>> tf.keras.losses.huber([[0.0], [0.0]], [[0.5], [4.0]]).numpy().tolist()
       [0.125, 3.5]
     """
-    y_true, y_pred = _convert_pair(y_true, y_pred)
+    y_true, y_pred = (math.cast(y, settings.floatx()) for y in _convert_pair(y_true, y_pred))
     error = math.abs(y_pred - y_true)
     return math.reduce_mean(
         array.where(error <= delta, 0.5 * math.square(error), delta * error - 0.5 * delta * delta),

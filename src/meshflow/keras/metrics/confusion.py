@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -39,22 +38,6 @@ def normalize_thresholds(
     if any(v is None or not 0 <= v <= 1 for v in values):
         raise ValueError(f"Threshold values must be in [0, 1]. Received: {thresholds}")
     return [float(v) for v in values]
-
-
-def check_probabilities(y_pred: TensorLike) -> None:
-    """Refuse eager predictions outside [0, 1], which are most likely logits.
-
-    Raises:
-      InvalidArgumentError: If there is such a prediction; the message has the first one.
-    """
-    if context.trace is not None:
-        return
-    values = np.asarray(y_pred.numpy())
-    invalid = values[(values < 0) | (values > 1)]
-    if invalid.size:
-        raise InvalidArgumentError(
-            f"predictions must be >= 0 and <= 1, got {invalid[0]}. Apply a sigmoid or softmax to logits first."
-        )
 
 
 _OUTCOMES = ("true_positives", "true_negatives", "false_positives", "false_negatives")
@@ -109,7 +92,6 @@ class ConfusionCounts(Metric):
           sample_weight: Weights of the examples.
 
         Raises:
-          InvalidArgumentError: If a prediction is outside [0, 1], in eager execution.
           ValueError: If the shapes differ.
         """
         y_true, y_pred = match_last_dimension(
@@ -120,7 +102,6 @@ class ConfusionCounts(Metric):
                 f"{self.name}: shapes of labels and predictions differ: {tuple(y_true.shape)} and "
                 f"{tuple(y_pred.shape)}."
             )
-        check_probabilities(y_pred)
         can_be_positive = None
         if self.top_k is not None:
             best = math.top_k(y_pred, self.top_k).indices

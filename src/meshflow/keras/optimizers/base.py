@@ -124,7 +124,13 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             )
         if self._initial_decay < 0:
             raise ValueError(f"decay cannot be less than 0. Received: decay={self._initial_decay}.")
-        check_clipping(self.clipnorm, self.clipvalue, self.global_clipnorm, gradient_transformers)
+        check_clipping(
+            self.clipnorm,
+            self.clipvalue,
+            self.global_clipnorm,
+            gradient_transformers,
+            accepts_negative=self._since_2_11,
+        )
         self.gradient_aggregator = gradient_aggregator
         self.gradient_transformers = list(gradient_transformers or [])
         numbers = {"weight_decay": weight_decay, "ema_momentum": ema_momentum}
@@ -310,9 +316,12 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
     def _transform_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
         limits = (self.clipvalue, self.clipnorm, self.global_clipnorm)
-        if self._since_2_11 and (self.clipnorm or self.global_clipnorm):
-            # Since TensorFlow 2.11, a limit of norms disables that of values.
-            limits = None, *limits[1:]
+        if self._since_2_11:
+            # Since TensorFlow 2.11, limits that are not positive have no effect, and a limit of norms disables that
+            # of values.
+            limits = tuple(None if limit is None or limit <= 0 else limit for limit in limits)
+            if any(limits[1:]):
+                limits = None, *limits[1:]
         grads_and_vars = clip_gradients(grads_and_vars, *limits)
         for transform in self.gradient_transformers:
             grads_and_vars = transform(grads_and_vars)

@@ -16,6 +16,8 @@ def check_clipping(
     clipvalue: float | None,
     global_clipnorm: float | None,
     gradient_transformers: Sequence[Callable[..., Any]] | None,
+    *,
+    accepts_negative: bool = False,
 ) -> None:
     """Check an optimizer's clip settings.
 
@@ -24,6 +26,7 @@ def check_clipping(
       clipvalue: Maximum absolute value of each element.
       global_clipnorm: Maximum norm of all gradients together.
       gradient_transformers: Functions that cannot be combined with clipping.
+      accepts_negative: Whether values may be negative, which has no effect.
 
     Raises:
       ValueError: If a value is negative or settings exclude each other.
@@ -32,7 +35,7 @@ def check_clipping(
     for key, value in settings.items():
         if value is not None:
             check_number("Optimizer", key, value)
-        if value is not None and value < 0:
+        if value is not None and value < 0 and not accepts_negative:
             raise ValueError(f"Expected {key} >= 0, received: {value}")
     if clipnorm is not None and global_clipnorm is not None:
         raise ValueError(
