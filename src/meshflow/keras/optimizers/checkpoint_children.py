@@ -113,6 +113,22 @@ def get_slot_positions(optimizer: Any) -> dict[int, tuple[int, int, int]]:
     }
 
 
+class SlotList(list[Variable]):
+    """The slots of a name in the order of the variables, as optimizers have them since 2.11."""
+
+    @property
+    def _storage(self) -> SlotList:
+        return self
+
+
+def find_slot_list(optimizer: Any, name: str) -> SlotList | None:
+    """Return the slots that an attribute since 2.11, such as `_momentums`, contains; None for other names."""
+    if not optimizer.__dict__.get("_slots") or not has_slot_lists(optimizer):
+        return None
+    slots = get_slot_lists(optimizer).get(name)
+    return None if slots is None else SlotList(slots.values())
+
+
 def get_slot_lists(optimizer: Any) -> dict[str, dict[str, Any]]:
     """Return the slot lists of an optimizer by name; they are empty before the slots exist.
 
