@@ -37,7 +37,7 @@ _SCOPES: dict[str, Callable[[], AbstractContextManager[None]]] = {
 }
 
 
-class TestCase(_tf.test.TestCase, parameterized.TestCase):  # type: ignore[misc]
+class TestCase(_tf.test.TestCase, parameterized.TestCase):
     """Test with parameters that resets the state of Keras at its end."""
 
     def tearDown(self) -> None:
@@ -46,7 +46,7 @@ class TestCase(_tf.test.TestCase, parameterized.TestCase):  # type: ignore[misc]
         super().tearDown()
 
 
-class PreprocessingLayerTest(_tf.test.TestCase):  # type: ignore[misc]
+class PreprocessingLayerTest(_tf.test.TestCase):
     """Base class of the tests of preprocessing layers, from the module `preprocessing_test_utils`."""
 
     def assertAllCloseOrEqual(self, a: Any, b: Any, msg: str | None = None) -> None:
