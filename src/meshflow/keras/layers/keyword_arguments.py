@@ -56,7 +56,7 @@ def accept_positional(names: Sequence[str]) -> Callable[[_Constructor], _Constru
 
     def decorate(constructor: _Constructor) -> _Constructor:
         # The count includes `self`.
-        count = constructor.__code__.co_argcount - 1  # type: ignore[attr-defined]
+        count = constructor.__code__.co_argcount - 1
 
         @functools.wraps(constructor)
         def construct(self: object, *args: Any, **kwargs: Any) -> None:
