@@ -30,6 +30,7 @@ _LISTS = {
     "v": "_velocities",
     "vhat": "_velocity_hats",
 }
+_LIST_NAMES = frozenset(_LISTS.values())
 # Slot of gradients that are accumulated over several steps.
 ACCUMULATOR = "gradient_accumulator"
 # Slots that optimizers of every class may have. They precede the others in `weights`.
@@ -123,6 +124,8 @@ class SlotList(list[Variable]):
 
 def find_slot_list(optimizer: Any, name: str) -> SlotList | None:
     """Return the slots that an attribute since 2.11, such as `_momentums`, contains; None for other names."""
+    if name not in _LIST_NAMES and name not in optimizer._list_names.values():
+        return None
     if not optimizer.__dict__.get("_slots") or not has_slot_lists(optimizer):
         return None
     slots = get_slot_lists(optimizer).get(name)
