@@ -26,8 +26,10 @@ __all__ = ["DecodeError", "MessageTable", "declare_file", "declare_messages"]
 
 # A table maps the name of each message to its fields, and each field to its number and type. A type
 # that starts with `*` is repeated, `{}` is a map from strings, `{int32}` a map from integers, and
-# `|` marks the fields of the message's oneof.
+# `|` marks the fields of the message's oneof, which `_ONEOF_NAMES` names.
 MessageTable = Mapping[str, Mapping[str, tuple[int, str]]]
+# Names of oneofs by message; all others are called `kind`.
+_ONEOF_NAMES = {"Event": "what", "Value": "value"}
 
 _PACKAGE = "tensorflow"
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -144,7 +146,7 @@ def _add_field(message: Any, path: str, name: str, field_number: int, type_name:
     )
     if type_name.startswith("|"):
         if not message.oneof_decl:
-            message.oneof_decl.add(name="kind")
+            message.oneof_decl.add(name=_ONEOF_NAMES.get(message.name, "kind"))
         field.oneof_index = 0
     bare_type = type_name.lstrip("*|")
     if type_name.startswith("{"):

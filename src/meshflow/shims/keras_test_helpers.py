@@ -14,7 +14,10 @@ from meshflow.core.values.shapes import ShapeLike
 from meshflow.environment.types import ArrayLike, PyTree
 
 tf: Any = get_public_package()
-_settings: dict[str, Any] = {"model_type": "functional", "run_eagerly": None}
+_settings: dict[str, Any] = {
+    **{"model_type": "functional", "run_eagerly": None},
+    "save": ("tf", {}),
+}
 
 
 def layer_test(
@@ -57,16 +60,17 @@ def layer_test(
         if not input_shape:
             raise ValueError("layer_test needs `input_shape` or `input_data`.")
         sizes = [size or np.random.randint(1, 4) for size in input_shape]
-        data = 10 * np.random.random(sizes)
+        data: Any = 10 * np.random.random(sizes)
         if not (input_dtype or "float32").startswith("float"):
             data = data.astype(input_dtype)
         else:
             data = (data - 0.5).astype(input_dtype or "float32")
     else:
-        data = np.asarray(input_data)
+        is_dataset = isinstance(input_data, tf.data.Dataset)
+        data = input_data if is_dataset else np.asarray(input_data)
     shape = tuple(data.shape if input_shape is None else input_shape)
-    input_dtype = input_dtype or data.dtype.name
-    input_dtype = "string" if data.dtype.kind in "OSU" else input_dtype
+    if isinstance(data, np.ndarray):
+        input_dtype = "string" if data.dtype.kind in "OSU" else input_dtype or data.dtype.name
     output_dtype = tf.as_dtype(expected_output_dtype or input_dtype)
     compare = test_harness or tf.test.TestCase()
 
@@ -148,6 +152,21 @@ def run_eagerly_scope(value: bool) -> contextlib.AbstractContextManager[None]:
     return _set("run_eagerly", value)
 
 
+def saved_model_format_scope(value: str, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which models are saved in the format `h5` or `tf`, with further arguments of `save`."""
+    return _set("save", (value, kwargs))
+
+
+def get_save_format() -> str:
+    """Return the format in which tests save models."""
+    return str(_settings["save"][0])
+
+
+def get_save_kwargs() -> dict[str, Any]:
+    """Return the further arguments of `save`."""
+    return dict(_settings["save"][1])
+
+
 def get_model_type() -> str:
     """Return the kind of models to test."""
     return str(_settings["model_type"])
@@ -204,8 +223,157 @@ def get_small_functional_mlp(num_hidden: int, num_classes: int, input_dim: int) 
 
 def get_small_subclass_mlp(num_hidden: int, num_classes: int) -> Any:
     """Return a subclassed model with two dense layers."""
-    with model_type_scope("subclass"):
-        return get_small_mlp(num_hidden, num_classes, None)
+    return SmallSubclassMLP(num_hidden, num_classes)
+
+
+def get_small_subclass_mlp_with_custom_build(num_hidden: int, num_classes: int) -> Any:
+    """Return a subclassed model with two dense layers."""
+    return SmallSubclassMLP(num_hidden, num_classes)
+
+
+def get_multi_io_model(
+    branch_a: Sequence[Any],
+    branch_b: Sequence[Any],
+    shared_input_branch: Sequence[Any] | None = None,
+    shared_output_branch: Sequence[Any] | None = None,
+) -> Any:
+    """Return a Functional or subclassed model with two branches.
+
+    Args:
+      branch_a: Layers of a branch, after its `Input`.
+      branch_b: Layers of the other branch, after its `Input`.
+      shared_input_branch: Layers before both branches, after the only `Input`.
+      shared_output_branch: Layers of the outputs of both branches; the first one merges them.
+    """
+    a, b, before = (list(p or []) for p in (branch_a, branch_b, shared_input_branch))
+    inputs: PyTree = before.pop(0) if before else [a.pop(0), b.pop(0)]
+    model = _BranchModel(a, b, before, list(shared_output_branch or []))
+    if get_model_type() == "functional":
+        return tf.keras.Model(inputs, model.call(inputs))
+    return model
+
+
+def get_test_data(
+    train_samples: int,
+    test_samples: int,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    random_seed: int | None = None,
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Return random examples of classes, and their labels, for training and for tests.
+
+    Args:
+      train_samples: Number of examples for training.
+      test_samples: Number of examples for tests.
+      input_shape: Shape of an example.
+      num_classes: Number of classes; the examples of each are normally distributed around a point.
+      random_seed: Seed of NumPy's global generator; None to use its present state.
+    """
+    if random_seed is not None:
+        np.random.seed(random_seed)
+    count = train_samples + test_samples
+    centers = 2 * num_classes * np.random.random((num_classes, *input_shape))
+    labels = np.random.randint(0, num_classes, size=(count,))
+    examples = (centers[labels] + np.random.normal(size=(count, *input_shape))).astype(np.float32)
+    parts = slice(None, train_samples), slice(train_samples, None)
+    train, test = ((examples[part], labels[part]) for part in parts)
+    return train, test
+
+
+def get_v2_optimizer(name: str, **kwargs: Any) -> Any:
+    """Return an optimizer of `tf.keras.optimizers.legacy` by its name in small letters."""
+    legacy = tf.keras.optimizers.legacy
+    names = {n.lower(): n for n in dir(legacy)}
+    if name not in names:
+        raise ValueError(f"get_v2_optimizer: {name!r} is no optimizer. Use one of {sorted(names)}.")
+    return getattr(legacy, names[name])(**kwargs)
+
+
+def get_expected_metric_variable_names(
+    var_names: Sequence[str], name_suffix: str = ""
+) -> list[str]:
+    """Return the names of the variables of metrics."""
+    return [f"{name}:0" for name in var_names]
+
+
+class Bias(tf.keras.layers.Layer):
+    """Layer that adds one weight, which is 0 at first."""
+
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create the weight."""
+        self.bias = self.add_weight("bias", (1,), initializer="zeros")
+
+    def call(self, inputs: Any) -> Any:
+        """Add the weight."""
+        return inputs + self.bias
+
+
+class SmallSubclassMLP(tf.keras.Model):
+    """Subclassed model with two dense layers.
+
+    Args:
+      num_hidden: Number of hidden features.
+      num_classes: Number of outputs.
+      use_bn: Whether to normalize the batch before the last layer.
+      use_dp: Whether to drop half of the hidden features.
+      **kwargs: Arguments of `tf.keras.Model`.
+    """
+
+    def __init__(
+        self,
+        num_hidden: int,
+        num_classes: int,
+        use_bn: bool = False,
+        use_dp: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name="test_model", **kwargs)
+        self.num_hidden, self.num_classes = num_hidden, num_classes
+        self.use_bn, self.use_dp = use_bn, use_dp
+        self.layer_a = tf.keras.layers.Dense(num_hidden, activation="relu")
+        activation = "sigmoid" if num_classes == 1 else "softmax"
+        self.layer_b = tf.keras.layers.Dense(num_classes, activation=activation)
+        if use_dp:
+            self.dp = tf.keras.layers.Dropout(0.5)
+        if use_bn:
+            self.bn = tf.keras.layers.BatchNormalization(axis=-1)
+
+    def call(self, inputs: PyTree, **kwargs: Any) -> PyTree:
+        """Call the layers one after the other."""
+        x = self.layer_a(inputs)
+        x = self.dp(x) if self.use_dp else x
+        x = self.bn(x) if self.use_bn else x
+        return self.layer_b(x)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
+        names = ("num_hidden", "num_classes", "use_bn", "use_dp")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+class _BranchModel(tf.keras.Model):
+    """Subclassed model with two branches between shared layers; without shared layers, it has two inputs and outputs."""
+
+    def __init__(self, a: list[Any], b: list[Any], before: list[Any], after: list[Any]) -> None:
+        super().__init__()
+        self.before, self.branch_a, self.branch_b, self.after = before, a, b, after
+
+    def call(self, inputs: PyTree, **kwargs: Any) -> PyTree:
+        """Call the layers of both branches."""
+
+        def apply(layers: Sequence[Any], x: PyTree) -> PyTree:
+            for layer in layers:
+                x = layer(x)
+            return x
+
+        if not isinstance(inputs, (list, tuple, Mapping)):
+            a = b = apply(self.before, inputs)
+        elif isinstance(inputs, Mapping):
+            a, b = inputs["input_1"], inputs["input_2"]
+        else:
+            a, b = inputs
+        outputs = [apply(self.branch_a, a), apply(self.branch_b, b)]
+        return apply(self.after, outputs) if self.after else outputs
 
 
 class _LayerModel(tf.keras.Model):

@@ -84,6 +84,7 @@ _HELPERS = "meshflow.shims.private_helpers"
 _STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
 _COMBINATIONS = "meshflow.shims.test_combinations"
 _INSTANCES = "meshflow.keras.engine.graph.instance_layers"
+_KERAS_DECORATORS = "meshflow.shims.keras_test_decorators"
 _KERAS_TESTS = "meshflow.shims.keras_test_helpers"
 _KERAS_HELPERS = "meshflow.legacy.private_keras"
 _CELL_DROPOUT = "DropoutRNNCellMixin=meshflow.keras.layers.cell_dropout:DropoutRNNCellMixin"
@@ -304,12 +305,13 @@ MODULES = {
     "keras.src.initializers": f"tf.keras.initializers {_FANS}",
     "keras.src.initializers.initializers": f"{_FANS}",
     "keras.src.initializers.initializers_v2": f"{_FANS}",
-    "keras.src.keras_parameterized": f"TestCase=tf.test.TestCase {_HELPERS}",
+    "keras.src.keras_parameterized": f"{_KERAS_DECORATORS} {_HELPERS} tf.test",
     "keras.src.layers": "tf.keras.layers tf.keras.layers.experimental",
     "keras.src.layers.core": f"_delegate_method={_INSTANCES}:delegate_method "
     f"_delegate_property={_INSTANCES}:delegate_property",
     "keras.src.layers.merge": "_Merge=meshflow.keras.layers.merging:Merge",
     "keras.src.layers.merging.base_merge": "_Merge=meshflow.keras.layers.merging:Merge",
+    "keras.src.layers.preprocessing.preprocessing_test_utils": f"{_KERAS_DECORATORS}",
     "keras.src.layers.recurrent": f"{_KERAS_HELPERS} {_CELL_DROPOUT}",
     "keras.src.layers.rnn.dropout_rnn_cell_mixin": _CELL_DROPOUT,
     "keras.src.layers.rnn.rnn_utils": f"{_KERAS_HELPERS}",
@@ -329,13 +331,13 @@ MODULES = {
     "keras.src.saving.object_registration": "_GLOBAL_CUSTOM_OBJECTS=meshflow.keras.registry:_custom "
     "_GLOBAL_CUSTOM_NAMES=meshflow.keras.registry:_names",
     "keras.src.saving.legacy.saved_model.json_utils": f"decode=json:loads {_KERAS_HELPERS}",
-    "keras.src.callbacks": "tf.keras.callbacks BackupAndRestoreExperimental=tf.keras.callbacks.experimental.BackupAndRestore",
+    "keras.src.callbacks": "tf.keras.callbacks keras_model_summary=meshflow.keras.callbacks.tensorboard:keras_model_summary BackupAndRestoreExperimental=tf.keras.callbacks.experimental.BackupAndRestore",
     "keras.src.models": f"tf.keras.models tf.keras.__internal__.models {_KERAS_HELPERS}",
     "keras.src.models.cloning": f"{_KERAS_HELPERS}",
     "keras.src.saving.legacy.hdf5_format": f"{_KERAS_HELPERS}",
     "keras.src.saving.legacy.serialization": "tf.keras.utils.legacy",
     "keras.src.testing_infra": f"tf.test {_HELPERS}",
-    "keras.src.testing_infra.test_combinations": f"TestCase=tf.test.TestCase {_COMBINATIONS} {_HELPERS}",
+    "keras.src.testing_infra.test_combinations": f"{_KERAS_DECORATORS} {_COMBINATIONS} {_HELPERS} tf.test",
     "keras.src.testing_infra.test_utils": f"{_KERAS_TESTS} {_HELPERS}",
     "keras.src.testing_utils": f"{_KERAS_TESTS} {_HELPERS}",
     "keras.src.utils": f"tf.keras.utils {_KERAS_HELPERS} {_HELPERS}",

@@ -89,9 +89,19 @@ def combine(**kwargs: object) -> list[Combination]:
 
 
 def times(*combined: Iterable[Combination]) -> list[Combination]:
-    """Return all unions of one combination of each argument."""
-    products = itertools.product(*combined)
-    return [OrderedDict(sorted(i for c in parts for i in c.items())) for parts in products]
+    """Return all unions of one combination of each argument, with the names in the order of the arguments.
+
+    Raises:
+      ValueError: If two arguments have combinations of the same name.
+    """
+    unions = []
+    for parts in itertools.product(*combined):
+        items = [item for part in parts for item in part.items()]
+        union = OrderedDict(items)
+        if len(union) < len(items):
+            raise ValueError(f"times: names need to not overlap, got {[list(p) for p in parts]}.")
+        unions.append(union)
+    return unions
 
 
 class ParameterModifier:
@@ -196,8 +206,6 @@ def _adapt(
     """Return a test that creates strategies, and skips combinations that cannot run."""
 
     def run(self: unittest.TestCase, **kwargs: Any) -> None:
-        if kwargs.get("mode") == "graph":
-            self.skipTest("Graphs of version 1 do not exist.")
         strategies = [v for v in kwargs.values() if isinstance(v, NamedDistribution)]
         for obstacle in filter(None, (s.find_obstacle() for s in strategies)):
             self.skipTest(obstacle)
@@ -211,6 +219,8 @@ def _adapt(
             arguments |= modifier.modified_arguments(dict(kwargs), names)
         removed = ParameterModifier.DO_NOT_PASS_TO_THE_TEST
         with contextlib.ExitStack() as stack:
+            if kwargs.get("mode") == "graph":
+                stack.enter_context(_tf.Graph().as_default())
             for combination in test_combinations:
                 for manager in combination.context_managers(dict(kwargs)):
                     stack.enter_context(manager)

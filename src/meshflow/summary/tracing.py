@@ -95,7 +95,7 @@ def trace_export(name: str, step: StepLike = None, profiler_outdir: StrPath | No
         raise ValueError("tf.summary.trace_export: `profiler_outdir` is required for a profile.")
     called, FunctionSettings.called = FunctionSettings.called, None
     _stop(None if profiler_outdir is None else os.fspath(profiler_outdir))
-    if called:
+    if called is not None:
         run = _RunMetadata()
         for function in called.values():
             graph = function.graph.as_graph_def().SerializeToString()

@@ -329,6 +329,7 @@ def _has_rows(value: np.ndarray) -> bool:
 
 
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
+    a, b = np.asarray(a), np.asarray(b)  # The elements of an array of rows may be scalars.
     is_nested = a.shape == b.shape and _has_rows(a)
     return all(map(_are_equal, a.flat, b.flat)) if is_nested else np.array_equal(a, b)
 

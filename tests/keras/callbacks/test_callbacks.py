@@ -239,3 +239,54 @@ def test_callback_list_accepts_keywords():
     callbacks.on_train_begin(logs={"b": 1})
     callbacks.on_train_begin()
     assert seen == [(1, {"a": 1}), (2, {"a": 2}), (3, {"a": 3}), {"b": 1}, {}]
+
+
+def test_callbacks_decide_about_their_batch_hooks():
+    class Counter(callbacks.Callback):
+        def __init__(self, is_called):
+            super().__init__()
+            self.is_called, self.count = is_called, 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.count += 1
+
+        def _implements_train_batch_hooks(self):
+            return self.is_called
+
+    counters = [Counter(True), Counter(False)]
+    model().fit(X, Y, batch_size=4, verbose=0, callbacks=counters)
+    assert [counter.count for counter in counters] == [2, 0]
+    assert not callbacks.CallbackList(counters)._batch_hooks_support_tf_logs
+    assert callbacks.CallbackList([callbacks.ProgbarLogger()])._batch_hooks_support_tf_logs
+
+
+def test_assigned_functions_replace_the_steps():
+    def run(iterator):
+        features, *_ = next(iterator)
+        return {"loss": tf.reduce_sum(features)}
+
+    class Assign(callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.train_function = self.model.test_function = run
+            self.model.predict_function = lambda iterator: next(iterator) + 1
+
+    made = model()
+    history = made.fit(X, Y, epochs=2, verbose=0, callbacks=[Assign()])
+    assert history.history["loss"] == [1.0, 16.0]
+    assert made.evaluate(X, Y, verbose=0) == 16.0
+    assert_close(made.predict(X, verbose=0), X + 1)
+    made.compile("sgd", "mse")
+    assert made.evaluate(X, Y, verbose=0) < 1.0
+
+
+def test_arguments_of_checkpoints_and_former_names(tmp_path, caplog):
+    path = tmp_path / "w_{epoch}.h5"
+    path.with_name("w_3.h5").touch()
+    unnamed = callbacks.ModelCheckpoint(None)
+    found = unnamed._get_most_recently_modified_file_matching_pattern(str(path))
+    assert found == str(tmp_path / "w_3.h5")
+    options = tf.saved_model.SaveOptions()
+    with pytest.raises(TypeError, match=r"tf\.train\.CheckpointOptions"):
+        callbacks.ModelCheckpoint(path, save_weights_only=True, options=options)
+    callbacks.experimental.BackupAndRestore(tmp_path)
+    assert "endpoint is deprecated" in caplog.text

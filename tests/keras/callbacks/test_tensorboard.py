@@ -8,6 +8,7 @@ import pytest
 import meshflow as tf
 from meshflow.io.protos import Event
 from meshflow.io.records import read_records
+from meshflow.keras.callbacks.tensorboard import keras_model_summary
 from meshflow.saved_model.graph.format.messages import GraphDef
 
 
@@ -132,3 +133,29 @@ def test_graphs_and_embeddings(tmp_path):
             tmp_path, embeddings_freq=1, embeddings_metadata={"no": "x"}
         )
         model.fit(np.zeros((4, 3)), np.zeros((4, 3, 1)), verbose=0, callbacks=[callback])
+
+
+def test_traces_are_written_without_functions_and_beside_other_profiles(tmp_path):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = tf.ones([6, 2]), tf.ones([6, 1])
+    callback = tf.keras.callbacks.TensorBoard(tmp_path, profile_batch=(2, 3))
+    tf.profiler.experimental.start(str(tmp_path / "other"))
+    try:
+        model.fit(*data, batch_size=2, verbose=0, callbacks=[callback])
+    finally:
+        tf.profiler.experimental.stop(save=False)
+    (path,) = tmp_path.glob("train/*tfevents*")
+    events = list(tf.compat.v1.train.summary_iterator(str(path)))
+    values = {v.tag: v.WhichOneof("value") for e in events for v in e.summary.value}
+    assert values == {"keras": "tensor", "batch_3": "tensor", "epoch_loss": "tensor"}
+    assert [e.WhichOneof("what") for e in events][:2] == ["file_version", "summary"]
+
+
+def test_configurations_of_models_are_summaries(tmp_path, caplog):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])
+    with tf.summary.create_file_writer(str(tmp_path)).as_default(step=5):
+        assert keras_model_summary("name", model)
+        model.to_json = lambda: 1 / 0
+        assert not keras_model_summary("name", model)
+    assert "Model failed to serialize as JSON. Ignoring" in caplog.text

@@ -386,3 +386,25 @@ def test_deleted_weight_is_untracked():
     assert [w.name for w in layer.weights] == ["y:0"] and not layer.losses
     with pytest.raises(AttributeError):
         del layer.x
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("Conv1D", (2, 3, 1, "valid", None, 1, 1, "relu", False, "ones")),
+        ("Conv2DTranspose", (2, 3, 1, "valid", None, None, 1, "relu", False, "ones")),
+        (
+            "SeparableConv2D",
+            (2, 3, 1, "valid", None, 1, 1, "relu", False, "zeros", "zeros", "ones"),
+        ),
+        ("LayerNormalization", (-1, 0.1, True, True, "zeros", "ones")),
+    ],
+)
+def test_further_positional_arguments(name, arguments):
+    layer = getattr(tf.keras.layers, name)(*arguments)
+    options = {k: v for k, v in vars(layer).items() if k.endswith("_initializer")}
+    (changed,) = [k for k, v in options.items() if type(v).__name__ == "Ones"]
+    with pytest.raises(TypeError, match="multiple values for"):
+        getattr(tf.keras.layers, name)(*arguments, **{changed: "ones"})
+    with pytest.raises(TypeError, match="positional arguments"):
+        getattr(tf.keras.layers, name)(*arguments, *[None] * 20)

@@ -342,3 +342,43 @@ def test_image_layers_accept_inputs_of_keras_3():
     assert steps(np.ones([2, 3, 4])).shape == [2, 3, 7]
     assert steps.get_config()["data_format"] == "channels_first"
     assert "data_format" not in layers.ZeroPadding1D().get_config()
+
+
+def test_layers_of_configurations_can_be_adapted_again():
+    layer = tf.keras.layers.StringLookup()
+    layer.adapt(np.array(["a", "b", "b"]))
+    copied = tf.keras.layers.StringLookup.from_config(layer.get_config())
+    assert copied.get_vocabulary() == ["[UNK]", "b", "a"]
+    copied.adapt(np.array(["c"]))
+    assert copied.get_vocabulary() == ["[UNK]", "c"]
+    assert copied.get_config()["vocabulary"] == ["c"]
+    text = tf.keras.layers.TextVectorization(vocabulary=["a"])
+    copied = tf.keras.layers.TextVectorization.from_config(text.get_config())
+    copied.adapt(np.array(["d d"]))
+    assert copied.get_vocabulary() == ["", "[UNK]", "d"]
+    with pytest.raises(ValueError, match="static vocabulary"):
+        tf.keras.layers.StringLookup(vocabulary=["a"]).adapt(np.array(["b"]))
+
+
+def test_errors_of_vocabularies_and_bins(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("a\nb\na\n")
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match=r"different value for same key.*'a'"
+    ):
+        tf.keras.layers.StringLookup(vocabulary=str(path))
+    with pytest.raises(RuntimeError, match="you must set the layer's vocabulary"):
+        tf.keras.layers.StringLookup(output_mode="multi_hot")([["a"]])
+    with pytest.raises(ValueError, match=r"should not be set.*5.*\[1, 2\]"):
+        tf.keras.layers.Discretization(num_bins=5, bins=[1, 2])
+
+
+def test_predictions_of_sparse_outputs_are_sparse():
+    inputs = tf.keras.Input((3,), sparse=True)
+    model = tf.keras.Model(inputs, tf.keras.layers.Discretization([0.0, 1.0])(inputs))
+    data = tf.SparseTensor([[0, 1], [0, 2], [1, 1]], [-1.5, 0.5, 3.4], [2, 3])
+    predicted = model.predict(data, batch_size=1, verbose=0)
+    assert isinstance(predicted, tf.SparseTensor)
+    np.testing.assert_array_equal(predicted.indices, data.indices)
+    np.testing.assert_array_equal(predicted.values, [0, 1, 2])
+    tf.test.TestCase().assertAllEqual([["a", "b"]], np.array([[b"a", b"b"]], object))

@@ -596,3 +596,19 @@ def test_variable_without_a_name():
 
     assert Own(name="Own").add_weight(None, [2]).name == "Own/Variable:0"
     assert optimizers.SGD().add_weight(None, [2]).name == "Variable:0"
+
+
+def test_private_names_of_keras():
+    optimizer = tf.keras.optimizers.Adam(clipnorm=1.0)
+    (clipped,) = optimizer._clip_gradients([tf.constant([3.0, 4.0])])
+    np.testing.assert_allclose(clipped, [0.6, 0.8], rtol=1e-6)
+    with pytest.raises(AttributeError):
+        _ = optimizer._velocities
+    variables = [tf.Variable(2.0, name="a"), tf.Variable(3.0, name="b")]
+    optimizer.apply_gradients([(tf.constant(1.0), v) for v in variables], name="scope")
+    assert [slot.name for slot in optimizer._velocities] == ["scope/v/a:0", "scope/v/b:0"]
+    assert optimizer._momentums._storage[1] is optimizer.variables[3]
+    optimizer._build_index_dict(variables[::-1])
+    assert optimizer._index_dict[optimizer._var_key(variables[0])] == 1
+    with pytest.raises(AttributeError):
+        _ = tf.keras.optimizers.legacy.Adam()._velocities

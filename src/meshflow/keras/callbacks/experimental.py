@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from meshflow.environment.types import StrPath
 from meshflow.keras.callbacks import backup
 
 __all__ = ["BackupAndRestore"]
+
+_log = logging.getLogger("meshflow")
 
 
 class BackupAndRestore(backup.BackupAndRestore):
@@ -20,4 +23,8 @@ class BackupAndRestore(backup.BackupAndRestore):
     """
 
     def __init__(self, backup_dir: StrPath, *args: Any, **kwargs: Any) -> None:
+        _log.warning(
+            "`tf.keras.callbacks.experimental.BackupAndRestore` endpoint is deprecated. Use "
+            "`tf.keras.callbacks.BackupAndRestore` instead."
+        )
         super().__init__(backup_dir, *args, **kwargs)

@@ -309,7 +309,7 @@ class ModelCheckpoint(MonitorCallback):
 
     def __init__(
         self,
-        filepath: StrPath,
+        filepath: StrPath | None,
         monitor: str = "val_loss",
         verbose: int = 0,
         save_best_only: bool = False,
@@ -321,7 +321,9 @@ class ModelCheckpoint(MonitorCallback):
         **kwargs: Unpack[CheckpointArguments],
     ) -> None:
         super().__init__()
-        self.filepath, self.verbose = to_path_string(filepath), verbose
+        # A callback without a path finds the latest file of a pattern, but cannot save.
+        self.filepath = "" if filepath is None else to_path_string(filepath)
+        self.verbose = verbose
         self.save_best_only, self.save_weights_only, self.save_freq = (
             save_best_only,
             save_weights_only,
@@ -335,10 +337,11 @@ class ModelCheckpoint(MonitorCallback):
             raise ValueError(
                 f"Unrecognized save_freq: {save_freq}. Expected save_freq are 'epoch' or integer"
             )
-        kind = CheckpointOptions if save_weights_only else SaveOptions
+        kind: type = CheckpointOptions if save_weights_only else SaveOptions
+        kind_name = f"tf.{'train' if save_weights_only else 'saved_model'}.{kind.__name__}"
         if options is not None and not isinstance(options, kind):
             raise TypeError(
-                f"ModelCheckpoint with save_weights_only={save_weights_only}: expected `options` of type {kind.__name__}, "
+                f"ModelCheckpoint with save_weights_only={save_weights_only}: expected `options` of type {kind_name}, "
                 f"got {options!r}."
             )
         if options is not None and self.filepath.endswith(".keras") and not save_weights_only:

@@ -10,6 +10,8 @@ import urllib.request
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from meshflow.environment.types import Logs, StrPath
 from meshflow.keras.callbacks.monitoring import ModelCheckpoint
 from meshflow.keras.engine.training.callbacks import Callback
@@ -83,7 +85,7 @@ class RemoteMonitor(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Send the metrics; a failure is logged and does not stop the training."""
         text = json.dumps(
-            {"epoch": epoch, **{name: float(value) for name, value in (logs or {}).items()}}
+            {"epoch": epoch, **{n: np.asarray(v, float).item() for n, v in (logs or {}).items()}}
         )
         headers = dict(self.headers or {})
         if self.send_as_json:

@@ -13,8 +13,10 @@ from typing import Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from meshflow import summary
+from meshflow.core.runtime.errors import AlreadyExistsError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
+from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
@@ -26,7 +28,7 @@ from meshflow.profiler import sessions
 from meshflow.profiler.report import Report
 from meshflow.profiler.terminal import format_line
 from meshflow.summary.recording import make_metadata
-from meshflow.summary.writers import SummaryWriter
+from meshflow.summary.writers import StepLike, SummaryWriter
 
 _log = logging.getLogger("meshflow")
 
@@ -111,7 +113,7 @@ class TensorBoard(Callback):
         self._first_batch, self._last_batch = parse_profile_batch(profile_batch)
         self._writers: dict[str, SummaryWriter] = {}
         self._training_scopes, self._evaluation_scopes = ExitStack(), ExitStack()
-        self._is_profiling = False
+        self._is_tracing = self._is_profiling = False
         self._report: Report | None = None
         if self.update_freq != "epoch" or self._first_batch or write_steps_per_second:
             # The batch hooks only exist when needed, because training does not wait for steps
@@ -132,14 +134,8 @@ class TensorBoard(Callback):
             self._write_projector_configuration()
 
     def _write_configuration(self) -> None:
-        try:
-            config = self.model.to_json()
-        except (NotImplementedError, ValueError, TypeError):
-            # Only models that are graphs of layers have a configuration.
-            return
         with self._get_writer("train").as_default():
-            metadata = make_metadata("graph_keras_model", content=b"1")
-            summary.write("keras", convert_to_tensor(config), step=0, metadata=metadata)
+            keras_model_summary("keras", self.model, step=0)
 
     def _write_step_graph(self) -> None:
         """Write the graph of the training step after it was traced."""
@@ -225,8 +221,8 @@ class TensorBoard(Callback):
     def on_train_end(self, logs: Logs = None) -> None:
         """Close the files."""
         self._training_scopes.close()
-        if self._is_profiling:
-            self._stop_profile()
+        if self._is_tracing:
+            self._stop_trace(int(self._step.numpy()))
         if self._report is not None:
             print_line(format_line(self._report))
         self._close_writers()
@@ -238,14 +234,19 @@ class TensorBoard(Callback):
     def _begin_batch(self, batch: int, logs: Logs = None) -> None:
         self._batch_start = time.time()
         if self._first_batch and int(self._step.numpy()) + 1 == self._first_batch:
-            sessions.start(self.log_dir)
-            self._is_profiling = True
+            summary.trace_on()
+            self._is_tracing = True
+            try:
+                sessions.start(self.log_dir)
+                self._is_profiling = True
+            except AlreadyExistsError as error:
+                _log.error("TensorBoard: failed to start the profiler: %s", error)
 
     def _end_batch(self, batch: int, logs: Logs = None) -> None:
         self._step.assign_add(1)
         step = int(self._step.numpy())
-        if self._is_profiling and step >= self._last_batch:
-            self._stop_profile()
+        if self._is_tracing and step >= self._last_batch:
+            self._stop_trace(step)
         if self.update_freq == "epoch" or step % self.update_freq:
             return
         values = {f"batch_{name}": value for name, value in (convert_logs(logs) or {}).items()}
@@ -253,9 +254,13 @@ class TensorBoard(Callback):
             values["batch_steps_per_second"] = 1 / max(time.time() - self._batch_start, 1e-9)
         self._write_scalars("train", values, step)
 
-    def _stop_profile(self) -> None:
-        self._report = finish_profile(self.model, self.log_dir)
-        self._is_profiling = False
+    def _stop_trace(self, step: int) -> None:
+        """Write the profile, and the graphs of the functions that the profiled batches called."""
+        if self._is_profiling:
+            self._report = finish_profile(self.model, self.log_dir)
+        with self._get_writer("train").as_default(), summary.record_if(True):
+            summary.trace_export(f"batch_{step}", step=step)
+        self._is_profiling = self._is_tracing = False
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Write the metrics of an epoch, and histograms of weights."""
@@ -307,6 +312,27 @@ class TensorBoard(Callback):
             values = {f"evaluation_{n}_vs_iterations": v for n, v in (logs or {}).items()}
             with summary.record_if(True):
                 self._write_scalars("validation", values, int(optimizer.iterations.numpy()))
+
+
+def keras_model_summary(name: str, data: Any, step: StepLike = None) -> TensorLike:
+    """Write the configuration of a model, which TensorBoard draws.
+
+    Args:
+      name: Tag of the summary.
+      data: The model.
+      step: Training step; default `tf.summary.experimental.get_step()`.
+
+    Returns:
+      Whether the summary was written; False for a model without a configuration.
+    """
+    try:
+        config = data.to_json()
+    except Exception as error:
+        if not isinstance(error, NotImplementedError):
+            _log.warning("Model failed to serialize as JSON. Ignoring... %s", error)
+        return False
+    metadata = make_metadata("graph_keras_model", content=b"1")
+    return summary.write(name, convert_to_tensor(config), step=step, metadata=metadata)
 
 
 def _to_images(weight: np.ndarray) -> np.ndarray | None:

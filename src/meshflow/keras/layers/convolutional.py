@@ -16,8 +16,10 @@ from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.keyword_arguments import (
+    CONVOLUTION_ORDER,
     ConvolutionArguments,
     KernelArguments,
+    accept_positional,
     get_arguments,
 )
 from meshflow.keras.layers.weight_options import (
@@ -294,6 +296,7 @@ class Conv1D(Conv):
       TensorShape([1, 4, 4])
     """
 
+    @accept_positional(CONVOLUTION_ORDER)
     def __init__(
         self,
         filters: int,
@@ -325,6 +328,7 @@ class Conv2D(Conv):
       TensorShape([1, 4, 4, 8])
     """
 
+    @accept_positional(CONVOLUTION_ORDER)
     def __init__(
         self,
         filters: int,
@@ -356,6 +360,7 @@ class Conv3D(Conv):
       TensorShape([1, 5, 6, 7, 4])
     """
 
+    @accept_positional(CONVOLUTION_ORDER)
     def __init__(
         self,
         filters: int,

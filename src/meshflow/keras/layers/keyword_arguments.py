@@ -5,8 +5,9 @@ The `<weight>_layout` arguments of a class are those of the weights in its `_wei
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from meshflow.environment.types import Config
 from meshflow.keras.engine.layer.layer_arguments import (
@@ -19,6 +20,55 @@ from meshflow.keras.literals import DataFormat
 if TYPE_CHECKING:
     from meshflow.keras.engine.layer.helpers import Identifier
     from meshflow.placement.layout import Layout
+
+
+_Constructor = TypeVar("_Constructor", bound=Callable[..., None])
+
+# Arguments of convolutions in the order in which TensorFlow accepts them by position.
+CONVOLUTION_ORDER = (
+    *("kernel_initializer", "bias_initializer", "kernel_regularizer", "bias_regularizer"),
+    *("activity_regularizer", "kernel_constraint", "bias_constraint"),
+)
+TRANSPOSE_ORDER = ("data_format", "dilation_rate", "activation", "use_bias", *CONVOLUTION_ORDER)
+SEPARABLE_ORDER = (
+    *("activation", "use_bias", "depthwise_initializer", "pointwise_initializer"),
+    *("bias_initializer", "depthwise_regularizer", "pointwise_regularizer", "bias_regularizer"),
+    *("activity_regularizer", "depthwise_constraint", "pointwise_constraint", "bias_constraint"),
+)
+NORMALIZATION_ORDER = tuple(
+    f"{weight}_{option}"
+    for option in ("initializer", "regularizer", "constraint")
+    for weight in ("beta", "gamma")
+)
+
+
+def accept_positional(names: Sequence[str]) -> Callable[[_Constructor], _Constructor]:
+    """Return a decorator of a constructor that accepts arguments in its `**kwargs` also by position.
+
+    Args:
+      names: Names of these arguments, in the order in which they follow the others.
+
+    Example:
+      >>> layer = tf.keras.layers.LayerNormalization(-1, 0.001, True, True, "ones")
+      >>> type(layer.beta_initializer).__name__
+      'Ones'
+    """
+
+    def decorate(constructor: _Constructor) -> _Constructor:
+        # The count includes `self`.
+        count = constructor.__code__.co_argcount - 1
+
+        @functools.wraps(constructor)
+        def construct(self: object, *args: Any, **kwargs: Any) -> None:
+            if count < len(args) <= count + len(names):
+                named = dict(zip(names, args[count:], strict=False))
+                constructor(self, *args[:count], **named, **kwargs)
+            else:
+                constructor(self, *args, **kwargs)
+
+        return construct  # type: ignore[return-value]
+
+    return decorate
 
 
 def get_arguments(variables: Mapping[str, Any], *excluded: str) -> Config:

@@ -22,8 +22,10 @@ from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.engine.layer.sharded_layer_products import read_for_positions
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.keyword_arguments import (
+    NORMALIZATION_ORDER,
     BatchNormalizationArguments,
     NormalizationArguments,
+    accept_positional,
 )
 from meshflow.keras.layers.weight_options import (
     add_weight,
@@ -445,6 +447,7 @@ class LayerNormalization(_ScaleAndShiftLayer):
       [[-1.0, 1.0], [-1.0, 1.0]]
     """
 
+    @accept_positional(NORMALIZATION_ORDER)
     def __init__(
         self,
         axis: int | Sequence[int] = -1,

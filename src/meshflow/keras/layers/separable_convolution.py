@@ -13,9 +13,11 @@ from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.keras.layers.keyword_arguments import (
+    SEPARABLE_ORDER,
     Depthwise1DArguments,
     DepthwiseArguments,
     SeparableArguments,
+    accept_positional,
     get_arguments,
 )
 from meshflow.keras.layers.weight_options import (
@@ -324,6 +326,7 @@ class SeparableConv1D(SeparableConv):
       TensorShape([1, 6, 4])
     """
 
+    @accept_positional(SEPARABLE_ORDER)
     def __init__(
         self,
         filters: int,
@@ -355,6 +358,7 @@ class SeparableConv2D(SeparableConv):
       (TensorShape([3, 3, 5, 1]), TensorShape([1, 1, 5, 4]))
     """
 
+    @accept_positional(SEPARABLE_ORDER)
     def __init__(
         self,
         filters: int,

@@ -13,7 +13,11 @@ from meshflow.environment.types import Config
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import Conv
-from meshflow.keras.layers.keyword_arguments import ConvTransposeArguments
+from meshflow.keras.layers.keyword_arguments import (
+    TRANSPOSE_ORDER,
+    ConvTransposeArguments,
+    accept_positional,
+)
 from meshflow.keras.layers.weight_options import add_weight
 from meshflow.keras.literals import Padding
 from meshflow.ops import nn
@@ -132,6 +136,7 @@ class Conv1DTranspose(ConvTranspose):
       TensorShape([1, 11, 4])
     """
 
+    @accept_positional(TRANSPOSE_ORDER)
     def __init__(
         self,
         filters: int,
@@ -158,6 +163,7 @@ class Conv2DTranspose(ConvTranspose):
       TensorShape([1, 10, 10, 4])
     """
 
+    @accept_positional(TRANSPOSE_ORDER)
     def __init__(
         self,
         filters: int,
@@ -185,6 +191,7 @@ class Conv3DTranspose(ConvTranspose):
       TensorShape([1, 4, 6, 8, 4])
     """
 
+    @accept_positional(TRANSPOSE_ORDER)
     def __init__(
         self,
         filters: int,

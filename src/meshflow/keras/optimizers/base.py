@@ -189,6 +189,16 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             self._create_accumulators(new)
         self._run_build_hooks()
 
+    # Subclasses and tests written for Keras call the next two methods.
+    def _build_index_dict(self, var_list: Sequence[Variable]) -> None:
+        self._owners |= {self._var_key(v): v for v in var_list}
+        self._index_dict = {self._var_key(v): i for i, v in enumerate(var_list)}
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        pairs = [(gradient, None) for gradient in grads]
+        clipped = clip_gradients(pairs, self.clipvalue, self.clipnorm, self.global_clipnorm)
+        return [gradient for gradient, _ in clipped]
+
     def _create_all_weights(self, var_list: Sequence[Variable]) -> None:
         self.build(var_list)
 
@@ -339,7 +349,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
         Args:
           grads_and_vars: Pairs (gradient, variable). A gradient of None is skipped with a warning.
-          name: Ignored.
+          name: Scope of the names of new slots; default the name of the optimizer.
           experimental_aggregate_gradients: Whether to sum gradients over replicas.
           skip_gradients_aggregation: Whether to skip this sum.
 
@@ -367,7 +377,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             else:
                 # As in TensorFlow, variables without a gradient have slots, in the order of the variables.
                 _ = self.iterations  # The scope does not apply to the name of the step count.
-                with name_scope(self._name) if self._slots_in_lists else nullcontext():
+                with name_scope(name or self._name) if self._slots_in_lists else nullcontext():
                     self.build([v for _, v in (pairs if self._is_keras_2 else all_pairs)])
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:

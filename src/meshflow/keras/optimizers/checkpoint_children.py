@@ -30,6 +30,7 @@ _LISTS = {
     "v": "_velocities",
     "vhat": "_velocity_hats",
 }
+_LIST_NAMES = frozenset(_LISTS.values())
 # Slot of gradients that are accumulated over several steps.
 ACCUMULATOR = "gradient_accumulator"
 # Slots that optimizers of every class may have. They precede the others in `weights`.
@@ -111,6 +112,24 @@ def get_slot_positions(optimizer: Any) -> dict[int, tuple[int, int, int]]:
         for name, slot in optimizer._slots.get(key, {}).items()
         if name in places
     }
+
+
+class SlotList(list[Variable]):
+    """The slots of a name in the order of the variables, as optimizers have them since 2.11."""
+
+    @property
+    def _storage(self) -> SlotList:
+        return self
+
+
+def find_slot_list(optimizer: Any, name: str) -> SlotList | None:
+    """Return the slots that an attribute since 2.11, such as `_momentums`, contains; None for other names."""
+    if name not in _LIST_NAMES and name not in optimizer._list_names.values():
+        return None
+    if not optimizer.__dict__.get("_slots") or not has_slot_lists(optimizer):
+        return None
+    slots = get_slot_lists(optimizer).get(name)
+    return None if slots is None else SlotList(slots.values())
 
 
 def get_slot_lists(optimizer: Any) -> dict[str, dict[str, Any]]:

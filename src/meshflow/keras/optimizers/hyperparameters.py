@@ -17,6 +17,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Json
+from meshflow.keras.optimizers.checkpoint_children import find_slot_list
 from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.keras.optimizers.schedules import serialize as serialize_schedule
 from meshflow.ops import math
@@ -169,8 +170,8 @@ class Hyperparameters:
         has_schedule = self._since_2_11 and isinstance(self._learning_rate, LearningRateSchedule)
         if has_schedule and not isinstance(value, LearningRateSchedule):
             raise TypeError(
-                f"{type(self).__name__} was created with a `LearningRateSchedule`, so its learning rate is not settable to "
-                f"{value!r}. Create it with a number, or set another schedule."
+                f"This optimizer was created with a `LearningRateSchedule`, so the learning rate of {type(self).__name__} is not "
+                f"settable to {value!r}. Create it with a number, or set another schedule."
             )
         self._set_hyper("learning_rate", value)
 
@@ -197,4 +198,7 @@ class Hyperparameters:
         # hyperparameters.
         if name in self.__dict__.get("_hyper", {}):
             return self._get_hyper(name)
+        slots = find_slot_list(self, name)
+        if slots is not None:
+            return slots
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

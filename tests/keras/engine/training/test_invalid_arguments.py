@@ -70,3 +70,22 @@ def test_callbacks_are_callbacks(model, given):
     for error in (TypeError, AttributeError):
         with pytest.raises(error, match=r"`callbacks` must hold tf.keras.callbacks.Callback"):
             model.fit(X, Y, callbacks=given, verbose=0)
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_lists_of_other_lengths_are_used_as_in_tensorflow():
+    inputs = tf.keras.Input((3,))
+    model = tf.keras.Model(inputs, [tf.keras.layers.Dense(1, name=n)(inputs) for n in "ab"])
+    x, y = np.ones((4, 3)), [np.ones((4, 1))] * 2
+    for losses, names in [(["mse"], ["a_loss"]), (["mse"] * 3, ["a_loss", "b_loss"])]:
+        model.compile("sgd", losses, loss_weights=[1.0, 2.0, 3.0])
+        assert list(model.fit(x, y, verbose=0).history) == ["loss", *names]
+    model.compile("sgd", "mse", metrics=[["mae"]] * 3)
+    with pytest.raises(ValueError, match="got 3 metrics"):
+        model.fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match="3 arrays were given as targets"):
+        model.fit(x, [*y, y[0]], verbose=0)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert model.fit(x, y, epochs=-1, verbose=0).history == {}
+    assert list(model.fit(x, y, verbose=0).history) == ["loss"]

@@ -155,7 +155,6 @@ def test_masks_of_merged_inputs_are_booleans(dtype):
         ({"batch_size": "8"}, TypeError, "batch_size must be a positive integer, got '8'"),
         ({"batch_size": 2.5}, TypeError, "batch_size must be a positive integer, got 2.5"),
         ({"batch_size": 0}, ValueError, "batch_size must be a positive integer"),
-        ({"epochs": -1}, ValueError, "epochs must be a non-negative integer"),
         ({"epochs": "2"}, TypeError, "epochs must be a non-negative integer"),
         ({"validation_split": 2}, ValueError, "`validation_split` must be between 0 and 1"),
         ({"class_weight": [1, 2, 3]}, TypeError, "class_weight must be a dictionary"),

@@ -139,6 +139,12 @@ def has_batch_hook(callback: Callback, mode: str) -> bool:
     )
 
 
+def _has_batch_hook(callback: Callback, mode: str) -> bool:
+    """Check whether to call the batch hooks of a callback, which may override the answer."""
+    method = getattr(callback, f"_implements_{mode}_batch_hooks", None)
+    return has_batch_hook(callback, mode) if method is None else method()
+
+
 class _InvalidCallbackError(TypeError, AttributeError):
     """Error that is a `TypeError` and an `AttributeError`, because TensorFlow raises either of them."""
 
@@ -219,14 +225,14 @@ class CallbackList:
             self.set_model(model)
         self.set_params(params)
         self._batch_callbacks = {
-            mode: [c for c in self.callbacks if has_batch_hook(c, mode)] for mode in _BATCH_HOOKS
+            mode: [c for c in self.callbacks if _has_batch_hook(c, mode)] for mode in _BATCH_HOOKS
         }
 
     def append(self, callback: Callback) -> None:
         """Add a callback."""
         self.callbacks.append(callback)
         for mode, callbacks in self._batch_callbacks.items():
-            if has_batch_hook(callback, mode):
+            if _has_batch_hook(callback, mode):
                 callbacks.append(callback)
 
     def set_model(self, model: Any) -> None:
@@ -251,6 +257,11 @@ class CallbackList:
         return iter(self.callbacks)
 
     # Programs that run their own loops read these names.
+    @property
+    def _batch_hooks_support_tf_logs(self) -> bool:
+        lists = self._batch_callbacks.values()
+        return all(getattr(c, "_supports_tf_logs", False) for callbacks in lists for c in callbacks)
+
     @property
     def _should_call_train_batch_hooks(self) -> bool:
         return self.has_batch_hooks("train")

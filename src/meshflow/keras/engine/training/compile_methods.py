@@ -161,7 +161,7 @@ class CompileMethods(TrainableState):
             cast(Config, kwargs).pop(keyword, None)
         if kwargs:
             raise TypeError(f"Invalid keyword argument(s) in `compile()`: {sorted(kwargs)}")
-        if steps_per_execution == "auto":
+        if steps_per_execution == "auto" or not steps_per_execution:
             steps_per_execution = None
         if steps_per_execution is not None and int(steps_per_execution) < 1:
             raise ValueError(f"steps_per_execution must be at least 1, got {steps_per_execution}.")

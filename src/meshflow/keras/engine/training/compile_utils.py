@@ -52,7 +52,10 @@ class OutputContainer:
         return self._output_keys or [f"output_{i + 1}" for i in range(count)]
 
     def _list_per_output(self, entries: PyTree, label: str, default: Any = None) -> list[Any]:
-        """Return one entry per output from a structure of losses, weights or metrics."""
+        """Return one entry per output from a structure of losses, weights or metrics.
+
+        As in TensorFlow, the first outputs use the entries of a list of losses or weights with another length.
+        """
         names: list[str] = self.output_names  # type: ignore[assignment]
         if isinstance(entries, Mapping):
             names = _choose_keys(entries, names, self._output_keys)
@@ -63,20 +66,15 @@ class OutputContainer:
                 )
             return [entries.get(name, default) for name in names]
         if isinstance(entries, (list, tuple)):
-            if len(names) == 1 < len(entries):
-                _log.warning(
-                    "The model has one output, so only the first of %d entries of %s is used, as in TensorFlow: %s.",
-                    len(entries),
-                    label,
-                    entries,
-                )
-                return list(entries[:1])
+            message = (
+                f"The model has {len(names)} outputs {names}, but got {len(entries)} {label}: {entries}. Pass one "
+                "per output, or a dictionary by output name."
+            )
             if len(entries) != len(names):
-                raise ValueError(
-                    f"The model has {len(names)} outputs {names}, but got {len(entries)} {label}: {entries}. Pass one "
-                    "per output, or a dictionary by output name."
-                )
-            return list(entries)
+                if label == "metrics" and len(names) > 1:
+                    raise ValueError(message)
+                _log.warning("%s The first outputs use the first entries.", message)
+            return [*entries[: len(names)], *[default] * (len(names) - len(entries))]
         return [entries] * len(names)
 
 
@@ -112,6 +110,9 @@ def flatten_targets(structure: PyTree, names: list[str], y_pred: PyTree, label: 
     if len(flat) == 1 and (label == "sample_weight" or not isinstance(structure, (list, tuple))):
         # A single array is used for all outputs; often only one of them has a loss.
         return flat * len(names)
+    if len(names) == 1 and label == "targets" and len(flat) > 1:
+        # TensorFlow ignores the other targets.
+        return flat[:1]
     if len(flat) != len(names):
         raise ValueError(
             f"The model has {len(names)} outputs {names}, but {len(flat)} arrays were given as {label}. Pass one "

@@ -228,7 +228,8 @@ class DataHandler:
             raise ValueError(
                 "steps_per_epoch (or steps) must be None or a positive integer, got 0."
             )
-        epochs = _check_integer("epochs", epochs, 0)
+        # A negative number runs no epochs, as in TensorFlow.
+        epochs = _check_integer("epochs", max(epochs, 0) if isinstance(epochs, int) else epochs, 0)
         initial_epoch = _check_integer("initial_epoch", initial_epoch, 0)
         if batch_size is not None:
             batch_size = _check_integer("batch_size", batch_size, 1)

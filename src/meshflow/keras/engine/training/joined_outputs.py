@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.device_to_host import to_host
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops import array, ragged
+from meshflow.ops import array, ragged, sparse_elements
 
 # Bytes of a batch's output from which it is copied early: the device reuses its memory then, instead of using
 # fresh pages for each batch.
@@ -16,6 +17,13 @@ EARLY_BYTES = 1 << 18
 def _read(part: TensorLike) -> np.ndarray:
     """Return the value of a batch's output, which is only read."""
     return np.atleast_1d(to_host(part.array) if type(part) is Tensor else np.asarray(part))
+
+
+def _remove_padding(part: SparseTensor) -> SparseTensor:
+    """Remove the elements outside of the shape, which steps add to sparse batches of varying numbers of elements."""
+    indices, shape = np.asarray(part.indices), np.asarray(part.dense_shape)
+    is_inside = np.all(indices < shape, axis=1)
+    return SparseTensor(indices[is_inside], np.asarray(part.values)[is_inside], shape)
 
 
 class JoinedOutputs:
@@ -71,8 +79,10 @@ class JoinedOutputs:
         self._num_rows = end
         return True
 
-    def join(self) -> np.ndarray | Tensor:
-        """Return the rows of all batches: a NumPy array, or a ragged tensor."""
+    def join(self) -> np.ndarray | Tensor | SparseTensor:
+        """Return the rows of all batches: a NumPy array, or a ragged or sparse tensor."""
+        if self._parts and isinstance(self._parts[0], SparseTensor):
+            return sparse_elements.concat(0, [_remove_padding(part) for part in self._parts])
         if self._parts and isinstance(self._parts[0], ragged.RaggedTensor):
             return array.concat(self._parts, 0)
         while self._parts and self._joined is not None and self._copy(self._parts[0]):

@@ -334,9 +334,14 @@ class TrainingSteps(StepCounterMethods):
             )
         step, counter = self._get_step(kind), self._step_counters[kind]
         runs_many = isinstance(step, CompiledStep) and self._steps_per_execution > 1
+        attribute = f"{kind}_function"
 
         def run(batches: Sequence[Any]) -> Any:
             result = None
+            assigned = getattr(self, attribute)
+            if assigned is not None and not isinstance(assigned, _StepFunction):
+                # The program, for example a callback, has assigned its own function.
+                return assigned(iter([_unpack_single_input(as_tensors(b)) for b in batches]))
             if runs_many:
                 result = step.run_many(batches)  # type: ignore[attr-defined]
             else:
@@ -364,10 +369,7 @@ class TrainingSteps(StepCounterMethods):
         Args:
           force: Whether to create the function again.
         """
-        if self.train_function is None or force:
-            run = self._count_steps("train")
-            self.train_function = lambda iterator: run(_to_host(next(iterator)))
-        return self.train_function
+        return self._make_function("train", force)
 
     def make_test_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
         """Return a function that takes an iterator of batches and runs one evaluation step.
@@ -375,10 +377,7 @@ class TrainingSteps(StepCounterMethods):
         Args:
           force: Whether to create the function again.
         """
-        if self.test_function is None or force:
-            run = self._count_steps("test")
-            self.test_function = lambda iterator: run(_to_host(next(iterator)))
-        return self.test_function
+        return self._make_function("test", force)
 
     def make_predict_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
         """Return a function that takes an iterator of batches and runs one prediction step.
@@ -386,10 +385,24 @@ class TrainingSteps(StepCounterMethods):
         Args:
           force: Whether to create the function again.
         """
-        if self.predict_function is None or force:
-            run = self._count_steps("predict")
-            self.predict_function = lambda iterator: run(_to_host(next(iterator)))
-        return self.predict_function
+        return self._make_function("predict", force)
+
+    def _make_function(self, kind: str, force: bool) -> Callable[[Iterator[Any]], Any]:
+        name = f"{kind}_function"
+        if getattr(self, name) is None or force:
+            setattr(self, name, _StepFunction(self._count_steps(kind)))
+        function: Callable[[Iterator[Any]], Any] = getattr(self, name)
+        return function
+
+
+class _StepFunction:
+    """A step that takes an iterator of batches; functions of the program are not of this class."""
+
+    def __init__(self, run: Callable[[PyTree], Any]) -> None:
+        self._run = run
+
+    def __call__(self, iterator: Iterator[Any]) -> Any:
+        return self._run(_to_host(next(iterator)))
 
 
 def _unpack_single_input(batch: PyTree) -> PyTree:

@@ -69,7 +69,10 @@ class Discretization(EncodingLayer):
     ) -> None:
         if "bins" in kwargs:
             bins = kwargs.pop("bins")
-            num_bins, bin_boundaries = (bins, None) if isinstance(bins, int) else (None, bins)
+            if isinstance(bins, int):
+                num_bins = bins
+            else:
+                bin_boundaries = bins
         mode = parse_output_mode(
             output_mode, ("int", "one_hot", "multi_hot", "count"), "Discretization"
         )

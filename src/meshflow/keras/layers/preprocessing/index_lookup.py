@@ -162,7 +162,9 @@ class IndexLookup(EncodingLayer):
         Raises:
           ValueError: If the file does not exist, there are no tokens or too many, a token is
             repeated or misplaced, or the number of weights does not match.
+          FailedPreconditionError: If a token of a file is repeated.
         """
+        is_file = isinstance(vocabulary, str)
         if isinstance(vocabulary, str):
             vocabulary = _read_lines(vocabulary)
         tokens = [self.to_token(v) for v in _to_list(vocabulary)]
@@ -180,7 +182,7 @@ class IndexLookup(EncodingLayer):
             tokens = tokens[len(special) :]
             if weights is not None and len(weights) == len(tokens) + len(special):
                 weights = weights[len(special) :]
-        self._check_tokens(tokens, special)
+        self._check_tokens(tokens, special, is_file)
         if weights is not None and len(weights) != len(tokens):
             raise ValueError(
                 "`idf_weights` must be the same length as vocabulary. "
@@ -200,8 +202,13 @@ class IndexLookup(EncodingLayer):
             entries = sorted((index, token) for token, index in table.items())
         self._set_tokens([self.to_token(token) for _, token in entries], None)
 
-    def _check_tokens(self, tokens: list[Any], special: list[Any]) -> None:
+    def _check_tokens(self, tokens: list[Any], special: list[Any], is_file: bool) -> None:
         repeated = [token for token, count in Counter(tokens).items() if count > 1]
+        if repeated and is_file:
+            raise FailedPreconditionError(
+                f"HashTable has different value for same key. The file of the vocabulary repeats {repeated}: remove all but "
+                "one line of each token."
+            )
         if repeated:
             raise ValueError(
                 "The passed vocabulary has at least one repeated term. Please uniquify your dataset. The repeated "
@@ -248,6 +255,10 @@ class IndexLookup(EncodingLayer):
 
     def reset_state(self) -> None:
         """Reset the learned state."""
+        if self._can_replace_vocabulary:
+            # The vocabulary in a configuration may be a learned one.
+            self.is_static = self._can_replace_vocabulary = False
+            self.input_vocabulary = self.input_idf_weights = None
         if getattr(self, "is_static", False):
             return
         self._counts: Counter[Any] = Counter()
@@ -309,11 +320,17 @@ class IndexLookup(EncodingLayer):
         return self.encode(map_ids(self._find_ids, inputs))
 
     def check_ready(self) -> None:
-        """Raise FailedPreconditionError if the layer has no vocabulary yet."""
-        if not self._tokens and not self.is_static:
-            raise FailedPreconditionError(
-                f"Table not initialized: layer {self.name} has no vocabulary. Call `adapt`, or pass `vocabulary`."
+        """Raise an error if the layer has no vocabulary yet; a RuntimeError if the size of vectors depends on it."""
+        if self._tokens or self.is_static:
+            return
+        if self.output_mode != "int" and not self.pad_to_max_tokens:
+            raise RuntimeError(
+                f"When using `output_mode={self.output_mode}` and `pad_to_max_tokens=False`, you must set the layer's vocabulary "
+                f"before calling it. Pass `vocabulary` to layer {self.name}, or call `adapt`."
             )
+        raise FailedPreconditionError(
+            f"Table not initialized: layer {self.name} has no vocabulary. Call `adapt`, or pass `vocabulary`."
+        )
 
     def _find_ids(self, inputs: TensorLike) -> Tensor:
         tokens = self.read_tokens(inputs)

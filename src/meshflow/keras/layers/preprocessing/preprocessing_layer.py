@@ -46,6 +46,8 @@ class PreprocessingLayer(Layer):
     _accepts_list = False
     # If True, the learned state depends on the number of rows per call of `update_state`.
     _depends_on_batch_size = False
+    # Whether `adapt` replaces the vocabulary, because the layer was created from a configuration.
+    _can_replace_vocabulary = False
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -92,7 +94,7 @@ class PreprocessingLayer(Layer):
                 f"Layer {self.name!r} cannot adapt to all elements of an infinite dataset: pass `steps`, or use "
                 "dataset.take(count)."
             )
-        if self.built:
+        if self.built or self._can_replace_vocabulary:
             self.reset_state()
         is_empty = True
         batches = _iterate_batches(data, batch_size, self._depends_on_batch_size)
@@ -185,7 +187,10 @@ class EncodingLayer(PreprocessingLayer):
                     f"layer {config.get('name')} of class {cls.__name__} with {key}={config[key]!r}",
                     "This reads a file that the configuration names.",
                 )
-        return super().from_config(config)
+        layer = super().from_config(config)
+        for part in (layer, getattr(layer, "_lookup_layer", layer)):
+            part._can_replace_vocabulary = config.get("vocabulary") is not None
+        return layer
 
 
 def as_tensor(value: TensorLike) -> Tensor:
