@@ -452,6 +452,13 @@ class SparseTensorSpec(CompositeSpec):
             return [[None], None, None]
         return [[None], [None, self._shape.rank], [*self._shape.as_list(), 0]]
 
+    def set_sizes(self, size: int) -> SparseTensor:
+        """Return a value of specs, in which a size replaces the number of elements and each unknown size."""
+        sizes = [size if n is None else n for n in self._shape.as_list()]
+        indices, values, _ = self._component_specs
+        parts = [TensorSpec([size], values.dtype), TensorSpec([size, len(sizes)], indices.dtype)]
+        return _build_sparse([*parts, _SizesSpec(TensorSpec([*sizes, 0], dtypes.int8))])
+
     def _to_components(self, value: SparseTensor) -> list[Tensor]:
         return [value.indices, value.values, value.dense_shape]
 

@@ -595,16 +595,16 @@ class ElementFunction:
         if relaxed_spec == observed_spec:
             return relaxed_spec
         leaves = [*nest.flatten(self._spec), *nest.flatten(observed_spec)]
-        if any(isinstance(leaf, CompositeSpec) for leaf in leaves):
-            spec = self._infer_composite_spec()
-            is_possible = spec is not None and structure.are_compatible(spec, observed_spec)
-            return spec if is_possible else relaxed_spec
-        if self._example is None:
+        is_composite = any(isinstance(leaf, CompositeSpec) for leaf in leaves)
+        if self._example is None and not is_composite:
             return relaxed_spec
         states = get_random_states()
         try:
-            specs = [self._probe_spec(size) for size in _STAND_IN_SIZES]
-            specs += self._probe_texts()
+            if is_composite:
+                specs = [self._infer_composite_spec()]
+            else:
+                specs = [self._probe_spec(size) for size in _STAND_IN_SIZES]
+                specs += self._probe_texts()
             merged = functools.reduce(structure.merge_specs, specs)
             spec = structure.map_specs(_relax_zero_sizes, merged)
         except Exception:
@@ -615,16 +615,18 @@ class ElementFunction:
         return spec if structure.are_compatible(spec, observed_spec) else relaxed_spec
 
     def _infer_composite_spec(self) -> PyTree:
-        """Return the spec of results of composite elements by a trace, or None if that needs values of the elements."""
+        """Infer the spec of results of composite elements from a trace.
+
+        Raises:
+          Exception: If the trace needs values of the elements.
+        """
 
         def call(element: PyTree) -> PyTree:
             result = self._fn(*element) if self._unpack else self._fn(element)
             return tuple(result) if isinstance(result, list) else result
 
-        with contextlib.suppress(Exception):
-            outputs = Function(call).get_concrete_function(self._spec).structured_outputs
-            return structure.infer_result_spec(outputs)
-        return None
+        outputs = Function(call).get_concrete_function(self._spec).structured_outputs
+        return structure.infer_result_spec(outputs)
 
     def _probe_texts(self) -> list[Any]:
         """Infer specs of the results with other strings, where the function accepts these."""
