@@ -99,7 +99,7 @@ class ShapePolymorphicFunction(SignedFunction):
         """Return the result structure, with None for sizes that depend on unknown input sizes."""
         if self._general is not None:
             return self._general.structured_outputs
-        traces = self._trace_size(2), self._trace_size(3)
+        traces: list[SignedFunction] = [self._trace_size(2), self._trace_size(3)]
         if self in traces:
             # A composite argument has unknown sizes for each size of its spec.
             raise ValueNeededError(
