@@ -51,10 +51,8 @@ def _split(node: Node, axis: Array, *components: Array) -> list[Array]:
 
 
 def _count(node: Node, values: Any, weights: Any) -> list[Array]:
-    limits = [None if node[key] < 0 else node[key] for key in ("minlength", "maxlength")]
-    counts = sparse_elements.bincount(
-        values, weights, -1, *limits, binary_output=node["binary_output"]
-    )
+    low, high = (None if node[key] < 0 else node[key] for key in ("minlength", "maxlength"))
+    counts = sparse_elements.bincount(values, weights, -1, low, high, node["binary_output"])
     return _list_components(counts)
 
 
