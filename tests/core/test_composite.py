@@ -3,6 +3,7 @@
 import pytest
 
 import meshflow as tf
+from meshflow.core.runtime.errors import ValueNeededError
 
 
 def test_rows_become_a_tensor():
@@ -152,3 +153,30 @@ def test_custom_gradients_with_integer_results():
 def test_concrete_functions_of_values(function, values, expected):
     concrete = tf.function(function).get_concrete_function(values[0])
     assert [concrete(value).numpy().item() for value in values] == expected
+
+
+def test_division_of_sparse_tensors_by_zero():
+    sparse = tf.SparseTensor([[0, 0], [1, 1]], [1.0, 2.0], [2, 2])
+    dense = tf.constant([[0.0, 1.0], [1.0, 0.5]])
+    divide = tf.function(lambda x, y: x / y)
+    raw = lambda x, y: tf.raw_ops.SparseDenseCwiseDiv(
+        sp_indices=x.indices, sp_values=x.values, sp_shape=x.dense_shape, dense=y
+    )
+    for function in (divide, raw, lambda x, y: x / y):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="zero divides"):
+            function(sparse, dense)
+    # A zero that divides no element is allowed.
+    sparse = tf.SparseTensor([[0, 1], [1, 1]], [1.0, 2.0], [2, 2])
+    assert divide(sparse, dense).values.numpy().tolist() == [1, 4]
+
+
+def test_results_of_concrete_functions_of_sparse_tensors():
+    double = tf.function(lambda x: (x * 2.0, tf.sparse.to_dense(x)))
+    concrete = double.get_concrete_function(tf.SparseTensorSpec([3], tf.float32))
+    specs = concrete.structured_outputs
+    assert specs == (tf.SparseTensorSpec([3], tf.float32), tf.TensorSpec([3]))
+    for value in ([1.0, 0.0, 2.0], [0.0, 3.0, 0.0]):
+        assert concrete(tf.sparse.from_dense(value))[1].numpy().tolist() == value
+    needy = tf.function(lambda x: tf.zeros([int(x.values.numpy().size)]))
+    with pytest.raises(ValueNeededError, match="needs values of its composite arguments"):
+        _ = needy.get_concrete_function(tf.SparseTensorSpec([3])).structured_outputs

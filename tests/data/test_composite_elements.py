@@ -94,3 +94,16 @@ def test_generators_yield_composite_values(name):
     generated = Dataset.from_generator(lambda: iter(dataset), output_signature=dataset.element_spec)
     assert generated.element_spec == dataset.element_spec
     assert list_elements(generated) == list_elements(dataset)
+
+
+def test_sizes_in_specs_of_sparse_results():
+    rows = Dataset.from_tensor_slices(tf.sparse.from_dense(np.eye(4, 3, dtype=np.float32)))
+    double = lambda x: x * 2.0
+    spec = tf.SparseTensorSpec
+    assert rows.map(double).element_spec == spec([3], tf.float32)
+    assert rows.map(double).batch(3).element_spec == spec([None, 3], tf.float32)
+    both = rows.batch(2, drop_remainder=True).map(lambda x: (x, tf.sparse.to_dense(x)))
+    assert both.element_spec == (spec([2, 3], tf.float32), tf.TensorSpec([2, 3]))
+    # The trace needs a value, so only the rank is known.
+    sizes = rows.map(lambda x: tf.sparse.reset_shape(x, [int(x.indices.numpy()[0, 0]) + 5]))
+    assert sizes.take(2).element_spec == spec([None], tf.float32)

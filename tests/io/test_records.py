@@ -296,3 +296,13 @@ def test_many_records_are_parsed_in_blocks(monkeypatch):
     assert counts == [2, 2, 1]
     with pytest.raises(tf.errors.InvalidArgumentError, match="Feature: x"):
         parsing.parse_feature(records, "x", [1], tf.float32, None)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [tf.io.VarLenFeature(tf.int64), tf.io.SparseFeature("ids", "values", tf.float32, 5)],
+)
+def test_features_of_two_kinds_read_different_keys(second):
+    first = tf.io.RaggedFeature(tf.int64, value_key="ids")
+    with pytest.raises(ValueError, match="Ragged and sparse keys must not intersect"):
+        tf.io.parse_example([b""], {"rows": first, "ids": second})

@@ -9,7 +9,15 @@ import tempfile
 from pathlib import Path
 
 import tensorflow as tf
-from saved_composite_cases import make_calls, make_models, make_module, make_pair, show
+from saved_composite_cases import (
+    make_calls,
+    make_foreign_calls,
+    make_foreign_module,
+    make_models,
+    make_module,
+    make_pair,
+    show,
+)
 
 TARGET = Path(__file__).parent / "saved_composites.tar.xz"
 
@@ -24,6 +32,10 @@ def main():
             name: [show(getattr(module, function)(*args)) for function, *args in calls]
             for name, calls in make_calls(tf, pair).items()
         }
+        foreign = make_foreign_module(tf)
+        tf.saved_model.save(foreign, f"{folder}/foreign", options=options)
+        for name, calls in make_foreign_calls(tf).items():
+            results[f"foreign_{name}"] = [show(getattr(foreign, f)(*args)) for f, *args in calls]
         for name, (model, value) in make_models(tf).items():
             tf.keras.models.save_model(model, f"{folder}/{name}", save_format="tf", options=options)
             results[name] = show(model(value))

@@ -76,6 +76,69 @@ def make_module(tf, pair):
     return Module()
 
 
+def make_foreign_module(tf):
+    """Return functions with ops that only TensorFlow saves."""
+    ragged = tf.RaggedTensorSpec
+    numbers, texts = ragged([None, None], tf.float32), ragged([None, None], tf.string)
+    matrix = tf.SparseTensorSpec([None, 4], tf.float32)
+
+    class Module(tf.Module):
+        @tf.function(input_signature=[numbers])
+        def rows(self, x):
+            row = ragged([None], tf.float32, 0)
+            return (
+                tf.map_fn(lambda r: tf.reduce_sum(r) * 2.0, x, fn_output_signature=tf.float32),
+                tf.map_fn(lambda r: r + 1.0, x, fn_output_signature=row),
+            )
+
+        @tf.function(input_signature=[numbers])
+        def loop(self, x):
+            total = tf.constant(0.0)
+            for i in tf.range(x.nrows()):
+                total += tf.reduce_sum(x[i]) * tf.cast(i, tf.float32)
+            return total
+
+        @tf.function(input_signature=[texts, texts])
+        def cross(self, x, y):
+            hashed = tf.ragged.cross_hashed([x, y], num_buckets=50)
+            return tf.ragged.cross([x, y]), hashed, tf.strings.reduce_join(x, 1)
+
+        @tf.function(input_signature=[matrix, matrix])
+        def sparse(self, x, y):
+            first, second = tf.sparse.split(x, 2, 1)
+            return tf.sparse.softmax(x), tf.sparse.maximum(x, y), first, second
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int32), numbers])
+        def counts(self, n, x):
+            parts = tf.dynamic_partition(n, n % 2, 2)
+            lengths = tf.cast(x.row_lengths(), tf.int32)
+            return tf.sparse.bincount(n), parts, tf.sparse.bincount(tf.stack([n, lengths]), axis=-1)
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
+        def grow(self, n):
+            items = tf.TensorArray(tf.int32, 0, dynamic_size=True)
+            for i in tf.range(n):
+                items = items.write(i, i * i)
+            return items.stack(), items.size()
+
+    return Module()
+
+
+def make_foreign_calls(tf):
+    rows = tf.ragged.constant([[1.0, 2.0, 3.0], [], [4.0]])
+    first = tf.ragged.constant([["a"], ["b", "c"]])
+    sparse = tf.SparseTensor([[0, 1], [0, 3], [2, 0]], [2.0, 4.0, 1.0], [3, 4])
+    numbers = tf.constant([1, 2, 2])
+    return {
+        "rows": [("rows", rows)],
+        "loop": [("loop", rows)],
+        "cross": [("cross", first, tf.ragged.constant([["d"], ["e"]]))],
+        "sparse": [("sparse", sparse, sparse * -1.0)],
+        "counts": [("counts", numbers, rows)],
+        "grow": [("grow", tf.constant(4)), ("grow", tf.constant(1))],
+    }
+
+
 def make_calls(tf, pair):
     rows = tf.ragged.constant([[1.0, 2.0, 3.0], [], [4.0]])
     empty = tf.RaggedTensor.from_row_splits(tf.constant([], tf.float32), [0, 0, 0])

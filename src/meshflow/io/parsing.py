@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -340,8 +341,31 @@ def _parse_features(records: list[_ParsedRecord], features: Mapping[str, Any], s
     return parsed
 
 
+def _check_keys(features: Mapping[str, Any]) -> None:
+    """Raise a ValueError if features of two kinds read the same key of an example."""
+    keys: dict[str, set[str]] = {"dense": set(), "ragged": set(), "sparse": set()}
+    for key, feature in features.items():
+        if isinstance(feature, RaggedFeature):
+            partitions = [p.key for p in feature.partitions if hasattr(p, "key")]
+            keys["ragged"].update([feature.value_key or key, *partitions])
+        elif isinstance(feature, SparseFeature):
+            index_keys = feature.index_key
+            index_keys = [index_keys] if isinstance(index_keys, str) else index_keys
+            keys["sparse"].update([feature.value_key, *index_keys])
+        else:
+            keys["sparse" if isinstance(feature, VarLenFeature) else "dense"].add(key)
+    for first, second in itertools.combinations(keys, 2):
+        common = sorted(keys[first] & keys[second])
+        if common:
+            raise ValueError(
+                f"{first.capitalize()} and {second} keys must not intersect, but features of both kinds read {common}. "
+                "Parse the examples twice, or convert one tensor to the other form."
+            )
+
+
 def _sort_features(features: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Sort features in the order of TensorFlow's results: variable-length, dense, sparse."""
+    _check_keys(features)
 
     def sort_key(item: tuple[str, Any]) -> tuple[int, str]:
         key, feature = item

@@ -19,7 +19,12 @@ import numpy as np
 from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
-from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds, check_segment_ids
+from meshflow.core.runtime.bounds_checks import (
+    BoundsCheck,
+    check_bounds,
+    check_segment_ids,
+    is_padding,
+)
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.composite import (
@@ -447,6 +452,13 @@ class SparseTensorSpec(CompositeSpec):
             return [[None], None, None]
         return [[None], [None, self._shape.rank], [*self._shape.as_list(), 0]]
 
+    def set_sizes(self, size: int) -> SparseTensor:
+        """Return a value of specs, in which a size replaces the number of elements and each unknown size."""
+        sizes = [size if n is None else n for n in self._shape.as_list()]
+        indices, values, _ = self._component_specs
+        parts = [TensorSpec([size], values.dtype), TensorSpec([size, len(sizes)], indices.dtype)]
+        return _build_sparse([*parts, _SizesSpec(TensorSpec([*sizes, 0], dtypes.int8))])
+
     def _to_components(self, value: SparseTensor) -> list[Tensor]:
         return [value.indices, value.values, value.dense_shape]
 
@@ -656,7 +668,10 @@ class SparseTensor(CompositeTensor):
         return self * other if isinstance(other, Tensor) else NotImplemented
 
     def __truediv__(self, other: Any) -> SparseTensor:
-        return self._combine_elements(other, _divide)
+        sizes = tuple(self.shape.as_list())
+        return self._combine_elements(
+            other, lambda v, d: v / apply(_check_divisors, (d, self._indices), sizes)
+        )
 
     def _as_tensor(self) -> Tensor:
         raise InvalidValueError(
@@ -670,10 +685,27 @@ class SparseTensor(CompositeTensor):
         )
 
 
-def _divide(values: Tensor, divisors: Tensor) -> Tensor:
-    if not isinstance(divisors.array, jax.core.Tracer) and not np.all(divisors.array):
-        raise InvalidArgumentError("SparseTensor: a dense tensor with a zero divides an element.")
-    return values / divisors
+def check_divisors(divisors: Any, ignored: Any = False) -> Any:
+    """Check that no number that divides an element of a sparse tensor is 0, and return the array of numbers.
+
+    Args:
+      divisors: The array, of floats or integers.
+      ignored: The elements that are padding, whose divisors may be 0. Default none.
+
+    Raises:
+      InvalidArgumentError: A divisor is 0. If JAX traces the array, the program raises it when it runs.
+    """
+    is_nonzero = check_bounds(((divisors != 0) | ignored).astype(np.int32), _ZERO_DIVISOR)
+    return jnp.where(is_nonzero == 0, 1, divisors).astype(divisors.dtype)
+
+
+def _check_elements(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
+    divisors, indices = operands
+    return check_divisors(divisors, is_padding(indices, static)[:, 0])
+
+
+_ZERO_DIVISOR = BoundsCheck("SparseTensor: a dense tensor with a zero divides an element.")
+_check_divisors = Op("check_divisors", _check_elements)
 
 
 def _build_sparse(parts: Sequence[Any]) -> SparseTensor:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.functions.call_arguments import (
     CallArguments,
     convert_to_spec,
@@ -15,9 +16,10 @@ from meshflow.core.functions.call_arguments import (
 )
 from meshflow.core.functions.concrete_function import ConcreteFunction, SignedFunction
 from meshflow.core.functions.signatures import Args, Kwargs, name_specs
+from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import dtypes, nest
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import CompositeSpec, can_split, list_part_sizes
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
@@ -70,7 +72,13 @@ class ShapePolymorphicFunction(SignedFunction):
         specs = [s for s in nest.flatten_parts(self._template) if isinstance(s, TensorSpec)]
         if any(s.shape.rank is None for s in specs) or has_string_specs(self._template):
             return None
-        sizes = [s.shape.as_list() for s in specs if s.dtype is not dtypes.string]
+        sizes: list[Sequence[int | None]] = []
+        for leaf in nest.flatten(self._template):
+            if isinstance(leaf, CompositeSpec):
+                # The parts of a value may have another order than the components of its spec.
+                sizes += [part or () for part in list_part_sizes(leaf)]
+            elif isinstance(leaf, TensorSpec):
+                sizes.append(leaf.shape.as_list())
         return self._function.find_general_for(*self._set_sizes(_TYPICAL_SIZE), sizes)
 
     @property
@@ -79,7 +87,7 @@ class ShapePolymorphicFunction(SignedFunction):
 
     def _set_sizes(self, size: int) -> tuple[Args, Kwargs]:
         """Return the arguments with a known size instead of all unknown ones, and empty strings for specs of strings."""
-        sized = nest.map_parts(lambda s: _replace_unknown_sizes(s, size), self._template)
+        sized = nest.map_structure(lambda s: _replace_unknown_sizes(s, size), self._template)
         args, kwargs = nest.map_structure(_make_empty_strings, sized)
         return args, kwargs
 
@@ -91,10 +99,14 @@ class ShapePolymorphicFunction(SignedFunction):
         """Return the result structure, with None for sizes that depend on unknown input sizes."""
         if self._general is not None:
             return self._general.structured_outputs
-        first, second = (
-            self._trace_size(2).structured_outputs,
-            self._trace_size(3).structured_outputs,
-        )
+        traces: list[SignedFunction] = [self._trace_size(2), self._trace_size(3)]
+        if self in traces:
+            # A composite argument has unknown sizes for each size of its spec.
+            raise ValueNeededError(
+                f"{self.name} needs values of its composite arguments, so the specs of its results are unknown. Call it, "
+                "and use tf.type_spec_from_value."
+            )
+        first, second = (trace.structured_outputs for trace in traces)
         return nest.map_structure(
             lambda a, b: (
                 a.most_specific_compatible_type(b)
@@ -133,6 +145,10 @@ def _make_empty_strings(leaf: PyTree) -> PyTree:
 
 
 def _replace_unknown_sizes(spec: Any, size: int) -> Any:
+    if isinstance(spec, SparseTensorSpec) and spec.shape.rank is not None and can_split(spec):
+        return spec.set_sizes(size)
+    if isinstance(spec, CompositeSpec) and can_split(spec):
+        return spec.fill_components(lambda part: _replace_unknown_sizes(part, size))
     if not isinstance(spec, TensorSpec):
         return spec
     if spec.shape.rank is None:

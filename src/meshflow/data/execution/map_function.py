@@ -24,6 +24,7 @@ from meshflow.core.autograph.status import override_status
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.shape_probing import SizeProbe, probe_sizes, vary_sizes
 from meshflow.core.dispatch.tiers import is_interpreter_enabled
+from meshflow.core.functions.function import Function
 from meshflow.core.functions.size_variants import allow_unknown_sizes
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
@@ -591,13 +592,19 @@ class ElementFunction:
         if self._can_assume_sizes and self._first_trace is not None:
             spec = _infer_result_spec(self._first_trace)
             return spec if structure.are_compatible(spec, observed_spec) else relaxed_spec
-        is_composite = any(isinstance(s, CompositeSpec) for s in nest.flatten(observed_spec))
-        if self._example is None or relaxed_spec == observed_spec or is_composite:
+        if relaxed_spec == observed_spec:
+            return relaxed_spec
+        leaves = [*nest.flatten(self._spec), *nest.flatten(observed_spec)]
+        is_composite = any(isinstance(leaf, CompositeSpec) for leaf in leaves)
+        if self._example is None and not is_composite:
             return relaxed_spec
         states = get_random_states()
         try:
-            specs = [self._probe_spec(size) for size in _STAND_IN_SIZES]
-            specs += self._probe_texts()
+            if is_composite:
+                specs = [self._infer_composite_spec()]
+            else:
+                specs = [self._probe_spec(size) for size in _STAND_IN_SIZES]
+                specs += self._probe_texts()
             merged = functools.reduce(structure.merge_specs, specs)
             spec = structure.map_specs(_relax_zero_sizes, merged)
         except Exception:
@@ -606,6 +613,20 @@ class ElementFunction:
             random.setstate(states[0])
             np.random.set_state(states[1])
         return spec if structure.are_compatible(spec, observed_spec) else relaxed_spec
+
+    def _infer_composite_spec(self) -> PyTree:
+        """Infer the spec of results of composite elements from a trace.
+
+        Raises:
+          Exception: If the trace needs values of the elements.
+        """
+
+        def call(element: PyTree) -> PyTree:
+            result = self._fn(*element) if self._unpack else self._fn(element)
+            return tuple(result) if isinstance(result, list) else result
+
+        outputs = Function(call).get_concrete_function(self._spec).structured_outputs
+        return structure.infer_result_spec(outputs)
 
     def _probe_texts(self) -> list[Any]:
         """Infer specs of the results with other strings, where the function accepts these."""

@@ -83,7 +83,7 @@ def apply_steps(texts: np.ndarray, steps: Steps) -> np.ndarray:
       >>> apply_steps(texts, [["lower"], ["split"], ["look", ["a", "cat"], [2, 3], 1], ["pad", 3]]).tolist()
       [[2, 3, 0], [1, 0, 0]]
     """
-    shape, rows, dtype = texts.shape, texts.reshape(-1).tolist(), "int64"
+    shape, rows, dtype = texts.shape, texts.reshape(-1).tolist(), "string"
     for name, *more in steps:
         if name == "lower":
             rows = [text.lower() for text in rows]
@@ -95,7 +95,7 @@ def apply_steps(texts: np.ndarray, steps: Steps) -> np.ndarray:
         elif name == "split":
             rows = [text.split() for text in rows]
         elif name == "look":
-            rows, dtype = _look_up_words(rows, *more[:3]), more[3] if len(more) > 3 else dtype
+            rows, dtype = _look_up_words(rows, *more[:3]), more[3] if len(more) > 3 else "int64"
         elif name == "text":
             rows, dtype = _call_text_function(rows, *more), TEXT_FUNCTIONS[more[0]][1]
         else:

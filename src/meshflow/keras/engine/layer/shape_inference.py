@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
@@ -246,10 +247,12 @@ def _trace_specs(
         args, kwargs = nest.map_structure(
             lambda v: Tensor(v.value) if isinstance(v, _KnownValue) else v, (args, kwargs)
         )
-        if partitions:
+        if partitions or extensions:
             leaves = nest.flatten((args, kwargs))
             for position, partition in partitions.items():
                 leaves[position] = partition.make_tensor(leaves[position])
+            for position, spec in extensions.items():
+                leaves[position] = _set_row_lengths(spec, leaves[position], size)
             args, kwargs = nest.pack_sequence_as((args, kwargs), leaves)
         outputs = nest.map_structure(_simplify_result, call(*args, **kwargs))
         for i, leaf in enumerate(nest.flatten(outputs)):
@@ -269,6 +272,11 @@ def _trace_specs(
         index: _Partition(leaf.type_spec, size)
         for index, leaf in enumerate(leaves)
         if isinstance(leaf, KerasTensor) and isinstance(leaf.type_spec, RaggedTensorSpec)
+    }
+    extensions = {
+        index: leaf.type_spec
+        for index, leaf in enumerate(leaves)
+        if isinstance(leaf, KerasTensor) and is_extension_spec(leaf.type_spec)
     }
     for index, partition in partitions.items():
         leaves[index] = KerasTensor(partition.flat_spec)
@@ -350,6 +358,20 @@ def _fill_spec(spec: PyTree, size: int) -> PyTree:
     if isinstance(spec, SparseTensorSpec):
         return SparseTensor.from_specs(sizes, spec.dtype, _PLACEHOLDER_ELEMENTS)
     return TensorSpec(sizes, spec.dtype)
+
+
+def _set_row_lengths(spec: PyTree, value: PyTree, size: int) -> PyTree:
+    """Replace the traced row splits of ragged tensors in an extension type by the known ones of its placeholder."""
+    if isinstance(spec, RaggedTensorSpec):
+        return _Partition(spec, size).make_tensor(value.flat_values)
+    if not is_extension_spec(spec):
+        return value
+    parts = jax.tree_util.tree_map(
+        lambda inner, part: _set_row_lengths(inner, part, size),
+        spec._component_specs,
+        spec._to_components(value),
+    )
+    return spec._from_components(parts)
 
 
 def _simplify_result(value: PyTree) -> PyTree:

@@ -19,7 +19,7 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.safe_mode import require_unsafe_mode
 from meshflow.ops.deferred_host_values import DeferredValue, find_recording
-from meshflow.ops.ragged import RaggedTensor
+from meshflow.ops.ragged import RaggedTensor, RaggedTensorSpec
 
 __all__ = ["PreprocessingLayer"]
 
@@ -152,6 +152,14 @@ class EncodingLayer(PreprocessingLayer):
         self, inputs: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> KerasTensor:
         tensors = inputs if isinstance(inputs, list) else [inputs]
+        rows = tensors[0].type_spec if isinstance(tensors[0].type_spec, RaggedTensorSpec) else None
+        # TextVectorization pads rows unless it has `ragged=True`; other layers keep the rows of their input.
+        is_ragged = getattr(self, "ragged", rows is not None)
+        if is_ragged and getattr(self, "output_mode", None) == "int":
+            shape = self.compute_output_shape(self._get_input_shape([t.shape for t in tensors]))
+            form = (1,) if rows is None else (rows.ragged_rank, rows.row_splits_dtype)
+            sizes = [None if 0 < i <= form[0] else n for i, n in enumerate(TensorShape(shape))]
+            return KerasTensor(RaggedTensorSpec(sizes, self.get_output_dtype(), *form))
         is_sparse = getattr(self, "sparse", False) or (
             isinstance(tensors[0].type_spec, SparseTensorSpec)
             and getattr(self, "output_mode", None) == "int"

@@ -20,7 +20,7 @@ from meshflow.keras.layers.preprocessing.lookups import StringLookup
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
 from meshflow.keras.literals import OutputMode
 from meshflow.keras.safe_mode import BoundName
-from meshflow.ops import array
+from meshflow.ops import array, strings
 from meshflow.ops.deferred_host_values import UnrecordableError, find_recording
 from meshflow.ops.ragged import RaggedTensor
 from meshflow.saved_model.host_steps.host_calls import run_text_steps
@@ -212,9 +212,10 @@ class TextVectorization(EncodingLayer):
           NotImplementedError: If files cannot hold the layer with its options.
         """
         standard = self.standardize or ""
-        if not isinstance(standard, str) or self.output_mode != "int":
+        if not isinstance(standard, str) or self.output_mode != "int" or self.ragged:
             raise NotImplementedError(
-                f"layer {self.name} (TextVectorization) with standards of its own or vectors as output"
+                f"layer {self.name} (TextVectorization) with standards of its own, or with vectors or ragged rows as "
+                "output"
             )
         return self._make_steps(standard, rank)
 
@@ -309,6 +310,11 @@ class TextVectorization(EncodingLayer):
             steps = self._make_steps(standard, len(texts.shape))
         except NotImplementedError as error:
             raise UnrecordableError(str(error)) from error
+        if self.ragged and len(texts.shape):
+            *standard_steps, _, look_up, _ = steps
+            words = strings.split(run_text_steps(texts, standard_steps, "string"))
+            ids = run_text_steps(words.flat_values, [look_up])
+            return words.with_flat_values(ids)
         return self._lookup_layer.encode(run_text_steps(texts, steps))
 
     @property

@@ -42,6 +42,10 @@ _DEFAULT_ATTRIBUTES: dict[str, Any] = {
     "adjoint_b": False,
     "align_corners": False,
     "use_nesterov": False,
+    "resize_if_index_out_of_bounds": False,
+    "minlength": -1,
+    "maxlength": -1,
+    "batched_input": False,
     "dense_shapes": [],
     "Tdense": [],
     "sparse_types": [],
@@ -221,12 +225,18 @@ class Node:
         return self[key].decode()
 
 
+# TensorFlow's value for the dtype of variants, which hold rows of ragged tensors.
+_VARIANT = 21
+
+
 def to_numpy_dtype(enum: int) -> np.dtype:
-    """Convert a dtype enum to a NumPy dtype, which is `object` for strings.
+    """Convert a dtype enum to a NumPy dtype, which is `object` for strings and variants.
 
     Args:
       enum: TensorFlow's value for the dtype.
     """
+    if enum == _VARIANT:
+        return np.dtype(object)
     dtype = as_dtype(enum)
     return np.dtype(object) if dtype.name == "string" else np.dtype(dtype.as_numpy_dtype)
 

@@ -111,7 +111,10 @@ def encode_structure(nested_structure: PyTree) -> Message:
 
 
 def write_argument_spec(
-    proto: Message, positional: list[Any], keywords: Mapping[str, list[Any]]
+    proto: Message,
+    positional: list[Any],
+    keywords: Mapping[str, list[Any]],
+    takes_more: bool = False,
 ) -> None:
     """Write the parameters of a function into a `FunctionSpec`.
 
@@ -119,13 +122,14 @@ def write_argument_spec(
       proto: The message.
       positional: [name] or [name, default] of each parameter that may be passed by position.
       keywords: [] or [default] of each keyword-only parameter, by name.
+      takes_more: Whether it takes further positional arguments (`*args`). Default False.
     """
     fields = proto.fullargspec.named_tuple_value
     fields.name = "FullArgSpec"
     defaults = tuple(p[1] for p in positional if len(p) > 1)
     for key, value in (
         ("args", [p[0] for p in positional]),
-        ("varargs", None),
+        ("varargs", "args" if takes_more else None),
         ("varkw", None),
         ("defaults", defaults or None),
         ("kwonlyargs", list(keywords)),

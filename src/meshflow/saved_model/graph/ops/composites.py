@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch.composite import check_divisors
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.ragged.partition import concatenate_ranges
 from meshflow.saved_model.graph.format.node_attributes import Node, as_host_array, as_static_ints
@@ -168,22 +169,40 @@ def _reduce_segments(kind: str) -> Callable[..., Any]:
         total = total if count is None else int(as_host_array(count))
         rows = jnp.asarray(data)[jnp.asarray(indices)]
         sums = jnp.zeros((total, *rows.shape[1:]), rows.dtype).at[ids].add(rows)
-        if kind == "Sum":
-            return sums
-        counts = np.maximum(np.bincount(ids, minlength=total), 1).astype(rows.dtype)
-        counts = counts if kind == "Mean" else np.sqrt(counts)
-        return sums / counts.reshape(-1, *[1] * (rows.ndim - 1))
+        return _divide_by_counts(kind, sums, ids)
+
+    return run
+
+
+def _divide_by_counts(kind: str, rows: Array, ids: np.ndarray) -> Array:
+    """Divide the row of each segment by its number of elements, or by the root of this number."""
+    if kind == "Sum":
+        return rows
+    counts = np.maximum(np.bincount(ids, minlength=len(rows)), 1).astype(rows.dtype)
+    counts = counts if kind == "Mean" else np.sqrt(counts)
+    return rows / counts.reshape(-1, *[1] * (rows.ndim - 1))
+
+
+def _differentiate_segments(kind: str) -> Callable[..., Any]:
+    def run(node: Node, gradient: Array, indices: Array, ids: Array, count: Array) -> Array:
+        ids, (total,) = as_host_array(ids), as_static_ints(count)
+        rows = _divide_by_counts(kind, jnp.asarray(gradient), ids)[ids]
+        return jnp.zeros((total, *rows.shape[1:]), rows.dtype).at[jnp.asarray(indices)].add(rows)
 
     return run
 
 
 COMPOSITE_OPS: dict[str, Callable[..., Any]] = {
     "SparseDenseCwiseMul": _combine_with_dense(jnp.multiply),
-    "SparseDenseCwiseDiv": _combine_with_dense(jnp.divide),
+    "SparseDenseCwiseDiv": _combine_with_dense(lambda x, y: x / check_divisors(y)),
     "SparseDenseCwiseAdd": _combine_with_dense(jnp.add),
     "SparseTensorDenseAdd": _add_to_dense,
     "SparseReduceSum": _make_reduction(False),
     "SparseReduceMax": _make_reduction(True),
+    **{
+        f"SparseSegment{kind}Grad": _differentiate_segments(kind)
+        for kind in ("Sum", "Mean", "SqrtN")
+    },
     **{
         f"SparseSegment{kind}{suffix}": _reduce_segments(kind)
         for kind, suffix in itertools.product(("Sum", "Mean", "SqrtN"), ("", "WithNumSegments"))

@@ -95,12 +95,63 @@ def _get_item(node: Node, items: TensorList, index: Array, shape: Array) -> Arra
 
 def _set_item(node: Node, items: TensorList, index: Array, value: Array) -> TensorList:
     items = items.with_element_shape(np.shape(value))
+    if node["resize_if_index_out_of_bounds"]:
+        position = int(as_host_array(index))
+        items = _resize_list(items, max(items.count, position + 1))
     if is_string_array(items.items):
         strings = items.items.copy()
-        strings[int(as_host_array(index))] = value
+        # NumPy would store an array without axes, not the object in it.
+        strings[int(as_host_array(index))] = np.asarray(value, object)[()]
         return TensorList(strings, items.count, items.dtype)
     updated = lax.dynamic_update_index_in_dim(items.items, jnp.asarray(value), index, 0)
     return TensorList(updated, items.count, items.dtype)
+
+
+def _resize(node: Node, items: TensorList, size: Array) -> TensorList:
+    (count,) = as_static_ints(size)
+    return _resize_list(items, count)
+
+
+def _resize_list(items: TensorList, count: int) -> TensorList:
+    """Return a list of another length, with empty strings or zeros as new tensors."""
+    if items.items is None or items.count == count:
+        return TensorList(items.items, count, items.dtype)
+    kept = items.items[:count]
+    fill = TensorList(None, count - len(kept), items.dtype).with_element_shape(kept.shape[1:])
+    join = np.concatenate if is_string_array(kept) else jnp.concatenate
+    return TensorList(join([kept, fill.items]), count, items.dtype)
+
+
+def _pop_back(node: Node, items: TensorList, shape: Array) -> list[Any]:
+    last = items.items[items.count - 1]
+    return [_resize_list(items, items.count - 1), last]
+
+
+def _concatenate(node: Node, items: TensorList, shape: Array, sizes: Array) -> list[Array]:
+    """Return the tensors of a list joined along their first axes, and the sizes of these."""
+    stacked = _stack(node, items, shape)
+    lengths = np.full(items.count, stacked.shape[1], np.int64)
+    return [stacked.reshape(-1, *stacked.shape[2:]), lengths]
+
+
+def _gather(node: Node, items: TensorList, indices: Array, shape: Array) -> Array:
+    return items.with_element_shape(_get_element_shape(shape) or ()).items[indices]
+
+
+def _scatter(node: Node, x: Array, indices: Array, shape: Array, count: Array) -> TensorList:
+    places = as_host_array(indices)
+    size = max(*as_static_ints(count), int(places.max(initial=-1)) + 1)
+    empty = TensorList(None, size, x.dtype).with_element_shape(np.shape(x)[1:])
+    return _scatter_into(node, empty, x, places)
+
+
+def _scatter_into(node: Node, items: TensorList, x: Array, indices: Array) -> TensorList:
+    items = items.with_element_shape(np.shape(x)[1:])
+    if is_string_array(items.items):
+        texts = items.items.copy()
+        texts[as_host_array(indices)] = x
+        return TensorList(texts, items.count, items.dtype)
+    return TensorList(items.items.at[jnp.asarray(indices)].set(x), items.count, items.dtype)
 
 
 def _push_back(node: Node, items: TensorList, value: Array) -> TensorList:
@@ -117,5 +168,11 @@ TENSOR_LIST_OPS: dict[str, Callable[..., Any]] = {
     "TensorListGetItem": _get_item,
     "TensorListSetItem": _set_item,
     "TensorListPushBack": _push_back,
+    "TensorListPopBack": _pop_back,
+    "TensorListResize": _resize,
+    "TensorListConcatV2": _concatenate,
+    "TensorListGather": _gather,
+    "TensorListScatterV2": _scatter,
+    "TensorListScatterIntoExistingList": _scatter_into,
     "TensorListLength": lambda node, items: as_sizes_array(items.count, np.int32),
 }

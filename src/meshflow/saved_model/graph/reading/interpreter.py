@@ -33,6 +33,10 @@ from meshflow.saved_model.graph.format.node_attributes import (
 from meshflow.saved_model.graph.ops import control_flow
 from meshflow.saved_model.graph.ops.algebra import ALGEBRA_OPS
 from meshflow.saved_model.graph.ops.arrays import ARRAY_OPS
+from meshflow.saved_model.graph.ops.composite_functions import (
+    COMPOSITE_FUNCTION_OPS,
+    COMPOSITE_FUNCTION_OUTPUTS,
+)
 from meshflow.saved_model.graph.ops.composites import (
     COMPOSITE_OPS,
     COMPOSITE_OUTPUTS,
@@ -74,6 +78,7 @@ HOST_ONLY_OPS: dict[str, Callable[..., Any]] = {
     **STRING_OPS,
     **HOST_OPS,
     **HOST_COMPOSITE_OPS,
+    **COMPOSITE_FUNCTION_OPS,
 }
 # The size of the results of these ops depends on values, so only the host can run them.
 _DYNAMIC_SIZE_OPS = frozenset(("Where",))
@@ -81,6 +86,7 @@ _CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
 # Names of the outputs of ops with several outputs, in their order.
 _OUTPUT_NAMES = {
     **COMPOSITE_OUTPUTS,
+    **COMPOSITE_FUNCTION_OUTPUTS,
     **dict.fromkeys(
         ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),
         ("y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"),
@@ -120,8 +126,21 @@ _OUTPUT_NAMES = {
     "SoftmaxCrossEntropyWithLogits": ("loss", "backprop"),
     "SparseSoftmaxCrossEntropyWithLogits": ("loss", "backprop"),
     "LookupTableExportV2": ("keys", "values"),
+    "TensorListPopBack": ("output_handle", "tensor"),
+    "TensorListConcatV2": ("tensor", "lengths"),
 }
+# Attributes with the number of tensors of each output before the last one.
+_OUTPUT_COUNTS = {"SparseSplit": "num_split", "RaggedTensorFromVariant": "output_ragged_rank"}
 _RESERVE_SPACE_3 = "reserve_space_3"
+
+
+# Errors of JAX if an op needs the value of a traced array.
+_VALUE_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 class RandomKeyRequired(BaseException):
@@ -322,9 +341,12 @@ class GraphRun:
         name, output, index = reference
         values = found[name]
         if output and name in nodes:
-            names = _OUTPUT_NAMES.get(nodes[name].op, ())
+            op = nodes[name].op
+            names = _OUTPUT_NAMES.get(op, ())
             index = 5 if output == _RESERVE_SPACE_3 else index
-            index = names.index(output) if output in names else index
+            if output in names:
+                count = nodes[name][_OUTPUT_COUNTS[op]] if op in _OUTPUT_COUNTS else 1
+                index += names.index(output) * count
             if nodes[name].op in EXAMPLE_OPS:
                 index += get_first_output_index(nodes[name], output)
         try:
@@ -337,6 +359,8 @@ class GraphRun:
             value = self._run_op(node, inputs)
         except (errors.OpError, RecursionError, MemoryError):
             raise
+        except _VALUE_ERRORS:
+            raise HostRequired from None
         except Exception as error:
             raise errors.InvalidArgumentError(
                 f"{where}: node {node.name} of op {node.op}: {str(error).splitlines()[0] if str(error) else error!r}"

@@ -228,7 +228,8 @@ class GraphWriter:
             k: [] for k in sorted(keyword_names - {p[0] for p in function.parameters})
         }
         keywords |= {name: [default] for name, default in function.keywords}
-        write_argument_spec(proto.function_spec, function.parameters, keywords)
+        takes_more = any(len(p.arguments[0]) > len(function.parameters) for p in function.programs)
+        write_argument_spec(proto.function_spec, function.parameters, keywords, takes_more)
         if not written:
             proto.SetInParent()
 
