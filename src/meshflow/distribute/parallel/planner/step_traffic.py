@@ -76,8 +76,9 @@ def compute_expected_traffic(
     updates = getattr(model.optimizer, "gradient_accumulation_steps", None) or 1
     own_step = not model._delegates_gradients(rows)
     _check_formula_exists(strategy, model, updates, own_step)
+    program = model._make_loss_program()
     with suspend_layouts(model):
-        profile = profile_model(model._make_loss_program(), rows, model.optimizer)
+        profile = profile_model(program, rows, model.optimizer)
     profile = dataclasses.replace(profile, own_step=own_step)
     grids = _find_grid_products(strategy, profile, layouts)
     terms: Sequence[int] = [1] * len(weights)
@@ -107,7 +108,12 @@ def compute_expected_traffic(
         sent |= count_weight_traffic(
             strategy, pairs, regathered, terms, profile.layer_counts, updates
         )
-    if not grids and choice.sequence in SEQUENCE_PARALLEL_MODES and not choice.zero:
+    if grids or not choice.sequence:
+        pass
+    elif strategy.options.compress or program.needs_gradient_norms:
+        # The codes and the norms of gradients need their sums over sequences.
+        sent["parts"] = model_costs.count_part_sums(choice, joint=False)
+    elif not choice.zero and model_costs.has_joint_sums(choice):
         # One all-reduce over all devices sums the gradients of all weights but tables.
         summed, _ = model_costs.count_sequence_gradients(choice)
         over_batch = 2 * count_ring_bytes(summed, choice.data)
