@@ -186,10 +186,11 @@ class CostModel:
     Args:
       profile: Profile of the model.
       hardware: The machine.
+      in_region: Whether a region computes the gradients, also for options that a choice does not have.
     """
 
-    def __init__(self, profile: ModelProfile, hardware: Hardware) -> None:
-        self.profile, self.hardware = profile, hardware
+    def __init__(self, profile: ModelProfile, hardware: Hardware, in_region: bool = False) -> None:
+        self.profile, self.hardware, self._in_region = profile, hardware, in_region
         speeds = hardware.products, hardware.bfloat16_products or hardware.products
         self._product_speed = speeds[profile.computes_bfloat16]
         self._cached_sizes = functools.cache(self._compute_sizes)
@@ -468,8 +469,8 @@ class CostModel:
         """Return the largest bytes in the backward pass of recomputed layers, without a pipeline.
 
         During the backward pass of a layer, the inputs of earlier layers and the gradients of later layers are held. ZeRO 3
-        gathers its kernels, and the gradient of an only kernel is computed while the kernel is gathered. In a loop over
-        micro-batches, `_compute_step_bytes` counts the kernels.
+        gathers its kernels. It releases them before it computes their gradients, if the results of the layer's products need
+        less memory than the kernels. In a loop over micro-batches, `_compute_step_bytes` counts the kernels.
 
         Returns:
           The bytes of activations, and of gathered kernels.
@@ -486,17 +487,19 @@ class CostModel:
         divisor = _RECOMPUTED_SPLIT_DIVISOR if is_split else _RECOMPUTED_INNER_DIVISOR
         weights = self._cached_weights(*self._get_split_key(choice))
         in_products = {p.weight for p in self.profile.products}
-        gathers = choice.zero == 3 and choice.micro_batches == 1
+        gathers, uses = choice.zero == 3 and choice.micro_batches == 1, self.profile.uses
         largest = 0, 0
         for u, inputs in enumerate(itertools.accumulate(edges)):
             residuals = (split.shared if is_split else split.kept)[u]
             residuals += residuals // divisor
             gradients = later_weights[u] if waits else 0
-            kernel = max((weights[n] for n in self.profile.uses[u] if n in in_products), default=0)
-            kernels = self._sum_weight_bytes(self.profile.uses[u], choice)
+            kernel = max((weights[n] for n in uses[u] if n in in_products), default=0)
+            kernels = self._sum_weight_bytes(uses[u], choice)
+            outputs = sum(p.output_bytes for p in self.profile.products if p.weight in uses[u])
+            copies = 1 if rows * outputs <= kernels else _KERNELS_AND_GRADIENTS
             sizes = (
                 rows * (inputs + residuals + boundary) + gradients,
-                max(kernels, _KERNELS_AND_GRADIENTS * kernel) * gathers,
+                max(kernels, copies * kernel) * gathers,
             )
             largest = max(largest, sizes, key=sum)
         # The gradient of the logits is computed before the last layer gathers its kernel.
@@ -759,7 +762,8 @@ class CostModel:
         return rows * (row + _INDEX_BYTES)
 
     def _uses_region(self, choice: PlanChoice) -> bool:
-        return ParallelOptions(**choice.options).uses_region and not self.profile.own_step
+        uses_region = self._in_region or ParallelOptions(**choice.options).uses_region
+        return uses_region and not self.profile.own_step
 
     def _count_own_sums(self, choice: PlanChoice, sizes: _StateSizes) -> int:
         """Return the bytes sent to sum the gradients of experts over the devices with copies of them."""

@@ -92,7 +92,8 @@ def compute_expected_traffic(
     else:
         choice = convert_to_choice(strategy, profile, layouts)
         known = dataclasses.replace(profile, weights=_name_split_axes(profile, strategy, layouts))
-        model_costs = CostModel(known, Hardware(choice.devices, "1GB"))
+        in_region = strategy.options.uses_region
+        model_costs = CostModel(known, Hardware(choice.devices, "1GB"), in_region)
         sent = model_costs.count_sent_bytes(choice)
         terms = model_costs.count_gradient_terms(choice)
     if strategy.options.pipeline is not None:
