@@ -223,13 +223,10 @@ def make_recompute_transform(storage: ResidualStorage | None = None) -> _OpTrans
     """
 
     def transform(run: Callable[..., Any], fetch: _Fetch | None = None) -> Callable[..., Any]:
-        def fetch_and_run(arguments: PyTree, captures: list[jax.Array]) -> PyTree:
-            return run(arguments, captures if fetch is None else fetch(captures))
-
         if storage is not None or jax.default_backend() == "cpu":
-            call = _recompute_in_branch(run, fetch_and_run, storage, fetch)
+            call = _recompute_in_branch(run, storage, fetch)
             return lambda operands, _: call(*operands)
-        checkpointed = jax.checkpoint(fetch_and_run)
+        checkpointed = jax.checkpoint(_combine(run, fetch))
         return lambda operands, _: checkpointed(*operands[:2])
 
     return transform
@@ -559,20 +556,16 @@ def _insert_nones(tree: PyTreeDef, requested: tuple[bool, ...], values: Sequence
     return jax.tree.unflatten(tree, [next(remaining) if r else None for r in requested])
 
 
-def _recompute_in_branch(
-    run: Callable[..., Any],
-    fetch_and_run: Callable[..., Any],
-    storage: ResidualStorage | None,
-    fetch: _Fetch | None,
-) -> Callable[..., Any]:
-    """Return a function with a gradient that runs it again in a separate branch.
+def _combine(run: Callable[..., Any], fetch: _Fetch | None) -> Callable[..., Any]:
+    """Return a function that fetches its captures and runs `run`."""
+    return run if fetch is None else lambda arguments, captures: run(arguments, fetch(captures))
 
-    Args:
-      run: The function of arguments and fetched captures.
-      fetch_and_run: The same of captures.
-      storage: Storage of the arguments; by default the device's memory.
-      fetch: Function that fetches the captures, or None.
-    """
+
+def _recompute_in_branch(
+    run: Callable[..., Any], storage: ResidualStorage | None, fetch: _Fetch | None
+) -> Callable[..., Any]:
+    """Return a function with a gradient that fetches captures and runs it again in a separate branch."""
+    fetch_and_run = _combine(run, fetch)
 
     @jax.custom_vjp
     def call(arguments: PyTree, captures: PyTree, zero: jax.Array) -> PyTree:

@@ -109,19 +109,19 @@ def compute_expected_traffic(
         sent |= count_weight_traffic(
             strategy, pairs, regathered, terms, profile.layer_counts, updates
         )
-    if grids or not choice.sequence:
-        pass
-    elif strategy.options.compress or program.needs_gradient_norms:
+    if not grids and choice.sequence:
         # The codes and the norms of gradients need their sums over sequences.
-        sent["parts"] = model_costs.count_part_sums(choice, joint=False)
-    elif not choice.zero and model_costs.has_joint_sums(choice):
-        # One all-reduce over all devices sums the gradients of all weights but tables.
-        summed, _ = model_costs.count_sequence_gradients(choice)
-        over_batch = 2 * count_ring_bytes(summed, choice.data)
-        over_parts = 2 * count_ring_bytes(summed // choice.data, choice.model)
-        sent["joint"] = over_batch + over_parts
-        sent["gradients"] -= over_batch
-        sent["parts"] -= over_parts
+        sums_parts_first = strategy.options.compress or program.needs_gradient_norms
+        if sums_parts_first:
+            sent["parts"] = model_costs.count_part_sums(choice, joint=False)
+        elif not choice.zero and model_costs.has_joint_sums(choice):
+            # One all-reduce over all devices sums the gradients of all weights but tables.
+            summed, _ = model_costs.count_sequence_gradients(choice)
+            over_batch = 2 * count_ring_bytes(summed, choice.data)
+            over_parts = 2 * count_ring_bytes(summed // choice.data, choice.model)
+            sent["joint"] = over_batch + over_parts
+            sent["gradients"] -= over_batch
+            sent["parts"] -= over_parts
     return [
         exchange
         for name, count in sent.items()
