@@ -496,7 +496,7 @@ class _SplitPullback:
         fetch: _Fetch,
         derive: _Fetch,
         captures: list[jax.Array],
-        has_gradient: Sequence[bool],
+        has_gradient: tuple[bool, ...],
         operands: Sequence[jax.Array],
         zero: jax.Array,
         limit: float = math.inf,
