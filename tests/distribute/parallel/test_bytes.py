@@ -135,6 +135,18 @@ def test_memory_of_recomputed_activations():
     assert temporaries(3 * BLOCKS, "layer") - few <= 2 * BLOCKS * ((KERNEL + BIAS) // 4 + rows)
 
 
+def test_recomputed_layers_release_weights_before_their_gradients():
+    strategy = tf.distribute.MeshStrategy(mesh(data=4), "batch:data", zero=3, recompute="layer")
+    with strategy.scope():
+        x = tf.keras.Input([256])
+        y = x + LAYERS.Dense(256)(LAYERS.Dense(1024, "gelu")(x))
+        model = tf.keras.Model(x, LAYERS.Dense(32)(y))
+        model.compile("adam", "mse")
+    _, step = sent(model, np.zeros([4, 256], np.float32), np.zeros([4, 32], np.float32))
+    # A kernel, or its gradient, and not both at the same time.
+    assert step.memory["temporaries"] < 1.5 * 4 * 256 * 1024
+
+
 def test_equal_layers_in_one_loop():
     """Assert that a loop sends the same bytes, and that the program does not grow with the layers."""
     options = {"zero": 3, "recompute": "layer", "stack": True}
@@ -163,13 +175,13 @@ LAYOUTS = {
     "ulysses": (GRID, SEQUENCES, {"sequence": "ulysses"}),
 }
 CHOICES = [
-    *({"zero": zero} for zero in (1, 2, 3)),
+    *({"zero": zero} for zero in (0, 1, 2, 3)),
     *({"recompute": "layer"}, {"micro_batches": 2}, {"zero": 3, **KEEP}),
     *({"zero": zero, "recompute": "layer"} for zero in (1, 3)),
     *({"zero": zero, "micro_batches": 2} for zero in (1, 2, 3)),
     {"recompute": "layer", "micro_batches": 2},
 ]
-FAST = [("tensors", {"zero": 3}), ("ring", {"zero": 1})]
+FAST = [("tensors", {"zero": 3}), ("ring", {"zero": 1}), ("split", {"micro_batches": 2})]
 
 
 def transformer():
@@ -220,7 +232,7 @@ def test_transformer_bytes_equal_theory(layout, choice):
     _, step = sent(model, *batch)
     model.train_on_batch(*batch)
     theory = sum(one.sent for one in compute_expected_traffic(strategy, model, *batch))
-    assert step.sent() == pytest.approx(theory, rel=0.03)
+    assert step.sent() == pytest.approx(theory, rel=0.005)
     if layout == "tensors":
         # A sum of the results of attention and of the wide products, and one of the gradients of their inputs: one for
         # queries, keys and values.

@@ -121,6 +121,14 @@ def curve(strategy, x, y):
     return model, history.history["loss"]
 
 
+@pytest.fixture(scope="module")
+def one_device():
+    """The data of the blocks, their model on one device, and its curve."""
+    x = np.random.default_rng(0).normal(size=(32, 16)).astype("float32")
+    y = np.tanh(x[:, :4] * x[:, 4:8])
+    return x, y, *curve(None, x, y)
+
+
 # Bytes of a device's four rows of 16 numbers.
 ROWS = 4 * 16 * 4
 
@@ -144,10 +152,8 @@ ROWS = 4 * 16 * 4
         ({"offload": {"activations": "block_1"}}, None),
     ],
 )
-def test_activations_wait_in_the_host(options, moved, rng):
-    x = rng.normal(size=(32, 16)).astype("float32")
-    y = np.tanh(x[:, :4] * x[:, 4:8])
-    _, expected = curve(None, x, y)
+def test_activations_wait_in_the_host(options, moved, one_device):
+    x, y, _, expected = one_device
     mesh = dtensor.create_mesh({"data": 4})
     model, found = curve(tf.distribute.MeshStrategy(mesh, "batch:data", **options), x, y)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -209,7 +215,7 @@ def test_steps_for_accelerators_move_all_that_is_offloaded(platform):
         ({"zero": 3, "micro_batches": 2, "offload": ("optimizer", "parameters")}, True),
     ],
 )
-def test_slots_and_weights_in_files(options, weights, rng, tmp_path, monkeypatch):
+def test_slots_and_weights_in_files(options, weights, one_device, tmp_path, monkeypatch):
     calls = []
     for name in ("_read_callback", "_write_callback"):
         kept = getattr(FileArray, name)
@@ -219,9 +225,7 @@ def test_slots_and_weights_in_files(options, weights, rng, tmp_path, monkeypatch
             return kept(self, number, *rest)
 
         monkeypatch.setattr(FileArray, name, noted)
-    x = rng.normal(size=(32, 16)).astype("float32")
-    y = np.tanh(x[:, :4] * x[:, 4:8])
-    plain, expected = curve(None, x, y)
+    x, y, plain, expected = one_device
     mesh = dtensor.create_mesh({"data": 4})
     strategy = tf.distribute.MeshStrategy(mesh, "batch:data", offload_to=tmp_path, **options)
     model, found = curve(strategy, x, y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -222,13 +223,10 @@ def make_recompute_transform(storage: ResidualStorage | None = None) -> _OpTrans
     """
 
     def transform(run: Callable[..., Any], fetch: _Fetch | None = None) -> Callable[..., Any]:
-        def fetch_and_run(arguments: PyTree, captures: list[jax.Array]) -> PyTree:
-            return run(arguments, captures if fetch is None else fetch(captures))
-
         if storage is not None or jax.default_backend() == "cpu":
-            call = _recompute_in_branch(fetch_and_run, storage)
+            call = _recompute_in_branch(run, storage, fetch)
             return lambda operands, _: call(*operands)
-        checkpointed = jax.checkpoint(fetch_and_run)
+        checkpointed = jax.checkpoint(_combine(run, fetch))
         return lambda operands, _: checkpointed(*operands[:2])
 
     return transform
@@ -410,25 +408,22 @@ def _pull_back(
     captures, _ = _order(captures, cotangents[-1:] if prefetches else cotangents)
     (of_zero,), cotangents = _order([jnp.zeros_like(zero)], cotangents[:-1])
     has_gradient = requested[len(requested) - len(captures) :]
-    backward = _SplitPullback.create(structure, derived, kept, cotangents, sum(has_gradient))
 
-    def compute_first() -> list[jax.Array]:
-        sources = [v for v, r in zip(fetch(captures), has_gradient, strict=True) if r]
-        values = jex_core.jaxpr_as_fun(derived.program)(*sources)
-        return jex_core.jaxpr_as_fun(backward.first)(*kept, *cotangents, *values)
+    def pull_back(kept: list[Any], cotangents: list[Any], values: list[Any]) -> list[Any]:
+        leaves = list(kept)
+        for i, value in zip(derived.indices, values, strict=True):
+            leaves.insert(i, value)
+        return list(jax.tree.unflatten(structure, leaves)(cotangents))
 
-    def compute_second() -> list[jax.Array]:
-        gradients = jex_core.jaxpr_as_fun(backward.second)(*kept, *cotangents, *needed)
-        _, release = compute_with_pullback(fetch, has_gradient, captures)
-        return list(release(gradients))
+    def derive(values: list[jax.Array]) -> list[jax.Array]:
+        sources = [v for v, r in zip(values, has_gradient, strict=True) if r]
+        return jex_core.jaxpr_as_fun(derived.program)(*sources)
 
-    results = run(compute_first)
-    count = len(results) - backward.num_needed
-    own, needed = results[:count], results[count:]
-    # The branch that is never taken returns values with the sharding of the gradients.
-    unused = [c for c, r in zip(captures, has_gradient, strict=True) if r]
-    gradients = _run_in_branch(zero, lambda: unused, compute_second)
-    return (*_insert_nones(tree, requested, [*own, *gradients]), of_zero)
+    avals = derived.program.out_avals
+    backward = _SplitPullback.create(pull_back, kept, cotangents, avals, sum(has_gradient))
+    operands = *kept, *cotangents
+    results = backward.run(fetch, derive, captures, has_gradient, operands, zero)
+    return (*_insert_nones(tree, requested, results), of_zero)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -450,21 +445,22 @@ class _SplitPullback:
     @classmethod
     def create(
         cls,
-        structure: PyTreeDef,
-        derived: _DerivedValues,
+        pull_back: Callable[[list[Any], list[Any], list[Any]], list[Any]],
         kept: list[jax.Array],
         cotangents: list[jax.Array],
+        values: Sequence[Any],
         num_fetched: int,
     ) -> _SplitPullback:
-        """Trace a pullback and split its program; the last results are those of fetched values."""
+        """Trace a pullback and split its program; the last results are those of fetched values.
 
-        def pull_back(kept: list[Any], cotangents: list[Any], values: list[Any]) -> list[Any]:
-            leaves = list(kept)
-            for i, value in zip(derived.indices, values, strict=True):
-                leaves.insert(i, value)
-            return list(jax.tree.unflatten(structure, leaves)(cotangents))
-
-        avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in derived.program.out_avals]
+        Args:
+          pull_back: Function of the kept residuals, the cotangents and the derived residuals.
+          kept: Kept residuals.
+          cotangents: Cotangents.
+          values: Shapes and dtypes of the derived residuals.
+          num_fetched: Number of fetched values that have a gradient.
+        """
+        avals = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values]
         closed = inline_calls(jax.make_jaxpr(pull_back)(kept, cotangents, avals))
         jaxpr = closed.jaxpr
         count = len(jaxpr.invars) - len(avals)
@@ -489,6 +485,58 @@ class _SplitPullback:
         first = extract_program(closed, jaxpr.invars, [*jaxpr.outvars[:end], *needed], early)
         return cls(first, extract_program(closed, [*inputs, *needed], gradients, late), len(needed))
 
+    @property
+    def needed_bytes(self) -> int:
+        """Return the bytes of the values that the second program needs."""
+        avals = self.first.out_avals
+        return sum(a.size * a.dtype.itemsize for a in avals[len(avals) - self.num_needed :])
+
+    def run(
+        self,
+        fetch: _Fetch,
+        derive: _Fetch,
+        captures: list[jax.Array],
+        has_gradient: tuple[bool, ...],
+        operands: Sequence[jax.Array],
+        zero: jax.Array,
+        limit: float = math.inf,
+    ) -> list[jax.Array]:
+        """Return the gradients of the arguments, and those of the captures.
+
+        Args:
+          fetch: Function that fetches the captures.
+          derive: Function from the fetched values to the derived residuals.
+          captures: The captures.
+          has_gradient: For each capture whether it has a gradient.
+          operands: Kept residuals and cotangents.
+          zero: A zero that no compiler knows.
+          limit: Bytes of needed values above which both programs run together.
+        """
+
+        def compute_first() -> list[jax.Array]:
+            return jex_core.jaxpr_as_fun(self.first)(*operands, *derive(fetch(captures)))
+
+        def compute_second(needed: list[jax.Array]) -> list[jax.Array]:
+            gradients = jex_core.jaxpr_as_fun(self.second)(*operands, *needed)
+            _, release = compute_with_pullback(fetch, has_gradient, captures)
+            return list(release(gradients))
+
+        def compute_both() -> list[jax.Array]:
+            results = compute_first()
+            return [*results[:count], *compute_second(results[count:])]
+
+        def make_zeros() -> list[jax.Array]:
+            return [jnp.zeros(a.shape, a.dtype) for a in self.first.out_avals]
+
+        count = len(self.first.out_avals) - self.num_needed
+        # The branch that is never taken returns values with the sharding of the gradients.
+        unused = [c for c, r in zip(captures, has_gradient, strict=True) if r]
+        if self.needed_bytes > limit:
+            return _run_in_branch(zero, lambda: [*make_zeros()[:count], *unused], compute_both)
+        results = _run_in_branch(zero, make_zeros, compute_first)
+        second = lambda: compute_second(results[count:])
+        return [*results[:count], *_run_in_branch(zero, lambda: unused, second)]
+
 
 def _run_in_branch(
     zero: jax.Array, unused: Callable[[], PyTree], compute: Callable[[], PyTree]
@@ -508,18 +556,25 @@ def _insert_nones(tree: PyTreeDef, requested: tuple[bool, ...], values: Sequence
     return jax.tree.unflatten(tree, [next(remaining) if r else None for r in requested])
 
 
+def _combine(run: Callable[..., Any], fetch: _Fetch | None) -> Callable[..., Any]:
+    """Return a function that fetches its captures and runs `run`."""
+    return run if fetch is None else lambda arguments, captures: run(arguments, fetch(captures))
+
+
 def _recompute_in_branch(
-    run: Callable[..., Any], storage: ResidualStorage | None
+    run: Callable[..., Any], storage: ResidualStorage | None, fetch: _Fetch | None
 ) -> Callable[..., Any]:
-    """Return a function with a gradient that runs it again in a separate branch."""
+    """Return a function with a gradient that fetches captures and runs it again in a separate branch."""
+    fetch_and_run = _combine(run, fetch)
 
     @jax.custom_vjp
     def call(arguments: PyTree, captures: PyTree, zero: jax.Array) -> PyTree:
-        return run(arguments, captures)
+        return fetch_and_run(arguments, captures)
 
     def forward(arguments: PyTree, captures: PyTree, zero: jax.Array) -> tuple[PyTree, PyTree]:
         def make_zeros() -> list[jax.Array]:
-            return [jnp.zeros(o.shape, o.dtype) for o in jax.eval_shape(run, arguments, captures)]
+            outputs = jax.eval_shape(fetch_and_run, arguments, captures)
+            return [jnp.zeros(o.shape, o.dtype) for o in outputs]
 
         values, structure = jax.tree.flatten(arguments)
         stored, zero = _store_residuals(
@@ -527,7 +582,7 @@ def _recompute_in_branch(
         )
         # The branch delays values that depend on no argument, such as random numbers: without it, XLA
         # would compute those of all blocks at once.
-        outputs = _run_in_branch(zero, make_zeros, lambda: run(arguments, captures))
+        outputs = _run_in_branch(zero, make_zeros, lambda: fetch_and_run(arguments, captures))
         return outputs, (stored, captures, zero)
 
     def backward(residuals: PyTree, cotangents: Sequence[jax.Array]) -> PyTree:
@@ -536,7 +591,11 @@ def _recompute_in_branch(
         inputs = rebuild(moved, unmoved, cotangents), captures, zero
         leaves, tree = jax.tree.flatten(inputs)
         requested = tuple(is_inexact(leaf) for leaf in leaves[:-1])
-        function, operands = restrict_to_requested(run, requested, inputs[:2])
+        if fetch is not None:
+            return _pull_back_recomputed(
+                run, fetch, tree, requested, inputs[0], captures, cotangents, zero
+            )
+        function, operands = restrict_to_requested(fetch_and_run, requested, inputs[:2])
 
         def recompute() -> list[jax.Array]:
             _, pullback, _ = jax.vjp(function, *operands, has_aux=True)
@@ -549,3 +608,36 @@ def _recompute_in_branch(
 
     call.defvjp(forward, backward)
     return call
+
+
+def _pull_back_recomputed(
+    run: Callable[..., Any],
+    fetch: _Fetch,
+    tree: PyTreeDef,
+    requested: tuple[bool, ...],
+    arguments: PyTree,
+    captures: list[jax.Array],
+    cotangents: list[jax.Array],
+    zero: jax.Array,
+) -> PyTree:
+    """Run a function of fetched captures again, and return its gradients.
+
+    The fetched captures are released before their gradients are computed, if they are larger than the
+    values that must be kept for this.
+    """
+    leaves, structure = jax.tree.flatten(arguments)
+
+    def pull_back(leaves: list[Any], cotangents: list[Any], values: list[Any]) -> list[Any]:
+        operands = jax.tree.unflatten(structure, leaves), values
+        function, chosen = restrict_to_requested(run, requested, operands)
+        _, pullback, _ = jax.vjp(function, *chosen, has_aux=True)
+        return list(pullback(cotangents))
+
+    fetched = jax.eval_shape(fetch, captures)
+    has_gradient = requested[len(requested) - len(captures) :]
+    backward = _SplitPullback.create(pull_back, leaves, cotangents, fetched, sum(has_gradient))
+    pairs = zip(fetched, captures, strict=True)
+    gathered = sum(f.size * f.dtype.itemsize for f, c in pairs if f.shape != c.shape)
+    operands = *leaves, *cotangents
+    results = backward.run(fetch, list, captures, has_gradient, operands, zero, gathered)
+    return _insert_nones(tree, (*requested, False), results)

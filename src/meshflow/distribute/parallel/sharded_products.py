@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec
 
 from meshflow.placement.expected_traffic import count_ring_bytes
 
-__all__ = ["ShardedProduct", "multiply_sharded"]
+__all__ = ["ShardedProduct", "broadcast_sharded", "multiply_sharded"]
 
 # The function of one device's parts, and the specs of input, kernels and outputs.
 _Form: TypeAlias = tuple[Callable[..., Any], PartitionSpec, PartitionSpec, PartitionSpec]
@@ -155,6 +155,28 @@ def multiply_sharded(
         check_vma=False,
     )
     return mapped(x, *kernels)
+
+
+def broadcast_sharded(w: jax.Array, shape: tuple[int, ...], how: ShardedProduct) -> jax.Array:
+    """Broadcast a bias or a scale, so that one collective sums its gradient over batch and sequences.
+
+    Args:
+      w: The weight, with the last axes of the result.
+      shape: Shape [batch, sequence, ...] of the result; both sizes must be divisible.
+      how: Sharding of the batch and the sequence, with a mesh.
+
+    Returns:
+      The weight for each position.
+    """
+    local = shape[0] // how.count_parts(*how.batch), shape[1] // how.count_parts(*how.over)
+    return jax.shard_map(
+        lambda own: jnp.broadcast_to(own, (*local, *shape[2:])),
+        mesh=how.mesh,
+        in_specs=PartitionSpec(),
+        out_specs=PartitionSpec(how.batch or None, how.over),
+        axis_names={*how.batch, *how.over},
+        check_vma=False,
+    )(w)
 
 
 def _list_names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -181,6 +181,26 @@ def test_shared_kernels_and_rows_of_tables_equal_compiled_bytes():
     check({row.purpose: (row.expected, row.counted) for row in counted}, sent)
 
 
+@pytest.mark.parametrize("options", [{}, {"compress": "int8"}], ids=str)
+def test_split_sequences_equal_compiled_bytes(options):
+    """Rows of tables, and gradients in few bits, which are summed over sequences first."""
+    rules = "batch:data, sequence:model"
+    over = mesh(data=2, model=2)
+    strategy = tf.distribute.MeshStrategy(over, rules, sequence="ring", **options)
+    with strategy.scope():
+        ids = tf.keras.Input([8], dtype="int32")
+        x = LAYERS.Embedding(512, 32)(ids)
+        x = x + LAYERS.MultiHeadAttention(2, 64, use_bias=False)(x, x)
+        model = tf.keras.Model(ids, LAYERS.Dense(8)(x))
+        model.compile("adam", "mse")
+    batch = tf.zeros([4, 8], "int32"), tf.ones([4, 8, 8])
+    step = dtensor.explain(model, *batch)
+    found = compute_expected_traffic(strategy, model, *batch)
+    assert ("gradients of rows of tables" in {one.purpose for one in found}) is not bool(options)
+    theory = sum(one.sent for one in found)
+    assert theory <= step.sent() <= theory + 2 * NUMBERS
+
+
 def explain_own_step(optimizer, zero):
     """Return the strategy, the model, the batch of a custom `train_step`, and the collectives of
     its program."""

@@ -186,10 +186,11 @@ class CostModel:
     Args:
       profile: Profile of the model.
       hardware: The machine.
+      in_region: Whether a region computes the gradients, also for options that a choice does not have.
     """
 
-    def __init__(self, profile: ModelProfile, hardware: Hardware) -> None:
-        self.profile, self.hardware = profile, hardware
+    def __init__(self, profile: ModelProfile, hardware: Hardware, in_region: bool = False) -> None:
+        self.profile, self.hardware, self._in_region = profile, hardware, in_region
         speeds = hardware.products, hardware.bfloat16_products or hardware.products
         self._product_speed = speeds[profile.computes_bfloat16]
         self._cached_sizes = functools.cache(self._compute_sizes)
@@ -468,8 +469,8 @@ class CostModel:
         """Return the largest bytes in the backward pass of recomputed layers, without a pipeline.
 
         During the backward pass of a layer, the inputs of earlier layers and the gradients of later layers are held. ZeRO 3
-        gathers its kernels, and the gradient of an only kernel is computed while the kernel is gathered. In a loop over
-        micro-batches, `_compute_step_bytes` counts the kernels.
+        gathers its kernels. It releases them before it computes their gradients, if the results of the layer's products need
+        less memory than the kernels. In a loop over micro-batches, `_compute_step_bytes` counts the kernels.
 
         Returns:
           The bytes of activations, and of gathered kernels.
@@ -486,17 +487,19 @@ class CostModel:
         divisor = _RECOMPUTED_SPLIT_DIVISOR if is_split else _RECOMPUTED_INNER_DIVISOR
         weights = self._cached_weights(*self._get_split_key(choice))
         in_products = {p.weight for p in self.profile.products}
-        gathers = choice.zero == 3 and choice.micro_batches == 1
+        gathers, uses = choice.zero == 3 and choice.micro_batches == 1, self.profile.uses
         largest = 0, 0
         for u, inputs in enumerate(itertools.accumulate(edges)):
             residuals = (split.shared if is_split else split.kept)[u]
             residuals += residuals // divisor
             gradients = later_weights[u] if waits else 0
-            kernel = max((weights[n] for n in self.profile.uses[u] if n in in_products), default=0)
-            kernels = self._sum_weight_bytes(self.profile.uses[u], choice)
+            kernel = max((weights[n] for n in uses[u] if n in in_products), default=0)
+            kernels = self._sum_weight_bytes(uses[u], choice)
+            outputs = sum(p.output_bytes for p in self.profile.products if p.weight in uses[u])
+            copies = 1 if rows * outputs <= kernels else _KERNELS_AND_GRADIENTS
             sizes = (
                 rows * (inputs + residuals + boundary) + gradients,
-                max(kernels, _KERNELS_AND_GRADIENTS * kernel) * gathers,
+                max(kernels, copies * kernel) * gathers,
             )
             largest = max(largest, sizes, key=sum)
         # The gradient of the logits is computed before the last layer gathers its kernel.
@@ -566,7 +569,7 @@ class CostModel:
             gradients = sums + max(pending, max(sums, largest, waiting) - activations)
         else:
             at_end = full * (_ALL_REDUCE_COPIES if d > 1 else 1)
-            if self._sums_terms(choice) and d > 1:
+            if not self._uses_region(choice) and d > 1:
                 # Terms are summed over devices before they are added. Rows are added to copies of slots.
                 at_end = _ALL_REDUCE_COPIES * (sizes.terms + sizes.own) + sizes.row_slots
             if choice.zero and not own_step:
@@ -583,7 +586,7 @@ class CostModel:
             if recomputes and not has_loop and choice.zero != 3:
                 gradients = max(gradients, _ALL_REDUCE_COPIES * summed - activations)
             gradients += looked_up + (0 if reuses else summed - min(summed, pending))
-        if not self._sums_terms(choice):
+        if self._uses_region(choice):
             gradients += self._compute_table_gradients(choice)
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
@@ -693,16 +696,16 @@ class CostModel:
                 for e in self.profile.experts
             )
         if choice.sequence in SEQUENCE_PARALLEL_MODES:
-            sent |= self._count_sequence_bytes(choice)
-        elif choice.sequence == "split":
-            sent["parts"] = self._count_part_sums(choice)
+            sent["attention"] = self._count_attention_bytes(choice)
+        if choice.sequence:
+            sent["parts"] = self.count_part_sums(choice, self.has_joint_sums(choice))
         rest = sizes.weights - sizes.divisible - sizes.own
         own_sums = self._count_own_sums(choice, sizes)
         own_step = self.profile.own_step
         if not choice.zero or own_step:
             # By layouts, XLA sums complete gradients.
             summed = sizes.weights - sizes.own
-            if self._sums_terms(choice):
+            if not self._uses_region(choice):
                 summed = sizes.terms
                 sent |= {"rows": count_ring_bytes(sizes.rows, d)} if sizes.rows else {}
             sent["gradients"] = _ALL_REDUCE_HALVES * count_ring_bytes(summed, d) + own_sums
@@ -732,7 +735,7 @@ class CostModel:
         Returns:
           The numbers; 0 for tables of which rows are gathered instead.
         """
-        if not self._sums_terms(choice):
+        if self._uses_region(choice):
             return [1] * len(self.profile.weights)
         axes = self.profile.find_named_axes(choice.names if choice.model > 1 else ())
         return [
@@ -758,9 +761,9 @@ class CostModel:
         row = weight.bytes / count / (1 if axis in (None, 0) else model)
         return rows * (row + _INDEX_BYTES)
 
-    def _sums_terms(self, choice: PlanChoice) -> bool:
-        uses_region = ParallelOptions(**choice.options).uses_region and not self.profile.own_step
-        return not (uses_region or choice.sequence in SEQUENCE_PARALLEL_MODES)
+    def _uses_region(self, choice: PlanChoice) -> bool:
+        uses_region = self._in_region or ParallelOptions(**choice.options).uses_region
+        return uses_region and not self.profile.own_step
 
     def _count_own_sums(self, choice: PlanChoice, sizes: _StateSizes) -> int:
         """Return the bytes sent to sum the gradients of experts over the devices with copies of them."""
@@ -768,8 +771,8 @@ class CostModel:
         copies = choice.data // choice.experts if choice.experts else 1
         return _ALL_REDUCE_HALVES * count_ring_bytes(sizes.own, copies)
 
-    def _count_sequence_bytes(self, choice: PlanChoice) -> dict[str, int]:
-        """Return the bytes sent for attention between parts of sequences, and for their gradients."""
+    def _count_attention_bytes(self, choice: PlanChoice) -> int:
+        """Return the bytes sent for attention between parts of sequences."""
         t, attention = choice.model, self.profile.attention
         assert attention is not None and choice.sequence is not None
         forward, backward = attention.count_sent_bytes(choice.sequence, t)
@@ -780,35 +783,39 @@ class CostModel:
         if choice.sequence == "ring" and t == 2 and not releases:
             # XLA sends keys and values only once for the last forward pass and the backward pass.
             forward -= keys_and_values
+        return (forward + backward) * choice.micro_batches * self._count_rows(choice)
+
+    def count_part_sums(self, choice: PlanChoice, joint: bool) -> int:
+        """Return the bytes sent over the parts of sequences for weights that rules do not split.
+
+        Args:
+          choice: The choice.
+          joint: Whether gradients are summed over the batch and sequences together, or scattered over
+            the batch first. Otherwise they are summed over sequences first.
+
+        Returns:
+          The bytes.
+        """
         summed, looked_up = self.count_sequence_gradients(choice)
         turns = choice.micro_batches
         sums = turns if choice.zero >= 2 else 1
-        # Gradients are summed over the batch and sequences together, or are scattered over the batch first.
-        return {
-            "attention": (forward + backward) * turns * self._count_rows(choice),
-            "parts": sums * _ALL_REDUCE_HALVES * count_ring_bytes(summed // choice.data, t)
-            + turns * count_ring_bytes(looked_up, t),
-        }
-
-    def _count_part_sums(self, choice: PlanChoice) -> int:
-        """Return the bytes sent for weights that rules do not split, between products of which the sequences are split.
-
-        Devices sum the gradients of such kernels, scales and biases, and gather the looked up rows of tables.
-        """
-        pairs = zip(self.profile.weights, self.profile.find_named_axes(choice.names), strict=True)
-        whole = {n: w for n, (w, axis) in enumerate(pairs) if axis is None}
-        # Values without an axis of sequences are not split.
-        whole_inputs = {p.weight for p in self.profile.products if len(p.shape) < 3}
-        reads, turns = self.profile.reads, choice.micro_batches
-        summed = sum(
-            w.bytes for n, w in whole.items() if not reads[n].rows and n not in whole_inputs
-        )
-        rows = sum(reads[n].rows * w.bytes // w.shape[0] for n, w in whole.items() if reads[n].rows)
-        looked_up = rows * self._count_rows(choice)
-        sums = turns if choice.zero >= 2 else 1
+        summed //= choice.data if joint else 1
         return sums * _ALL_REDUCE_HALVES * count_ring_bytes(
             summed, choice.model
         ) + turns * count_ring_bytes(looked_up, choice.model)
+
+    def has_joint_sums(self, choice: PlanChoice) -> bool:
+        """Check whether gradients are summed over the batch and the parts of sequences together.
+
+        Args:
+          choice: The choice.
+
+        Returns:
+          Whether they are; with `sequence="split"` only in a region.
+        """
+        if choice.sequence == "split":
+            return self._uses_region(choice)
+        return choice.sequence in SEQUENCE_PARALLEL_MODES
 
     def count_sequence_gradients(self, choice: PlanChoice) -> tuple[int, int]:
         """Return the bytes of gradients summed over parts of sequences, and of gathered rows.
@@ -822,8 +829,19 @@ class CostModel:
         Returns:
           The bytes of both.
         """
-        summed, looked_up = self._table_sizes
-        return summed, looked_up * self._count_rows(choice)
+        if choice.sequence != "split":
+            summed, looked_up = self._table_sizes
+            return summed, looked_up * self._count_rows(choice)
+        pairs = zip(self.profile.weights, self.profile.find_named_axes(choice.names), strict=True)
+        whole = {n: w for n, (w, axis) in enumerate(pairs) if axis is None}
+        # Values without an axis of sequences are not split.
+        whole_inputs = {p.weight for p in self.profile.products if len(p.shape) < 3}
+        reads = self.profile.reads
+        summed = sum(
+            w.bytes for n, w in whole.items() if not reads[n].rows and n not in whole_inputs
+        )
+        rows = sum(reads[n].rows * w.bytes // w.shape[0] for n, w in whole.items() if reads[n].rows)
+        return summed, rows * self._count_rows(choice)
 
     @functools.cached_property
     def _table_sizes(self) -> tuple[int, int]:

@@ -76,8 +76,9 @@ def compute_expected_traffic(
     updates = getattr(model.optimizer, "gradient_accumulation_steps", None) or 1
     own_step = not model._delegates_gradients(rows)
     _check_formula_exists(strategy, model, updates, own_step)
+    program = model._make_loss_program()
     with suspend_layouts(model):
-        profile = profile_model(model._make_loss_program(), rows, model.optimizer)
+        profile = profile_model(program, rows, model.optimizer)
     profile = dataclasses.replace(profile, own_step=own_step)
     grids = _find_grid_products(strategy, profile, layouts)
     terms: Sequence[int] = [1] * len(weights)
@@ -91,7 +92,8 @@ def compute_expected_traffic(
     else:
         choice = convert_to_choice(strategy, profile, layouts)
         known = dataclasses.replace(profile, weights=_name_split_axes(profile, strategy, layouts))
-        model_costs = CostModel(known, Hardware(choice.devices, "1GB"))
+        in_region = strategy.options.uses_region
+        model_costs = CostModel(known, Hardware(choice.devices, "1GB"), in_region)
         sent = model_costs.count_sent_bytes(choice)
         terms = model_costs.count_gradient_terms(choice)
     if strategy.options.pipeline is not None:
@@ -107,14 +109,19 @@ def compute_expected_traffic(
         sent |= count_weight_traffic(
             strategy, pairs, regathered, terms, profile.layer_counts, updates
         )
-    if not grids and choice.sequence in SEQUENCE_PARALLEL_MODES and not choice.zero:
-        # One all-reduce over all devices sums the gradients of all weights but tables.
-        summed, _ = model_costs.count_sequence_gradients(choice)
-        over_batch = 2 * count_ring_bytes(summed, choice.data)
-        over_parts = 2 * count_ring_bytes(summed // choice.data, choice.model)
-        sent["joint"] = over_batch + over_parts
-        sent["gradients"] -= over_batch
-        sent["parts"] -= over_parts
+    if not grids and choice.sequence:
+        # The codes and the norms of gradients need their sums over sequences.
+        sums_parts_first = strategy.options.compress or program.needs_gradient_norms
+        if sums_parts_first:
+            sent["parts"] = model_costs.count_part_sums(choice, joint=False)
+        elif not choice.zero and model_costs.has_joint_sums(choice):
+            # One all-reduce over all devices sums the gradients of all weights but tables.
+            summed, _ = model_costs.count_sequence_gradients(choice)
+            over_batch = 2 * count_ring_bytes(summed, choice.data)
+            over_parts = 2 * count_ring_bytes(summed // choice.data, choice.model)
+            sent["joint"] = over_batch + over_parts
+            sent["gradients"] -= over_batch
+            sent["parts"] -= over_parts
     return [
         exchange
         for name, count in sent.items()

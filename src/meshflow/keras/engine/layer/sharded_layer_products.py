@@ -91,18 +91,21 @@ def read_for_positions(weight: Variable, inputs: Tensor) -> Tensor | None:
       inputs: The values.
 
     Returns:
-      The weight [sequence, ...], or None if no sequence is split.
+      The weight [sequence, ...], or [batch, sequence, ...] outside of a region; None if no sequence
+      is split.
     """
     shares, strategy = current_shares(), getattr(weight, "_distribute_strategy", None)
-    if shares is None or not hasattr(strategy, "rules") or weight.layout is None:
+    if not hasattr(strategy, "rules") or weight.layout is None:
         return None
     shape, axes = inputs.shape.as_list(), _list_ruled_dimensions(strategy, weight)
     plan = _plan_sequence_product(strategy, axes, len(shape), "positions")
-    if plan is None or plan.mesh is not None or shape[2:] != weight.shape.as_list():
+    if plan is None or shape[2:] != weight.shape.as_list():
         return None
     if None in shape or not plan.can_split(tuple(shape)):
         return None
-    copies = shares.get_weight_copies(weight, plan.over)
+    if plan.mesh is not None:
+        return apply(_broadcast_op, (math.cast(weight, inputs.dtype),), (tuple(shape), plan))
+    copies = None if shares is None else shares.get_weight_copies(weight, plan.over)
     if copies is None:
         return None
     return array.repeat(math.cast(copies, inputs.dtype), shape[1] // copies.shape[0], axis=0)
@@ -136,8 +139,9 @@ def _plan_product(
     split = [i for i, names in enumerate(axes) if names]
     if equation and split == [1] and set(axes[1]).isdisjoint(batch):
         return _plan_pair_product("features", equation, strategy, axes[1], 1)
-    if strategy.options.sequence in ("ring", "ulysses"):
-        return _plan_sequence_product(strategy, axes, rank, equation)
+    plan = _plan_sequence_product(strategy, axes, rank, equation)
+    if plan is not None or strategy.options.sequence in ("ring", "ulysses"):
+        return plan
     if shares is not None or equation is not None or strategy.options.zero == 3:
         return None
     return ShardedProduct.from_kernel_split(axes, mesh.jax_mesh, batch)
@@ -158,7 +162,7 @@ def _plan_sequence_product(
 ) -> ShardedProduct | None:
     """Plan a product of split sequences with a kernel that no rule splits."""
     if (
-        strategy.options.sequence not in ("ring", "ulysses")
+        not strategy.options.sequence
         or any(axes)
         or rank < 3
         or not (equation or rank == 3)
@@ -166,6 +170,9 @@ def _plan_sequence_product(
     ):
         return None
     mesh, over = find_shard_map_mesh(strategy), strategy.rules.dimensions("sequence")
+    if mesh is not None and strategy.options.sequence == "split":
+        # Without a region, XLA reduces the gradients by the layouts of the products around.
+        return None
     batch = () if mesh is None else strategy.batch_dimensions
     return ShardedProduct("sequences", equation or "btd,dh->bth", mesh, batch, over)
 
@@ -189,5 +196,10 @@ _products_op = Op(
     lambda operands, static: sharded_products.multiply_sharded(
         operands[0], tuple(operands[1]), *static
     ),
+    is_foldable=False,
+)
+_broadcast_op = Op(
+    "divided_broadcast",
+    lambda operands, static: sharded_products.broadcast_sharded(operands[0], *static),
     is_foldable=False,
 )
