@@ -13,6 +13,7 @@ import pytest
 import meshflow as tf
 from meshflow.core.dispatch import eager_forms, tiers
 from meshflow.core.functions import concrete_function
+from meshflow.core.runtime import transfers
 
 
 @pytest.fixture(autouse=True)
@@ -337,6 +338,31 @@ def test_last_batches_continue_the_random_numbers_of_the_others(seed, monkeypatc
     for rows in (24, 20):
         losses = [train(tier, rows).history["loss"] for tier in ("auto", "compile")]
         np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_compilation_releases_the_memory_of_the_interpreter(has_reader, monkeypatch):
+    monkeypatch.setattr(concrete_function, "_MANY_EQUATIONS", 1)
+    total = tf.Variable(np.zeros(1 << 20, np.float32))
+    step = tf.Variable(0, dtype=tf.int64)
+
+    @tf.function
+    def add(x):
+        step.assign_add(1)
+        return tf.reduce_sum(total.assign_add(x * tf.ones_like(total)))
+
+    x = tf.constant(1.0)
+    concrete = add.get_concrete_function(x)
+    monkeypatch.setattr(tiers.TierSettings, "tier", "interpret")
+    assert float(concrete(x)) == 1 << 20
+    program = concrete._interpreted_program
+    assert program._plan is not None
+    reader = total.read_value() if has_reader else None
+    monkeypatch.setattr(tiers.TierSettings, "tier", "compile")
+    assert float(concrete(x)) == 2 << 20 and program._plan is None
+    assert not [block for block in transfers._free_blocks if block.size >= total._value.nbytes]
+    np.testing.assert_array_equal(total, np.full(1 << 20, 2, np.float32))
+    assert int(step) == 2 and (reader is None or float(reader[0]) == 1)
 
 
 @pytest.mark.parametrize("limit", [0, 1 << 40])

@@ -84,6 +84,17 @@ def test_pool_size_is_bounded():
     assert sum(b.size for b in transfers._free_blocks) <= transfers._MAX_FREE_BYTES
 
 
+def test_free_blocks_are_released_but_those_in_use_stay():
+    held = transfers.to_device(np.arange(1 << 18))
+    free = transfers.to_device(np.zeros(3 << 18))
+    del free
+    transfers.release_free_blocks()
+    assert not transfers._free_blocks and transfers._free_bytes == 0
+    again = transfers.allocate((1 << 18,), np.int64)
+    again[:] = -1
+    np.testing.assert_array_equal(held, np.arange(1 << 18))
+
+
 @pytest.mark.parametrize("size", [1 << 10, 1 << 14, 100_000, 3 << 20])
 def test_pool_returns_the_most_recent_buffer(size):
     arrays = [transfers.allocate((size,), np.uint8) for _ in range(3)]

@@ -176,3 +176,28 @@ print(total, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 160)
 def test_large_buffers_are_used_again():
     # A fresh block of 64 MB has 32 faults even in huge pages.
     assert forked.run(AGAIN, MESHFLOW_HUGE_PAGES="1") == [0, "10.0 True\n"]
+
+
+SHARED = """
+import threading, jax, jax.numpy as jnp
+from meshflow import kernels
+kernels.status()
+call = jax.jit(lambda x: jnp.full((2 << 20,), x, jnp.float32))
+addresses = set()
+def run():
+    for _ in range(3):
+        addresses.add(call(1.0).block_until_ready().unsafe_buffer_pointer())
+for _ in range(4):
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+print(len(addresses) < 3)
+"""
+
+
+@pytest.mark.skipif(
+    not isinstance(kernels.status(), library.Library), reason="the CPU kernels are not built here"
+)
+def test_threads_share_free_buffers():
+    # The C library keeps freed blocks of 8 MB for the thread that allocated them.
+    assert forked.run(SHARED, MESHFLOW_HUGE_PAGES="1") == [0, "True\n"]

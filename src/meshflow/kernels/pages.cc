@@ -4,8 +4,9 @@
 // memory 4 KiB at a time: tens of thousands of page faults. Linux with huge pages set to "madvise" (the usual
 // setting) uses them only on request, and neither XLA nor glibc requests them. The system also clears all of
 // this memory, because glibc returns blocks of more than 32 MiB at once: some of these are kept for the next
-// step here. Results for another process can be placed in shared memory that was offered. XLA's library calls
-// posix_memalign and free through its table of imported functions; this file replaces these entries.
+// step here, and some smaller ones, because glibc keeps them for one thread, while XLA runs steps on several.
+// Results for another process can be placed in shared memory that was offered. XLA's library calls posix_memalign
+// and free through its table of imported functions; this file replaces these entries.
 
 #include <malloc.h>
 #include <unistd.h>
@@ -26,14 +27,19 @@ namespace {
 
 constexpr size_t kPage = 2 << 20;
 
-// Freed large blocks, the most recent last.
+// Freed blocks, the most recent last.
 class Kept {
  public:
-  static constexpr size_t kLeast = 32 << 20;  // glibc keeps smaller blocks
+  static constexpr size_t kLeast = 2 * kPage;
+  static constexpr size_t kLarge = 32 << 20;  // glibc returns larger blocks to the system
 
-  static Kept& get() {
-    static Kept* kept = new Kept();  // never destroyed: buffers are freed at exit
-    return *kept;
+  // Returns the blocks of about this size: large ones, of up to 1 GiB and a sixteenth of the memory, or others.
+  static Kept& get(size_t size) {
+    // Never destroyed: buffers are freed at exit.
+    static Kept* large = new Kept(
+        std::min<size_t>(size_t(1) << 30, size_t(sysconf(_SC_PHYS_PAGES)) / 16 * sysconf(_SC_PAGESIZE)));
+    static Kept* others = new Kept(2 * kLarge);
+    return size < kLarge ? *others : *large;
   }
 
   // Returns a block of the size or up to a quarter larger, or null.
@@ -83,11 +89,12 @@ class Kept {
  private:
   struct Block { void* memory; size_t size; };
 
+  explicit Kept(size_t most) : most_(most) {}
+
   std::mutex mutex_;
   std::vector<Block> blocks_;
   size_t total_ = 0;
-  // A sixteenth of the memory, at most 1 GiB.
-  size_t most_ = std::min<size_t>(size_t(1) << 30, size_t(sysconf(_SC_PHYS_PAGES)) / 16 * sysconf(_SC_PAGESIZE));
+  size_t most_;  // bytes
 };
 
 // Buffers in offered memory.
@@ -156,10 +163,9 @@ void* offered(size_t alignment, size_t size) noexcept {
 // Except for offered memory, it is glibc's memory, so that any code can free it.
 int allocate(void** memory, size_t alignment, size_t size) noexcept {
   if (void* found = offered(alignment, size)) return *memory = found, 0;
-  if (size < 2 * kPage) return posix_memalign(memory, alignment, size);
+  if (size < Kept::kLeast) return posix_memalign(memory, alignment, size);
   alignment = std::max(alignment, kPage);
-  void* kept = size < Kept::kLeast ? nullptr : Kept::get().take(alignment, size);
-  if (kept) return *memory = kept, 0;
+  if (void* kept = Kept::get(size).take(alignment, size)) return *memory = kept, 0;
   int failed = posix_memalign(memory, alignment, size);
   if (!failed) meshflow::huge_pages(*memory, size);
   return failed;
@@ -168,9 +174,10 @@ int allocate(void** memory, size_t alignment, size_t size) noexcept {
 void release(void* memory) noexcept {
   if (Placed::get().give(memory)) return;
   size_t size = malloc_usable_size(memory);
-  if (size < Kept::kLeast) return std::free(memory);
+  // The compiler's memory has another alignment.
+  if (size < Kept::kLeast || reinterpret_cast<uintptr_t>(memory) % kPage) return std::free(memory);
   // If there is no memory to record the block, it is freed.
-  if (!meshflow::guarded(false, [&] { return Kept::get().give(memory, size); })) std::free(memory);
+  if (!meshflow::guarded(false, [&] { return Kept::get(size).give(memory, size); })) std::free(memory);
 }
 
 // Makes glibc keep blocks below the large ones from the start, as it does itself after the first such block
@@ -178,8 +185,8 @@ void release(void* memory) noexcept {
 void keep_small_blocks() {
 #ifdef M_TRIM_THRESHOLD
   if (std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_")) return;
-  mallopt(M_MMAP_THRESHOLD, Kept::kLeast);
-  mallopt(M_TRIM_THRESHOLD, 2 * Kept::kLeast);
+  mallopt(M_MMAP_THRESHOLD, Kept::kLarge);
+  mallopt(M_TRIM_THRESHOLD, 2 * Kept::kLarge);
 #endif
 }
 
@@ -208,10 +215,10 @@ extern "C" int meshflow_holds_memory(void* memory) noexcept {
   return meshflow::guarded(1, [&] { return int(Placed::get().holds(memory)); });
 }
 
-// Frees the memory that is kept for the next step; returns the bytes of large blocks.
+// Frees the memory that is kept for the next step; returns the bytes of its blocks.
 extern "C" int64_t meshflow_release_memory() noexcept {
   return meshflow::guarded<int64_t>(0, [] {
     meshflow::Team::get().release_scratch();
-    return static_cast<int64_t>(Kept::get().release());
+    return static_cast<int64_t>(Kept::get(0).release() + Kept::get(Kept::kLarge).release());
   });
 }

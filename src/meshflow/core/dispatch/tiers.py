@@ -223,16 +223,21 @@ class InterpretedProgram:
         limit = estimate.compile_seconds / max(estimate.run_seconds, 1e-9)
         return limit if limit >= _MIN_RUNS else 0.0
 
+    def release_memory(self) -> None:
+        """Forget the plan and its arrays; a later run makes it again."""
+        self._plan = None
+
     def _make_plan(self) -> Plan | None:
-        if self._plan is None and self._is_supported:
+        plan = self._plan
+        if plan is None and self._is_supported:
             try:
-                self._plan = build_plan(self._closed)
+                plan = self._plan = build_plan(self._closed)
             except Exception as error:
                 # XLA compiles every program, also one with an equation that the interpreter does not
                 # know.
                 _log.debug("The program is compiled: %r", error)
                 self._is_supported = False
-        return self._plan
+        return plan
 
     def run(self, operands: Sequence[Any]) -> list[jax.Array]:
         """Run the program, after `estimate_limit` returned a positive number.
@@ -244,8 +249,9 @@ class InterpretedProgram:
 
     def run_on_host(self, operands: Sequence[Any]) -> list[np.ndarray]:
         """Run the program like `run`, and return host arrays."""
-        assert self._plan is not None
-        return run_plan(self._plan, [np.asarray(o) for o in operands])
+        plan = self._make_plan()
+        assert plan is not None
+        return run_plan(plan, [np.asarray(o) for o in operands])
 
 
 def are_local(operands: Sequence[Any]) -> bool:

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from jax.export import is_symbolic_dim
 from meshflow.core.dispatch.tiers import (
     RARE_RUNS,
     InterpretedProgram,
+    are_local,
     is_interpreter_enabled,
 )
 from meshflow.core.functions.call_arguments import convert_to_spec
@@ -97,6 +99,8 @@ class FunctionSettings:
 _compile_lock = threading.RLock()
 # Bytes of intermediate values from which the runs of a program do not overlap.
 _LARGE_BYTES = 64 << 20
+# Time in which XLA frees the memory of a run.
+_FREEING_SECONDS = 2e-4
 # Number of equations from which the heap is trimmed: compiling them takes more memory and time.
 _MANY_EQUATIONS = 100
 
@@ -579,7 +583,7 @@ class ConcreteFunction(SignedFunction):
             self.early_checks.run(arrays)
         if self._donated:
             with lock:
-                copy_shared_buffers(self._donated)
+                copy_shared_buffers(self._donated, self._must_move_variables())
                 results = self._launch(arrays, [c._value for c in traced.captures], lock)
         else:
             with lock:
@@ -595,12 +599,21 @@ class ConcreteFunction(SignedFunction):
             return contextlib.nullcontext()
         return persistent_cache_min_compile_time_secs(0.0)
 
+    def _must_move_variables(self) -> bool:
+        """Check whether written variables may be in host memory that the program shares, so that it cannot reuse it."""
+        if self._is_lowered or jax.default_backend() != "cpu":
+            return False
+        return are_local([v._value for v in self._donated])
+
     def _compile_in_little_memory(self, operands: list[Any]) -> None:
         """Compile the program before its first run, and trim the heap before and after.
 
         The compiler and the program do not reuse memory that other threads have freed.
         """
         if not isinstance(self._compiled, CachedProgram):
+            if self._interpreted_program is not None:
+                self._interpreted_program.release_memory()
+            transfers.release_free_blocks()
             library.trim_heap()
             compiled = self._compiled.lower(*operands).compile()
             if jax.default_backend() == "cpu":
@@ -615,6 +628,8 @@ class ConcreteFunction(SignedFunction):
             # Errors of the run are raised where its outputs are read, and a later program may have donated this one.
             with contextlib.suppress(RuntimeError):
                 latest.block_until_ready()
+            # XLA frees the memory of a run just after its outputs are ready.
+            time.sleep(_FREEING_SECONDS)
 
     def _launch(
         self,
@@ -685,11 +700,14 @@ class ConcreteFunction(SignedFunction):
         return host_callbacks.run_to_completion(self._compiled, *arrays)
 
 
-def copy_shared_buffers(variables: Iterable[Variable]) -> None:
-    """Copy buffers that other objects use (such as tensors that were read) before they are donated."""
+def copy_shared_buffers(variables: Iterable[Variable], copies_all: bool = False) -> None:
+    """Copy buffers that other objects use (such as tensors that were read), or all, before they are donated."""
     for variable in variables:
-        if sys.getrefcount(variable._value) > 2:
+        if copies_all or sys.getrefcount(variable._value) > 2:
             variable._value = transfers.duplicate(variable._value)
+            if copies_all:
+                # The memory is free before the next copy needs some.
+                variable._value.block_until_ready()
 
 
 def _reads_all(jaxpr: Jaxpr, operands: Sequence[int]) -> bool:

@@ -32,6 +32,7 @@ __all__ = [
     "is_immutable",
     "join_adjacent",
     "release_deleted_arrays",
+    "release_free_blocks",
     "to_device",
     "transfer",
     "wrap_foreign_memory",
@@ -108,8 +109,7 @@ def _release_block(block: _MemoryBlock) -> None:
 
 def _take_free_block(size: int) -> _MemoryBlock | None:
     global _free_bytes
-    if _collect_device_arrays is not None:
-        _collect_device_arrays()
+    release_deleted_arrays()
     if not _free_blocks or not _lock.acquire(False):
         return None
     try:
@@ -222,6 +222,18 @@ def release_deleted_arrays() -> None:
     """Make deleted device arrays release the host memory that they shared."""
     if _collect_device_arrays is not None:
         _collect_device_arrays()
+
+
+def release_free_blocks() -> None:
+    """Return the free memory of deleted arrays to the system, except for parts of mappings that are in use."""
+    global _free_bytes
+    release_deleted_arrays()
+    if _lock.acquire(False):
+        try:
+            _free_blocks.clear()
+            _free_bytes = 0
+        finally:
+            _lock.release()
 
 
 def is_immutable(array: np.ndarray) -> bool:
