@@ -37,6 +37,7 @@ X86_SOURCES = (
     "narrow",
     "onednn",
     "own",
+    "panels",
     "winograd",
     "winograd_gradient",
 )

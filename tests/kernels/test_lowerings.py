@@ -112,6 +112,13 @@ CASES = {
         (9, 48, 4),
         {"strides": (2,), "padding": ((7, 3),), "dilation": (2,)},
     ),
+    # Without AVX-512, products of overlapping windows.
+    "row of one channel": ((3, 1900, 1), (80, 1, 20), {"strides": (3,), "padding": "SAME"}),
+    "dilated row of one channel": (
+        (2, 70, 1),
+        (9, 1, 33),
+        {"strides": (2,), "padding": ((11, 2),), "dilation": (3,)},
+    ),
     "pointwise": ((2, 8, 8, 16), (1, 1, 16, 32), {"strides": (1, 1), "padding": "VALID"}),
 }
 
@@ -169,6 +176,19 @@ def test_products_in_every_orientation(rng, batch, left, right, dtype):
     assert in_program(product) == 1
     exact = np.einsum(equation, np.asarray(a, np.float64), np.asarray(b, np.float64))
     close(product.compile()(a, b), exact, dtype)
+
+
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "km,kn->mn", "bkm,bkn->bmn"])
+@pytest.mark.parametrize("rows", [6, 83, 512])
+def test_products_of_rows_in_the_same_sets_of_a_cache(rng, equation, rows):
+    sizes = {"b": 2, "m": rows, "k": 400, "n": 512}
+    left, right = equation.split("->")[0].split(",")
+    a, b = (
+        jnp.asarray(rng.normal(size=[sizes[i] for i in part]), "float32") for part in (left, right)
+    )
+    product = jax.jit(lambda a, b: jnp.einsum(equation, a, b))
+    exact = np.einsum(equation, np.asarray(a, np.float64), np.asarray(b, np.float64))
+    close(product(a, b), exact, "float32")
 
 
 @settings(max_examples=40, deadline=None)

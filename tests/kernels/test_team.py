@@ -31,6 +31,14 @@ convolution = descriptors.describe_convolution(
     descriptors.FORWARD, 1, images, kernels, images, (1, 1), (1, 1), (1, 1)
 )
 tasks = [(product, left, right, left), (convolution, image, kernel, image)]
+# A waveform, and a product of aliased rows.
+wave, window, features = (rng.normal(size=shape).astype("float32") for shape in ((4, 4000, 1), (80, 1, 32), (4, 1000, 32)))
+rows = [descriptors.make_view(a.shape, spec) for a, spec in ((wave, (0, 2, 1)), (window, (2, 1, 0)), (features, (0, 2, 1)))]
+describe = lambda code: descriptors.describe_convolution(code, 1, *rows, (4,), (1,), (38,))
+tasks.append((describe(descriptors.FORWARD), wave, window, features))
+tasks.append((describe(descriptors.KERNEL_GRADIENT), wave, features, window))
+wide = rng.normal(size=(256, 512)).astype("float32")
+tasks.append((descriptors.describe_matmul(view(left.shape), view(wide.shape), view(wide.shape)), left, wide, wide))
 
 def compute():
     digest = hashlib.sha256()

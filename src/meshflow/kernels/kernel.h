@@ -57,6 +57,8 @@ struct Kernel {
   // Whether the calling thread computes it with single-threaded code, because waking other threads would take
   // longer.
   bool on_caller = false;
+  // Whether the threads of oneDNN's primitive do not wait for each other.
+  bool is_independent = false;
 
   void add(int argument, const memory::desc& user, const memory::desc& inner, bool output) {
     Operand operand{argument, user, inner, output, {}, 0};
@@ -115,6 +117,7 @@ struct Kernel {
       if (bound.size() >= kKeptKernels) bound.clear();
       found = bound.try_emplace(number, *this).first;
     }
+    Independent threads(is_independent);
     found->second.run(*this, buffers, scratch);
   }
 

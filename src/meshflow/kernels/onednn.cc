@@ -119,6 +119,10 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& des
   if (gradient && !grouped && taken(by_tiles(kernel, x, w, y, strides, dilations, low, bias ? &b : nullptr))) return;
   if (forward && !grouped && taken(by_tiles(kernel, x, w, y, strides, dilations, low, epilogue, flipped))) return;
   if (flipped || !epilogue.empty()) throw std::invalid_argument("there is no fast code with this epilogue");
+  auto by_own_windows = [&] { return !grouped && !bias && taken(by_windows(kernel, gradient, x, w, y, strides, dilations, low)); };
+  // oneDNN does not know the name.
+  if (code == fingerprint("meshflow:windows") && (forward || gradient) && by_own_windows()) return;
+  auto copies_windows = [](auto& d) { return std::strstr(d.impl_info_str(), "gemm:jit") != nullptr; };
   auto any = memory::format_tag::any;
   memory::desc any_w(w_dims, w_type, any);
   auto direct = dnnl::algorithm::convolution_direct;
@@ -132,11 +136,13 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& des
         dnnl::convolution_forward::primitive_desc d(
             cpu(), dnnl::prop_kind::forward_training, direct, dx, any_w, dy, strides, dilations, low, high, attr);
         if (!settled(d, code)) continue;
+        if (copies_windows(d) && by_own_windows()) return;
         if (!own && slow(d.impl_info_str())) continue;
         kernel.add(DNNL_ARG_SRC, x, d.src_desc(), false);
         kernel.add(DNNL_ARG_WEIGHTS, w, d.weights_desc(), false);
         kernel.add(DNNL_ARG_DST, y, d.dst_desc(), true);
         kernel.set_primitive(d, dnnl::convolution_forward(d));
+        kernel.is_independent = true;
         return;
       }
       dnnl::convolution_forward::primitive_desc hint(
@@ -153,16 +159,20 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& des
         kernel.add(DNNL_ARG_WEIGHTS, w, d.weights_desc(), false);
         kernel.add(DNNL_ARG_DIFF_SRC, x, d.diff_src_desc(), true);
         kernel.set_primitive(d, dnnl::convolution_backward_data(d));
+        kernel.is_independent = true;
         return;
       }
       dnnl::convolution_backward_weights::primitive_desc d(cpu(), direct, dx, any_w, b, dy, strides,
                                                            dilations, low, high, hint, attr);
+      if (copies_windows(d) && by_own_windows()) return;
       if (!own && slow(d.impl_info_str())) continue;
       kernel.add(DNNL_ARG_SRC, x, d.src_desc(), false);
       kernel.add(DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), false);
       kernel.add(DNNL_ARG_DIFF_WEIGHTS, w, d.diff_weights_desc(), true);
       if (bias) kernel.add(DNNL_ARG_DIFF_BIAS, b, b, true);
       kernel.set_primitive(d, dnnl::convolution_backward_weights(d));
+      // Other code sums the parts of the threads while it is computed.
+      kernel.is_independent = std::strstr(d.impl_info_str(), "jit_dw") != nullptr;
       return;
     } catch (const dnnl::error&) {
       if (own) throw;
@@ -189,6 +199,7 @@ void matmul(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types) 
     if (n == 2 && by_rows(kernel, a, b, c, epilogue)) return;
     throw std::invalid_argument("there is no fast code with this epilogue");
   }
+  if (by_panels(kernel, a, b, c)) return;
   dnnl::matmul::primitive_desc d(cpu(), a, b, c, attributes());
   kernel.add(DNNL_ARG_SRC, a, a, false);
   kernel.add(DNNL_ARG_WEIGHTS, b, b, false);

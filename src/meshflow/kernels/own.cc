@@ -8,6 +8,7 @@
 #include "columns.h"
 #include "depthwise.h"
 #include "narrow.h"
+#include "panels.h"
 #include "winograd.h"
 
 namespace meshflow {
@@ -198,6 +199,61 @@ bool by_depthwise(Kernel& kernel, bool gradient, const memory::desc& x, const me
     if (gradient) return differentiate(sizes, buffers[0], buffers[1], buffers[2], scratch, threads);
     const void* weights = static_cast<const char*>(buffers[1]) + last * static_cast<int64_t>(memory::data_type_size(weight));
     convolve(sizes, buffers[0], weights, epilogue.read(buffers), buffers.back(), scratch, threads);
+  };
+  return true;
+}
+
+bool by_windows(Kernel& kernel, bool gradient, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+                const Dims& strides, const Dims& dilations, const Dims& low) {
+  Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
+  Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
+  const size_t rank = strides.size();
+  if (rank > 2 || xs[1] != 1 || ys[1] != 1 || wd.size() != rank + 2) return false;
+  for (auto& operand : {x, w, y})
+    if (operand.get_data_type() != Type::f32) return false;
+  // One spatial dimension is a row.
+  auto at = [rank](const Dims& values, int axis, int64_t missing) { return rank == 2 || axis ? values[values.size() - 2 + axis] : missing; };
+  auto of = [rank](const Dims& values, int axis, int64_t missing) { return rank == 2 ? values[axis] : axis ? values[0] : missing; };
+  Windows sizes{xd[0], xd[1], yd[1], at(xd, 0, 1), at(xd, 1, 1), at(yd, 0, 1), at(yd, 1, 1)};
+  for (int i = 0; i < 2; ++i) {
+    sizes.kernel[i] = at(wd, i, 1), sizes.step[i] = of(strides, i, 1), sizes.tap[i] = of(dilations, i, 0) + 1, sizes.low[i] = of(low, i, 0);
+    sizes.image[1 + i] = at(xs, i, 0), sizes.result[1 + i] = at(ys, i, 0), sizes.weights[i] = at(ws, i, 0);
+  }
+  sizes.image[0] = xs[0], sizes.result[0] = ys[0];
+  sizes.weights[2] = ws[1], sizes.weights[3] = ws[0];
+  if (!suits(sizes)) return false;
+  const int threads = max_threads();
+  kernel.implementation = "meshflow:windows";
+  kernel.operands = {{0, x, x, false}, {0, gradient ? y : w, gradient ? y : w, false}, {0, gradient ? w : y, gradient ? w : y, true}};
+  kernel.scratch_bytes = gradient ? gradient_scratch_bytes(sizes, threads) : scratch_bytes(sizes, threads);
+  kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+    auto floats = [&](int i) { return static_cast<float*>(buffers[i]); };
+    if (gradient) return differentiate(sizes, floats(0), floats(1), floats(2), scratch, threads);
+    convolve(sizes, floats(0), floats(1), floats(2), scratch, threads);
+  };
+  return true;
+}
+
+bool by_panels(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c) {
+  Dims cd = c.get_dims(), as = a.get_strides(), bs = b.get_strides();
+  const size_t n = cd.size();
+  if (n > 3) return false;
+  for (auto& operand : {a, b, c})
+    if (operand.get_data_type() != Type::f32) return false;
+  const int64_t batch = n == 3 ? cd[0] : 1, rows = cd[n - 2], columns = cd[n - 1];
+  if (n == 3 && (a.get_dims()[0] != batch || b.get_dims()[0] != batch)) return false;
+  if (c.get_strides() != (n == 3 ? Dims{rows * columns, columns, 1} : Dims{columns, 1})) return false;
+  if ((as[n - 2] != 1 && as[n - 1] != 1) || bs[n - 1] != 1) return false;
+  Product product{batch, rows, columns, a.get_dims()[n - 1],
+                  {n == 3 ? as[0] : 0, as[n - 2], as[n - 1]}, {n == 3 ? bs[0] : 0, bs[n - 2]}};
+  if (!suits(product)) return false;
+  const int threads = max_threads();
+  kernel.implementation = "meshflow:panels";
+  kernel.operands = {{0, a, a, false}, {0, b, b, false}, {0, c, c, true}};
+  kernel.scratch_bytes = scratch_bytes(product);
+  kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+    auto floats = [&](int i) { return static_cast<float*>(buffers[i]); };
+    multiply(product, floats(0), floats(1), floats(2), scratch, threads);
   };
   return true;
 }

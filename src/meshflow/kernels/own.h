@@ -32,6 +32,13 @@ bool by_depthwise(Kernel& kernel, bool gradient, const memory::desc& x, const me
 // A matrix product with its epilogue, some rows at a time. May throw oneDNN's errors.
 bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue);
 
+// A float32 convolution whose windows oneDNN copies to a matrix, or the gradient of its kernel, in one or two spatial dimensions.
+bool by_windows(Kernel& kernel, bool gradient, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+                const Dims& strides, const Dims& dilations, const Dims& low);
+
+// A float32 product of matrices with aliased rows.
+bool by_panels(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c);
+
 // Sums over rows, or of each row: descriptor = rows, columns, terms, whether of each row.
 bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types);
 

@@ -28,6 +28,9 @@ namespace {
 // Longer than the pauses between the kernels of most steps; threads of other OpenMP libraries poll for longer.
 constexpr int64_t kPollNanoseconds = 500'000;
 constexpr std::chrono::microseconds kExclusive{20};
+// A yield that takes longer has given a time slice to another program; none follows for a while.
+constexpr std::chrono::microseconds kLongYield{1000};
+constexpr std::chrono::milliseconds kWithoutYields{200};
 
 using Word = std::atomic<uint32_t>;
 
@@ -40,8 +43,18 @@ void wake(Word& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-// Polls for a limited time; returns whether the condition became true. It yields the processor after a while, because
-// threads of XLA wait for one. Since Linux 6.6, other programs then compute for a complete time slice.
+// Yields the processor to a thread of XLA that waits for one. Since Linux 6.6, other programs then compute for a complete
+// time slice, so that on a busy machine each computation would take milliseconds longer.
+template <typename Time>
+void yield_unless_busy(Time now) {
+  static std::atomic<typename Time::rep> next{0};
+  if (now.time_since_epoch().count() < next.load(std::memory_order_relaxed)) return;
+  sched_yield();
+  const Time after = Time::clock::now();
+  if (after - now > kLongYield) next.store((after + kWithoutYields).time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+// Polls for a limited time; returns whether the condition became true.
 template <typename Condition>
 bool poll(int64_t nanoseconds, Condition condition) {
   using Clock = std::chrono::steady_clock;
@@ -51,16 +64,16 @@ bool poll(int64_t nanoseconds, Condition condition) {
       if (condition()) return true;
       pause();
     }
-    auto waited = Clock::now() - start;
-    if (waited > std::chrono::nanoseconds(nanoseconds)) return false;
-    if (waited > kExclusive) sched_yield();
+    const auto now = Clock::now();
+    if (now - start > std::chrono::nanoseconds(nanoseconds)) return false;
+    if (now - start > kExclusive) yield_unless_busy(now);
   }
 }
 
 // What the calling thread knows of its team.
 struct Here {
   Place place;
-  bool has_team = false, is_alone = false;
+  bool has_team = false, is_alone = false, are_independent = false;
   // The current loop of oneDNN, and the number of this thread's parts of it.
   int64_t first = 0, last = 0, step = 1, part = 0, parts = 0;
 };
@@ -86,6 +99,9 @@ SingleThread::SingleThread() : place_(here().place), is_alone_(here().is_alone) 
   here().place = {}, here().is_alone = true;
 }
 SingleThread::~SingleThread() { here().place = place_, here().is_alone = is_alone_; }
+
+Independent::Independent(bool are_independent) : before_(here().are_independent) { here().are_independent = are_independent; }
+Independent::~Independent() { here().are_independent = before_; }
 
 // One of the other threads. The thread that has the team calls it; each word is changed by both.
 class Team::Helper {
@@ -253,7 +269,7 @@ void start(void (*body)(void*), void* data, unsigned threads) {
 void finish() {
   Outer before = outer().back();
   outer().pop_back();
-  if (before.is_region) Team::get().end(true);
+  if (before.is_region) Team::get().end(!here().are_independent);
   here().place = before.place;
 }
 

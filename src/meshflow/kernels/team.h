@@ -76,6 +76,17 @@ class SingleThread {
   bool is_alone_;
 };
 
+// During its lifetime, threads of the regions of oneDNN that the calling thread starts do not wait for each other.
+class Independent {
+ public:
+  explicit Independent(bool are_independent);
+  Independent(const Independent&) = delete;
+  ~Independent();
+
+ private:
+  bool before_;
+};
+
 // The threads that compute the regions of our code and of oneDNN, together with the thread that asks for it. XLA calls
 // handlers from many threads: one at a time has the team.
 class Team {
@@ -175,13 +186,31 @@ void in_team(int threads, Body&& body, bool waits = false) {
   if (error) std::rethrow_exception(error);
 }
 
-// Computes body(i) for all i < count, in equal parts.
+// Computes body(i) for all i < count, in equal parts. A thread that has finished its part continues with those of others, which
+// may have begun late or wait for a processor.
 template <typename Body>
 void in_parts(int64_t count, Body&& body, int threads = max_threads()) {
-  in_team(std::min<int64_t>(threads, count), [&] {
-    Place here = place();
-    int64_t end = count * (here.thread + 1) / here.threads;
-    for (int64_t i = count * here.thread / here.threads; i < end; ++i) body(i);
+  struct alignas(64) Part {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+  threads = std::min<int64_t>(threads, count);
+  if (threads <= 1 || place().threads > 1) {
+    in_team(1, [&] {
+      for (int64_t i = 0; i < count; ++i) body(i);
+    });
+    return;
+  }
+  std::vector<Part> parts(threads);
+  for (int64_t t = 0; t < threads; ++t) parts[t].next = count * t / threads, parts[t].end = count * (t + 1) / threads;
+  const int64_t unit = std::max<int64_t>(1, count / (8 * threads));
+  in_team(threads, [&] {
+    const int first = place().thread;
+    for (int t = 0; t < threads; ++t) {
+      Part& part = parts[(first + t) % threads];
+      for (int64_t begin; (begin = part.next.fetch_add(unit, std::memory_order_relaxed)) < part.end;)
+        for (int64_t i = begin; i < std::min(begin + unit, part.end); ++i) body(i);
+    }
   });
 }
 

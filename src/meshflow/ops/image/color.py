@@ -160,14 +160,7 @@ def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
     """
     r, g, b, high, low = _find_range(images)
     span = high - low
-    safe = jnp.where(span == 0, 1, span)
-    hue = (
-        jnp.where(
-            high == r, (g - b) / safe, jnp.where(high == g, 2 + (b - r) / safe, 4 + (r - g) / safe)
-        )
-        / 6
-    )
-    hue = jnp.where(span == 0, 0, _wrap(hue, 1))
+    hue = _wrap(_compute_hue(r, g, b, high, span) / 6, 1)
     saturation = _compute_saturation(high, span)
     return jnp.stack([hue, saturation, high], -1).astype(images.dtype)
 
@@ -227,6 +220,14 @@ def _scale_saturation(images: TensorLike, factor: TensorLike) -> Tensor:
     return jnp.stack(scaled, -1).astype(images.dtype)
 
 
+def _compute_hue(r: Array, g: Array, b: Array, high: Array, span: Array) -> Array:
+    """Return the hue in sixths of a turn, from -1 to 5; 0 for gray."""
+    is_red, is_green = high == r, high == g
+    difference = jnp.where(is_red, g - b, jnp.where(is_green, b - r, r - g))
+    start = jnp.where(is_red, 0, jnp.where(is_green, 2, 4))
+    return start + difference / jnp.where(span == 0, 1, span)
+
+
 def _compute_saturation(high: Array, span: Array) -> Array:
     return jnp.where(high > 0, span / jnp.where(high > 0, high, 1), 0)
 
@@ -251,16 +252,21 @@ def adjust_hue(image: TensorLike, delta: float | Tensor, name: str | None = None
       >>> print(tf.image.adjust_hue([[[1.0, 0.0, 0.0]]], 1 / 3).numpy().round(3) + 0)
       [[[0. 1. 0.]]]
     """
-    return _apply_in_float(
-        image,
-        lambda x: hsv_to_rgb(_scale_hsv(rgb_to_hsv(x), cast(1, x.dtype), cast(delta, x.dtype))),
-    )
+    return _apply_in_float(image, lambda x: _rotate_hue(x, cast(delta, x.dtype)))
 
 
-@op
-def _scale_hsv(hsv: TensorLike, factor: TensorLike, delta: TensorLike) -> Tensor:
-    h, s, v = jnp.moveaxis(hsv, -1, 0)
-    return jnp.stack([_wrap(h + delta, 1), jnp.clip(s * factor, 0, 1), v], -1)
+@op(name="adjust_hue", kinds="f")
+def _rotate_hue(images: TensorLike, delta: TensorLike) -> Tensor:
+    """Rotate the hue of RGB colors, without the conversion of saturation and value.
+
+    A component of a color with largest component a, smallest component b and hue h is b + (a - b) f(h).
+    """
+    r, g, b, high, low = _find_range(images)
+    span = high - low
+    hue = _compute_hue(r, g, b, high, span) + 6 * delta
+    ramps = (jnp.abs(_wrap(hue + shift, 6) - 3) - 1 for shift in (0, 4, 2))
+    parts = [low + span * jnp.clip(ramp, 0, 1) for ramp in ramps]
+    return jnp.stack(parts, -1).astype(images.dtype)
 
 
 @op(name="rgb_to_grayscale", kinds="f")
