@@ -110,14 +110,15 @@ def svd(
 
 @op(kinds="fc", name="eigh")
 def _eigh(tensor: TensorLike) -> tuple[Tensor, Tensor]:
-    return tuple(jnp.linalg.eigh(_symmetrize(tensor)))
+    values, vectors = jnp.linalg.eigh(_symmetrize(tensor))
+    return values.astype(tensor.dtype), vectors
 
 
 def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Compute the eigenvalues and eigenvectors of self-adjoint matrices [..., n, n].
 
-    The eigenvalues, [..., n], are ascending. The eigenvectors are the columns of a tensor [..., n,
-    n].
+    The eigenvalues, [..., n], are ascending and have the dtype of the matrices. The eigenvectors are the columns of a
+    tensor [..., n, n].
 
     Example:
       >>> e, v = tf.linalg.eigh([[0.0, 1.0], [1.0, 0.0]])
@@ -131,13 +132,13 @@ def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
 def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
     """Compute the eigenvalues [..., n], ascending, of self-adjoint matrices [..., n, n].
 
-    Only the lower triangle is read.
+    Only the lower triangle is read. The eigenvalues have the dtype of the matrices.
 
     Example:
       >>> print(tf.linalg.eigvalsh([[2.0, 0.0], [0.0, 1.0]]).numpy().round(3))
       [1. 2.]
     """
-    return jnp.linalg.eigvalsh(_symmetrize(tensor))
+    return jnp.linalg.eigvalsh(_symmetrize(tensor)).astype(tensor.dtype)
 
 
 @op(kinds="fc", name="eig")
