@@ -87,6 +87,10 @@ def test_combinations_of_arguments_of_tests():
     assert combinations.times(product[:1], combinations.combine(c=3)) == [
         collections.OrderedDict(a="x", b=1, c=3)
     ]
+    named = combinations.generate_combinations_with_testcase_name(a=["x-1"], b=2)
+    assert [list(c.items()) for c in named] == [
+        [("a", "x-1"), ("b", 2), ("testcase_name", "_test_a_x1_b_2")]
+    ]
     seen = []
     names = ("default_strategy", "one_device_strategy", "one_device_strategy_gpu", "tpu_strategy")
     strategies = [getattr(combinations, name) for name in names]
