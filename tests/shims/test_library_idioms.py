@@ -109,6 +109,18 @@ def test_combinations_of_arguments_of_tests():
     assert hasattr(Tests, "test_one_test_mode_eager_strategy_OneDeviceCPU")
 
 
+def test_tensors_and_variables_are_keys_in_a_graph():
+    with tf.Graph().as_default():
+        x, v = tf.constant(1), tf.Variable(1)
+        table = {x: "x", v: "v"}
+        assert [table[x], table[v]] == ["x", "v"] and tf.constant(1) not in table
+        with pytest.raises(TypeError, match="unhashable"):
+            tf.function(lambda t: {t: 1})(x)
+    for value in (x, v):
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(value)
+
+
 def test_conditions_of_tests():
     names = tf.__internal__.test.combinations
     events = []
