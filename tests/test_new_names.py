@@ -298,6 +298,7 @@ def test_private_members_of_tensors_graphs_and_strategies():
     assert model._output_layers == [dense] and dense._updates == []
     assert model._input_layers[0].name == "a_input"
     assert model._nested_outputs is model.output and model._nested_inputs is model.input
+    assert model._run_internal_graph(tf.ones([2, 3])).shape == [2, 1]
     module, variable = tf.Module(), tf.Variable(1.0)
     assert module._track_trackable(variable, "v") is module.v
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -305,6 +306,34 @@ def test_private_members_of_tensors_graphs_and_strategies():
         reduce = lambda e=current.extended: e._replica_ctx_all_reduce("SUM", [tf.ones([])])[0]
         results = current.experimental_local_results(current.run(reduce))
         assert [float(v) for v in results] == [total] * total
+
+
+def test_calling_the_nodes_of_a_model_one_by_one():
+    # Libraries that clip the gradients of single examples follow a graph in this way.
+    a, b = tf.keras.Input([2]), tf.keras.Input([2])
+    shared = tf.keras.layers.Dense(2)(a)
+    total = tf.keras.layers.Add()([shared, shared, b])
+    model = tf.keras.Model({"a": a, "b": b}, [total, tf.keras.layers.Dot(1)([shared, total])])
+    values: dict[str, list[tf.Tensor]] = {}
+    counts = model._tensor_usage_count
+    assert [counts[str(id(t))] for t in (a, b, shared, total)] == [1, 1, 3, 2]
+    given = {"b": np.ones([3, 2]), "a": tf.ones([3, 2])}
+    for reference, value in zip(model.inputs, model._flatten_to_reference_inputs(given)):
+        value = model._conform_to_reference_input(tf.constant(value), ref_input=reference)
+        assert value.dtype == tf.float32
+        values[str(id(reference))] = [value] * counts[str(id(reference))]
+    for _, nodes in sorted(model._nodes_by_depth.items(), reverse=True):
+        for node in nodes:
+            if not node.is_input:
+                assert all(key in values for key in node.flat_input_ids)
+                args, kwargs = node.map_arguments(values)
+                assert len(node.call_args) == len(args) and node.call_kwargs.keys() == kwargs.keys()
+                for key, value in zip(node.flat_output_ids, tf.nest.flatten(node.layer(*args))):
+                    values[key] = [value] * counts[key]
+    outputs = [values[str(id(t))].pop() for t in model.outputs]
+    assert not any(values.values())
+    for value, expected in zip(outputs, model(given)):
+        np.testing.assert_array_equal(value, expected)
 
 
 def test_subclasses_of_variables():

@@ -92,6 +92,24 @@ def test_ops_are_differentiable_and_traced():
     np.testing.assert_allclose(compute(x), [[1.9526, -3.9526]], atol=1e-4)
 
 
+def test_unique_slices():
+    # The values are those of TensorFlow 2.15.
+    x = tf.constant([[3, 1], [0, 2], [3, 1], [0, 2], [5, 5]])
+    find = tf.raw_ops.UniqueWithCountsV2
+    for run in (find, tf.function(find)):
+        found = [r.numpy().tolist() for r in run(x=x, axis=[0])]
+        assert found == [[[3, 1], [0, 2], [5, 5]], [0, 1, 0, 1, 2], [2, 2, 1]]
+        assert [r.shape for r in run(x=x, axis=[-1])] == [[5, 2], [2], [2]]
+    words = [["b", "a"], ["c", "d"], ["b", "a"]]
+    found = tf.raw_ops.UniqueV2(x=words, axis=[0], out_idx=tf.int64)
+    assert found.y.numpy().tolist() == [[b"b", b"a"], [b"c", b"d"]] and found.idx.dtype == tf.int64
+    assert tf.raw_ops.UniqueV2(x=[4, 1, 4], axis=np.zeros(0, "int32")).idx.numpy().tolist() == [
+        0,
+        1,
+        0,
+    ]
+
+
 def test_errors():
     with pytest.raises(TypeError, match=r"only takes keyword args .possible keys: ..a., .b."):
         tf.raw_ops.MatMul([[1.0]], [[1.0]])

@@ -786,3 +786,17 @@ def test_early_checks_of_the_columns_of_an_argument():
     for invalid, message in (([4, -1, 6], r"column 3 \[1\] -1"), ([0, 2, 7], r"column 7 \[1\] 7")):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             early.run([np.array([[0, 0, 0], invalid])])
+
+
+def test_functions_that_read_the_rows_of_two_tensors_of_unknown_size():
+    # The two sizes have no smaller one.
+    @tf.function
+    def read(a, b, ids):
+        return tf.gather(a, ids) + tf.gather(b, ids)
+
+    for a, b in ((3, 4), (5, 3), (4, 6)):
+        for ids in ([0, 2], [2, 1, 0]):
+            total = read(tf.range(a), tf.range(b), tf.constant(ids))
+            assert total.numpy().tolist() == [2 * i for i in ids]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="5"):
+        read(tf.range(7), tf.range(4), tf.constant([5]))

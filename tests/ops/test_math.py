@@ -286,3 +286,14 @@ def test_clip_by_global_norm_of_python_values():
     assert float(norm) == 5 and clipped[1] is None
     assert_close(clipped[0], 0.6)
     assert_close(clipped[2], [0.0, 0.8])
+
+
+def test_eigenvalues_of_hermitian_matrices_have_their_dtype():
+    matrix = tf.constant([[1 + 0j, 2j], [-2j, 3 + 0j]])
+    values, vectors = tf.linalg.eigh(matrix)
+    assert values.dtype == tf.linalg.eigvalsh(matrix).dtype == tf.complex128
+    np.testing.assert_allclose((vectors * values) @ tf.linalg.adjoint(vectors), matrix, atol=1e-12)
+    operator = tf.linalg.LinearOperatorFullMatrix(matrix, is_self_adjoint=True)
+    assert operator.eigvals().dtype == tf.complex128
+    with pytest.raises(tf.errors.InvalidArgumentError, match="positive definite"):
+        operator.assert_positive_definite()

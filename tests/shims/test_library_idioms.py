@@ -87,6 +87,10 @@ def test_combinations_of_arguments_of_tests():
     assert combinations.times(product[:1], combinations.combine(c=3)) == [
         collections.OrderedDict(a="x", b=1, c=3)
     ]
+    named = combinations.generate_combinations_with_testcase_name(a=["x-1"], b=2)
+    assert [list(c.items()) for c in named] == [
+        [("a", "x-1"), ("b", 2), ("testcase_name", "_test_a_x1_b_2")]
+    ]
     seen = []
     names = ("default_strategy", "one_device_strategy", "one_device_strategy_gpu", "tpu_strategy")
     strategies = [getattr(combinations, name) for name in names]
@@ -104,6 +108,18 @@ def test_combinations_of_arguments_of_tests():
     assert {name for name, is_eager in seen if is_eager} == {"Strategy", "OneDeviceStrategy"}
     assert len(seen) == 4
     assert hasattr(Tests, "test_one_test_mode_eager_strategy_OneDeviceCPU")
+
+
+def test_tensors_and_variables_are_keys_in_a_graph():
+    with tf.Graph().as_default():
+        x, v = tf.constant(1), tf.Variable(1)
+        table = {x: "x", v: "v"}
+        assert [table[x], table[v]] == ["x", "v"] and tf.constant(1) not in table
+        with pytest.raises(TypeError, match="unhashable"):
+            tf.function(lambda t: {t: 1})(x)
+    for value in (x, v):
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(value)
 
 
 def test_conditions_of_tests():

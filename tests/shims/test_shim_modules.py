@@ -69,6 +69,22 @@ for program in {PROGRAMS!r}:
     assert (code, output) == (0, "")
 
 
+def test_classes_of_tensors_belong_to_tensorflow():
+    check("""
+import copy, pickle, sys
+import tensorflow as tf
+values = [tf.constant([1]), tf.Variable([1]), tf.sparse.from_dense([1]), tf.ragged.constant([[1]])]
+for value in values:
+    module = type(value).__module__
+    assert module.startswith("tensorflow.python.")
+    __import__(module)
+    assert getattr(sys.modules[module], type(value).__name__) is type(value), module
+    assert type(pickle.loads(pickle.dumps(value))) is type(value) is pickle.loads(pickle.dumps(type(value)))
+    copy.deepcopy(value)
+    assert [type(v) for v in tf.data.Dataset.from_tensors(value)] != [type(None)]
+""")
+
+
 def test_private_names_raise_when_used():
     check("""
 from tensorflow.python.framework import ops

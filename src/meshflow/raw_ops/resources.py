@@ -18,6 +18,8 @@ from meshflow.core.variables.variable import Variable
 from meshflow.ops import array, math, nn
 from meshflow.ops import linalg as linear_algebra
 from meshflow.ops import random as random_ops
+from meshflow.ops.array.ordering import find_unique_slices
+from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.image.warping import warp
 from meshflow.ops.random import stateless as stateless_random
 
@@ -119,8 +121,15 @@ def _svd(
     return values, array.zeros([0], values.dtype), array.zeros([0], values.dtype)
 
 
-def _unsorted_unique(x: TensorLike, out_idx: Any = None, count: bool = False) -> tuple[Tensor, ...]:
+def _find_unique(
+    x: TensorLike, out_idx: Any = None, axis: TensorLike | None = None, count: bool = False
+) -> tuple[Tensor, ...]:
     options = {} if out_idx is None else {"out_idx": out_idx}
+    axes = () if axis is None else convert_to_tensor(axis).numpy().tolist()
+    if axes:
+        rank = len(convert_to_tensor(x).shape)
+        results = find_unique_slices(x, normalize_axis(axes[0], rank, "UniqueV2"), **options)
+        return tuple(results if count else results[:2])
     return tuple(array.unique_with_counts(x, **options) if count else array.unique(x, **options))
 
 
@@ -265,8 +274,10 @@ FUNCTIONS: dict[str, _Function] = {
         linear_algebra.tridiagonal_solve(diagonals, rhs, partial_pivoting=partial_pivoting)
     ),
     "TruncatedNormal": _make_stateful(random_ops.truncated_normal),
-    "Unique": _unsorted_unique,
-    "UniqueWithCounts": lambda x, out_idx=None: _unsorted_unique(x, out_idx, True),
+    "Unique": _find_unique,
+    "UniqueV2": lambda x, axis, out_idx=None: _find_unique(x, out_idx, axis),
+    "UniqueWithCounts": lambda x, out_idx=None: _find_unique(x, out_idx, count=True),
+    "UniqueWithCountsV2": lambda x, axis, out_idx=None: _find_unique(x, out_idx, axis, True),
     "VarIsInitializedOp": lambda resource: convert_to_tensor(True),
     "VariableShape": lambda input, out_type=None: array.shape(
         input, **({} if out_type is None else {"out_type": out_type})

@@ -10,6 +10,7 @@ namesake in TensorFlow, so a namespace suffices for most modules; the ending of 
 from __future__ import annotations
 
 __all__ = [
+    "CLASS_MODULES",
     "MODULES",
     "PACKAGES",
     "PRIVATE_PREFIXES",
@@ -165,7 +166,7 @@ MODULES = {
     "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
     "is_tf_type=tf.is_tensor MakeNdarray=tf.make_ndarray "
     f"constant_value_as_shape={_HELPERS}:constant_value_as_shape try_evaluate_constant=tf.get_static_value",
-    "python.framework.test_util": f"TensorFlowTestCase=tf.test.TestCase {_HELPERS} tf.test",
+    "python.framework.test_util": f"TensorFlowTestCase=tf.test.TestCase {_HELPERS} {_COMBINATIONS} tf.test",
     "python.framework.versions": "VERSION=tf.__version__",
     "python.keras": "tf.keras",
     "python.layers": "tf.compat.v1.layers tf.keras.layers",
@@ -344,4 +345,12 @@ MODULES = {
     "keras.src.utils.tf_contextlib": "contextlib",
     "keras.src.utils.tf_inspect": f"{_HELPERS} inspect _inspect=inspect",
     "keras.src.utils.losses_utils": "tf.keras.losses ReductionV2=tf.keras.losses.Reduction",
+}
+
+# Libraries that support several frameworks find that of a tensor by the first part of the module of its class.
+CLASS_MODULES: dict[str, str] = {
+    "tf.Tensor": "tensorflow.python.framework.ops",
+    "tf.Variable": "tensorflow.python.ops.resource_variable_ops",
+    "tf.SparseTensor": "tensorflow.python.framework.sparse_tensor",
+    "tf.RaggedTensor": "tensorflow.python.ops.ragged.ragged_tensor",
 }

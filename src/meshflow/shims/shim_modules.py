@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.shims.module_table import (
+    CLASS_MODULES,
     MODULES,
     PACKAGES,
     PRIVATE_PREFIXES,
@@ -356,6 +357,9 @@ def convert_package(name: str) -> None:
         sys.meta_path.insert(0, _ShimFinder())
     module = sys.modules[name]
     module.__class__ = ShimModule
+    if name == _TENSORFLOW:
+        for public_name, class_module in CLASS_MODULES.items():
+            _load_object(public_name).__module__ = class_module
     path = _PUBLIC_PATHS.get(name)
     if path is None:
         _make_private(module, _get_key(name))  # type: ignore[arg-type]

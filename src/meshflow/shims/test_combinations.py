@@ -88,6 +88,11 @@ def combine(**kwargs: object) -> list[Combination]:
     return [OrderedDict(zip(names, v, strict=True)) for v in itertools.product(*values)]
 
 
+def generate_combinations_with_testcase_name(**kwargs: object) -> list[Combination]:
+    """Return all combinations of values, with the name of the test as `testcase_name`."""
+    return [OrderedDict(c, testcase_name=_make_name(c)) for c in combine(**kwargs)]
+
+
 def times(*combined: Iterable[Combination]) -> list[Combination]:
     """Return all unions of one combination of each argument, with the names in the order of the arguments.
 

@@ -111,10 +111,12 @@ class Graph:
     def as_default(self) -> Iterator[Self]:
         """Return a context in which `tf.compat.v1.get_default_graph` returns the graph."""
         token, creators = _default_graph.set(self), context.variable_creators
+        in_graph, context.in_graph = context.in_graph, True
         context.variable_creators = [*creators, self._create_variable]
         try:
             yield self
         finally:
+            context.in_graph = in_graph
             context.variable_creators = creators
             _default_graph.reset(token)
 

@@ -83,7 +83,9 @@ class EarlyChecks:
             checks = [
                 c.check for c in self._checks if c.argument == argument and c.selects_integers
             ]
-            if len(checks) > 1:
+            # Two symbolic sizes have no smaller one.
+            is_known = all(isinstance(bound, int) for c in checks for bound in (*c.lower, *c.upper))
+            if len(checks) > 1 and is_known:
                 bounds = max(c.lower[0] for c in checks), min(c.upper[0] for c in checks)
                 self._shared_ranges[argument] = bounds
 

@@ -155,6 +155,7 @@ class Context(ThreadState):
       device: The device string of the innermost `tf.device`, or None.
       variable_creators: Functions called instead of the constructor of `tf.Variable`, outermost
         first.
+      in_graph: Whether the code is in the block of a `tf.Graph`, where tensors and variables are keys of dictionaries.
       place_output: Moves the outputs of eager ops and functions to a default mesh, or None.
       can_run_eagerly: Whether the traced function may also run as plain Python; ops request this by
         an exception.
@@ -198,6 +199,7 @@ class Context(ThreadState):
         self.name_counts: collections.Counter[str] | None = None
         self.device: Any = None
         self.variable_creators: list[Any] = []
+        self.in_graph = False
         self.place_output: Callable[[Any], Any] | None = None
         self.can_run_eagerly = False
         self.computes_on_host = False

@@ -185,24 +185,48 @@ def _find_unique(x: Any, out_idx: DTypeLike) -> list[Tensor]:
     tensor = convert_to_tensor(x)
     if tensor.ndim != 1:
         raise InvalidValueError(f"unique expects a 1D vector, got shape {tensor.shape}.")
-    dtype = as_dtype(out_idx).dtype
-    types = [(("count",), tensor.array.dtype), (tensor.array.shape, dtype), (("count",), dtype)]
+    return find_unique_slices(tensor, 0, out_idx)
+
+
+def find_unique_slices(x: TensorLike, axis: int, out_idx: DTypeLike = int32) -> list[Tensor]:
+    """Find the unique slices of a tensor along an axis, in the order of their first occurrences.
+
+    Args:
+      x: A tensor with at least one axis.
+      axis: The axis, at least 0.
+      out_idx: Dtype of the indices and counts.
+
+    Returns:
+      The slices, the index among them of each slice of `x`, and the number of occurrences of each.
+    """
+    tensor = convert_to_tensor(x)
+    shape, dtype = tensor.array.shape, as_dtype(out_idx).dtype
+    slices_shape = (*shape[:axis], "count", *shape[axis + 1 :])
+    types = [(slices_shape, tensor.array.dtype), ((shape[axis],), dtype), (("count",), dtype)]
     use = "the argument of tf.unique (the result's shape depends on it)"
-    return compute_on_host(_find_unique_on_host, [tensor], types, use)
+    find = functools.partial(find_unique_slices_on_host, axis) if axis or len(shape) > 1 else None
+    return compute_on_host(find or _find_unique_on_host, [tensor], types, use)
 
 
 @host_function
 def _find_unique_on_host(array: np.ndarray) -> tuple[np.ndarray, ...]:
-    values, first, inverse, counts = np.unique(
-        array.astype("S") if array.dtype == object else array,
-        return_index=True,
-        return_inverse=True,
-        return_counts=True,
-        equal_nan=False,
-    )
+    return find_unique_slices_on_host(0, array)
+
+
+@host_function
+def find_unique_slices_on_host(axis: int, array: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Find unique slices in a host array, as `find_unique_slices`."""
+    keys = array
+    if array.dtype == object and array.ndim > 1:
+        # NumPy compares slices of numbers only.
+        keys = np.unique(array.astype("S"), return_inverse=True)[1].reshape(array.shape)
+    elif array.dtype == object:
+        keys = array.astype("S")
+    _, first, inverse, counts = np.unique(keys, True, True, True, axis=axis, equal_nan=False)
     # TensorFlow keeps the order of first occurrences.
     order = np.argsort(first)
-    return values[order], np.argsort(order)[inverse], counts[order]
+    ranks = np.argsort(order)
+    return np.take(array, first[order], axis), ranks[inverse.reshape(-1)], counts[order]
 
 
 # Saved functions call the following functions one by one.

@@ -117,8 +117,8 @@ def _eigh(tensor: TensorLike) -> tuple[Tensor, Tensor]:
 def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Compute the eigenvalues and eigenvectors of self-adjoint matrices [..., n, n].
 
-    The eigenvalues, [..., n], are ascending and have the dtype of the matrices, even if it is complex. The eigenvectors are the columns of a tensor [..., n,
-    n].
+    The eigenvalues, [..., n], are ascending and have the dtype of the matrices. The eigenvectors are the columns of a
+    tensor [..., n, n].
 
     Example:
       >>> e, v = tf.linalg.eigh([[0.0, 1.0], [1.0, 0.0]])
@@ -132,7 +132,7 @@ def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
 def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
     """Compute the eigenvalues [..., n], ascending, of self-adjoint matrices [..., n, n].
 
-    Only the lower triangle is read. Eigenvalues of complex matrices are complex, with imaginary part 0.
+    Only the lower triangle is read. The eigenvalues have the dtype of the matrices.
 
     Example:
       >>> print(tf.linalg.eigvalsh([[2.0, 0.0], [0.0, 1.0]]).numpy().round(3))

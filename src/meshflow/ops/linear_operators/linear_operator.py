@@ -391,7 +391,7 @@ class LinearOperator(Module):
         """
         matrix = self.to_dense()
         values = linalg.eigvalsh((matrix + linalg.adjoint(matrix)) / 2)
-        debugging.assert_positive(values, message="Operator was not positive definite.")
+        debugging.assert_positive(math.real(values), message="Operator was not positive definite.")
 
     def assert_self_adjoint(self, name: str = "assert_self_adjoint") -> None:
         """Raise an error if the matrix is not equal to its conjugate transpose.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 import logging
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.tensor import is_tensor
 from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras import registry, serialization, settings
-from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.graph.graph import Graph, fit_input
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model, replace_intermediate_inputs
 from meshflow.keras.engine.models.operation import Operation
@@ -58,6 +59,24 @@ class GraphMembers(Model):
     @property
     def _nested_outputs(self) -> PyTree:
         return self._require_graph("outputs").outputs
+
+    @property
+    def _tensor_usage_count(self) -> collections.Counter[str]:
+        """Return the number of uses of each symbolic tensor, as argument or output, by `str(id(tensor))`."""
+        graph = self._require_graph("nodes")
+        uses = [i for node in graph.nodes for i in node.flat_input_ids]
+        return collections.Counter([*uses, *(str(id(t)) for t in graph.flat_outputs)])
+
+    def _flatten_to_reference_inputs(self, tensors: PyTree) -> list[Any]:
+        return self._require_graph("inputs").flatten_inputs(tensors)
+
+    def _conform_to_reference_input(self, tensor: Any, ref_input: KerasTensor) -> Any:
+        return fit_input(ref_input, tensor, self.name)
+
+    def _run_internal_graph(
+        self, inputs: PyTree, training: object = None, mask: PyTree = None
+    ) -> PyTree:
+        return self._require_graph("outputs").run(inputs, training, mask)
 
 
 class Functional(GraphMembers):

@@ -8,7 +8,7 @@ one becomes a layer; see `meshflow.keras.engine.graph.op_layers`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshflow.core.values import nest
@@ -310,6 +310,26 @@ class Node:
         return _get_sizes(self.output_tensors)
 
     @property
+    def flat_input_ids(self) -> list[str]:
+        """Return `str(id(tensor))` of the symbolic tensors among the arguments."""
+        return [str(id(tensor)) for tensor in self.keras_inputs]
+
+    @property
+    def flat_output_ids(self) -> list[str]:
+        """Return `str(id(tensor))` of the symbolic tensors in the result."""
+        return [str(id(tensor)) for tensor in self.flat_outputs]
+
+    @property
+    def call_args(self) -> tuple[Any, ...]:
+        """Return `args`, by the name of Keras."""
+        return self.args
+
+    @property
+    def call_kwargs(self) -> dict[str, Any]:
+        """Return `kwargs`, by the name of Keras."""
+        return self.kwargs
+
+    @property
     def outbound_layer(self) -> Any:
         """Return the layer, by TensorFlow's name of this attribute."""
         return self.layer
@@ -332,10 +352,25 @@ class Node:
 
     def get_arguments(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with symbolic tensors replaced by values, keyed by tensor id."""
+        return self._replace_tensors(lambda tensor: values[id(tensor)])
+
+    def map_arguments(
+        self, tensor_dict: dict[str, list[Any]]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with symbolic tensors replaced by values, as tools for Keras call this method.
+
+        Args:
+          tensor_dict: For `str(id(tensor))`, the value once for each use. One is removed for each use.
+        """
+        return self._replace_tensors(lambda tensor: tensor_dict[str(id(tensor))].pop())
+
+    def _replace_tensors(
+        self, find: Callable[[KerasTensor], Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if len(self.args) == 1 and not self.kwargs and isinstance(self.args[0], KerasTensor):
-            return (values[id(self.args[0])],), {}
+            return (find(self.args[0]),), {}
         return nest.map_structure(
-            lambda v: values[id(v)] if isinstance(v, KerasTensor) else v, (self.args, self.kwargs)
+            lambda v: find(v) if isinstance(v, KerasTensor) else v, (self.args, self.kwargs)
         )
 
 

@@ -15,6 +15,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array
 from meshflow.io import tensors
 from meshflow.ops import audio, files, hashing, nn, strings, tables, unicode
+from meshflow.ops.array.ordering import find_unique_slices_on_host
 from meshflow.ops.image import codecs
 from meshflow.saved_model.graph.format.node_attributes import Node
 from meshflow.saved_model.graph.ops.public_functions import make_op, to_arrays, to_tensor
@@ -203,14 +204,10 @@ def _combine_sets(node: Node, first: Array, second: Array) -> list[np.ndarray]:
 
 
 def _find_unique(node: Node, x: Array, axis: Array | None = None) -> list[np.ndarray]:
-    values, first, inverse, counts = np.unique(
-        np.asarray(x), return_index=True, return_inverse=True, return_counts=True
-    )
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
+    axes = [] if axis is None else np.asarray(axis).reshape(-1).tolist()
     dtype = node.dtype("out_idx")
-    return [values[order], rank[inverse.reshape(-1)].astype(dtype), counts[order].astype(dtype)]
+    values, indices, counts = find_unique_slices_on_host(axes[0] if axes else 0, np.asarray(x))
+    return [values, indices.astype(dtype), counts.astype(dtype)]
 
 
 def _decode_ctc_greedily(node: Node, inputs: Array, lengths: Array) -> list[np.ndarray]:
