@@ -329,9 +329,10 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         if self._since_2_11:
             # Since TensorFlow 2.11, limits that are not positive have no effect, and a limit of norms disables that
             # of values.
-            limits = tuple(None if limit is None or limit <= 0 else limit for limit in limits)
-            if any(limits[1:]):
-                limits = None, *limits[1:]
+            value, norm, global_norm = (
+                None if limit is None or limit <= 0 else limit for limit in limits
+            )
+            limits = None if norm or global_norm else value, norm, global_norm
         grads_and_vars = clip_gradients(grads_and_vars, *limits)
         for transform in self.gradient_transformers:
             grads_and_vars = transform(grads_and_vars)
