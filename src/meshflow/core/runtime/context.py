@@ -113,6 +113,9 @@ class UnknownSizes(Protocol):
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size is zero; return whether it may depend on values and this was not disproved."""
 
+    def are_different(self, size: Any, other: Any) -> bool:
+        """Check whether two sizes that do not depend on values differ."""
+
 
 _thread_states: list[threading.local] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape, assume_equal
@@ -55,13 +57,19 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
              [3, 4, 5]], dtype=int32)
     """
     sizes = tuple(-1 if s is None else s for s in (shape if isinstance(shape, tuple) else (shape,)))
+    count = math.prod(sizes)
     if has_symbolic_size((*sizes, *tensor.shape)):
-        return jnp.reshape(tensor, sizes)
-    count = int(np.prod(sizes, dtype=np.int64))
-    if (-1 not in sizes and count != tensor.size) or sizes.count(-1) > 1:
+        # JAX does not compare symbolic numbers of elements.
+        scope = None if context.exporting else context.unknown_sizes
+        is_wrong = -1 not in sizes and scope is not None and scope.are_different(count, tensor.size)
+    else:
+        is_wrong = (-1 not in sizes and count != tensor.size) or sizes.count(-1) > 1
+    if is_wrong:
         raise InvalidValueError(
             f"Input to reshape is a tensor with {tensor.size} values, but the requested shape {list(sizes)} has {count}."
         )
+    if has_symbolic_size((*sizes, *tensor.shape)):
+        return jnp.reshape(tensor, sizes)
     if -1 in sizes and 0 in sizes and tensor.size == 0:
         # Any size would fit; TensorFlow uses the one that fits if zeros are not counted.
         old = int(np.prod([s for s in tensor.shape if s], dtype=np.int64))
