@@ -309,7 +309,7 @@ def test_attention_layers(rng):
 
 
 ERRORS = [
-    (lambda: layers.Dense(0), "units"),
+    (lambda: layers.Dense(-1), "units"),
     (lambda: layers.Conv2D(3, 0), "kernel_size"),
     (lambda: layers.Conv2D(3, 2, padding="full"), "padding"),
     (lambda: layers.Conv2D(3, 2, groups=2), "The number of filters"),

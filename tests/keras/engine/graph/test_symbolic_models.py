@@ -125,7 +125,7 @@ def with_a_dtype():
         (with_a_dtype, TypeError, "Keyword argument not understood"),
         (lambda: keras.Sequential([layers.Dense(1)]).weights, ValueError, "not yet been created"),
         (lambda: layers.serialize(keras.metrics.Mean()), ValueError, "since it is a metric"),
-        (lambda: layers.Dense(2.5), ValueError, "expected a positive integer"),
+        (lambda: layers.Dense(-2), ValueError, "expected a positive integer"),
         (
             lambda: keras.optimizers.Adam().set_weights([1.0]),
             ValueError,
