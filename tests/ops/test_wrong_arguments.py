@@ -126,6 +126,12 @@ def test_sizes_may_be_tensors():
     assert (first.numpy().item(), second.numpy().item()) == (1, 2)
 
 
+@pytest.mark.parametrize("error_class", [INVALID, ValueError, TypeError])
+def test_sizes_of_datasets_are_integers(error_class):
+    with pytest.raises(error_class, match="batch_size must be an integer"):
+        tf.data.Dataset.range(3).batch(None)
+
+
 def test_divisors_that_round_to_zero():
     with pytest.raises(INVALID, match="Integer division by zero"):
         tf.math.floordiv(np.array([3]), np.array([0.5]))

@@ -26,14 +26,14 @@ def to_int(value: IntLike, name: str) -> int:
       name: Name of the argument, for errors.
 
     Raises:
-      TypeError: If the value is not an integer.
+      InvalidArgumentError: If the value is not an integer; it is a `TypeError` and a `ValueError`, too.
     """
     if isinstance(value, Tensor):
         value = value.require_value(f"`{name}` of a dataset")[()]
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}.") from None
+        raise InvalidValueError(f"{name} must be an integer, got {value!r}.") from None
 
 
 def parse_parallel_calls(num_parallel_calls: IntLike) -> int:
