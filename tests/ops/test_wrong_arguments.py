@@ -93,6 +93,8 @@ def test_errors_of_users_and_of_signatures_are_unchanged():
 
     with pytest.raises(IndexError, match="list index"):
         tf.map_fn(refuse, tf.constant([1]))
+    with pytest.raises(np.linalg.LinAlgError):
+        tf.map_fn(lambda x: np.linalg.inv(np.zeros((2, 2))), tf.constant([1]))
     with pytest.raises(TypeError, match="missing 1 required positional argument") as raised:
         tf.zeros()
     assert type(raised.value) is TypeError

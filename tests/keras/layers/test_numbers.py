@@ -43,6 +43,7 @@ def test_numpy_numbers(make, x, number):
         (lambda: L.Conv1D(8 / 2, 2), 4),
         (lambda: L.Conv1D(tf.constant(4), 2), 4),
         (lambda: L.GRU(tf.constant(4)), 4),
+        (lambda: L.GRU(8 / 2), 4),
         (lambda: L.Dense(0), 0),
     ],
 )

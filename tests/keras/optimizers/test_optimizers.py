@@ -602,6 +602,12 @@ def test_private_names_of_keras():
     optimizer = tf.keras.optimizers.Adam(clipnorm=1.0)
     (clipped,) = optimizer._clip_gradients([tf.constant([3.0, 4.0])])
     np.testing.assert_allclose(clipped, [0.6, 0.8], rtol=1e-6)
+    for limits, expected in [
+        ({"clipvalue": -1.0}, [3, 4]),
+        ({"clipnorm": 0.0, "clipvalue": 2.0}, [2, 2]),
+    ]:
+        (clipped,) = optimizers.SGD(**limits)._clip_gradients([tf.constant([3.0, 4.0])])
+        np.testing.assert_allclose(clipped, expected)
     with pytest.raises(AttributeError):
         _ = optimizer._velocities
     variables = [tf.Variable(2.0, name="a"), tf.Variable(3.0, name="b")]

@@ -126,7 +126,8 @@ def cast_numpy(value: TensorLike, dtype: DType) -> TensorLike:
     other_kinds = "iufc" if dtype.is_bool else "bfc"
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in other_kinds:
         return value
-    return (value if dtype.is_bool else value.real).astype(dtype.dtype)
+    with np.errstate(invalid="ignore"):
+        return (value if dtype.is_bool else value.real).astype(dtype.dtype)
 
 
 def to_static_value(value: Any, name: str = "argument") -> Any:

@@ -113,8 +113,8 @@ class UnknownSizes(Protocol):
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size is zero; return whether it may depend on values and this was not disproved."""
 
-    def are_different(self, size: Any, other: Any) -> bool:
-        """Check whether two sizes that do not depend on values differ."""
+    def is_known(self, size: Any) -> bool:
+        """Check whether a size does not depend on values."""
 
 
 _thread_states: list[threading.local] = []

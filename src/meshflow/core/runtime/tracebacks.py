@@ -91,8 +91,8 @@ def _find_origin(traceback: TracebackType) -> tuple[str, bool]:
 def explain_incidental_error(error: Exception, name: str) -> Exception:
     """Return TensorFlow's error for an argument that Python, NumPy or JAX could not handle.
 
-    Such errors are incidental: neither a `raise` statement of Meshflow nor code of the user raised
-    them, for example because a size is a string.
+    Such errors are incidental: neither a `raise` statement of Meshflow nor code of the user, such as a
+    function that the public function calls, raised them, for example because a size is a string.
 
     Args:
       error: The error that a public function raised.
@@ -104,12 +104,10 @@ def explain_incidental_error(error: Exception, name: str) -> Exception:
       unless tracebacks are filtered.
     """
     kind = type(error)
-    is_plain = kind in (
-        TypeError,
-        ValueError,
-        IndexError,
-        OverflowError,
-    ) or kind.__module__.startswith("numpy.")
+    argument_errors = TypeError, ValueError, IndexError, OverflowError
+    is_plain = kind in argument_errors or (
+        kind.__module__.startswith("numpy.") and issubclass(kind, argument_errors)
+    )
     is_of_none = kind is AttributeError and str(error).startswith(
         "'NoneType' object has no attribute"
     )
@@ -122,6 +120,8 @@ def explain_incidental_error(error: Exception, name: str) -> Exception:
         if path.startswith(_PACKAGE)
         else not path.startswith((*_HIDDEN_PATHS, *_LIBRARIES))
     ):
+        return error
+    if _has_user_frames(traceback, (*_HIDDEN_PATHS, *_LIBRARIES)):
         return error
     explained = InvalidValueError(f"{name}: {error}")
     explained.__cause__ = None if is_filtering() else error
@@ -150,10 +150,12 @@ def filter_traceback(traceback: TracebackType | None) -> TracebackType | None:
     return result
 
 
-def _has_user_frames(traceback: TracebackType | None) -> bool:
+def _has_user_frames(
+    traceback: TracebackType | None, internal: tuple[str, ...] = _HIDDEN_PATHS
+) -> bool:
     while traceback is not None:
         path = traceback.tb_frame.f_code.co_filename
-        if not (path.startswith(_HIDDEN_PATHS) or _is_standard_library(path)):
+        if not (path.startswith(internal) or _is_standard_library(path)):
             return True
         traceback = traceback.tb_next
     return False

@@ -28,6 +28,21 @@ def assume_equal(size: Any, other: Any) -> bool:
     )
 
 
+def are_different(size: Any, other: Any) -> bool:
+    """Check whether two sizes differ; return False if one depends on values, or a saved function has unknown ones."""
+    return is_smaller(size, other) or is_smaller(other, size)
+
+
+def is_smaller(size: Any, other: Any) -> bool:
+    """Check whether a size is smaller than another one, with the exceptions of `are_different`."""
+    difference = size - other
+    if jax.export.is_symbolic_dim(difference):
+        scope = None if context.exporting else context.unknown_sizes
+        if scope is None or not scope.is_known(difference):
+            return False
+    return bool(difference < 0)
+
+
 class TensorShape:
     """The static shape of a tensor: a tuple of sizes, with `None` for unknown sizes.
 

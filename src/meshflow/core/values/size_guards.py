@@ -123,21 +123,9 @@ class SizeScope:
         """
         return self._decisions.assume_zero(difference)
 
-    def are_different(self, size: Any, other: Any) -> bool:
-        """Check whether two sizes differ in the call that is traced, which becomes a guard.
-
-        Args:
-          size: A size.
-          other: Another size.
-
-        Returns:
-          False if a size depends on values, which only the running program knows.
-        """
-        difference = size - other
-        if isinstance(difference, int):
-            return difference != 0
-        is_known = list_dimensions(difference).isdisjoint(self._decisions.unknown)
-        return is_known and bool(difference != 0)
+    def is_known(self, size: Any) -> bool:
+        """Check whether a size does not depend on values, so that its comparisons become guards."""
+        return list_dimensions(size).isdisjoint(self._decisions.unknown)
 
     def _make_symbol(self, name: str) -> Any:
         return jax.export.symbolic_shape(name, scope=self._scope)[0]

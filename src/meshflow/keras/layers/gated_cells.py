@@ -56,7 +56,7 @@ class GatedCell(DropoutRNNCellMixin, AbstractRNNCell):  # type: ignore[misc]
         **kwargs: Unpack[CellArguments],
     ) -> None:
         units = arguments["units"]
-        if not isinstance(units, SupportsIndex) or int(units) <= 0:
+        if not isinstance(units, (float, SupportsIndex)) or int(units) <= 0:
             raise ValueError(
                 f"Received an invalid value for argument `units`, expected a positive integer, got {units}."
             )

@@ -196,8 +196,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
         pairs = [(gradient, None) for gradient in grads]
-        clipped = clip_gradients(pairs, self.clipvalue, self.clipnorm, self.global_clipnorm)
-        return [gradient for gradient, _ in clipped]
+        return [gradient for gradient, _ in clip_gradients(pairs, *self._get_limits())]
 
     def _create_all_weights(self, var_list: Sequence[Variable]) -> None:
         self.build(var_list)
@@ -324,7 +323,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     def _transform_unaggregated_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
         return grads_and_vars
 
-    def _transform_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
+    def _get_limits(self) -> tuple[float | None, float | None, float | None]:
+        """Return the limits of values, of norms and of the norm of all gradients, or None for those without effect."""
         limits = (self.clipvalue, self.clipnorm, self.global_clipnorm)
         if self._since_2_11:
             # Since TensorFlow 2.11, limits that are not positive have no effect, and a limit of norms disables that
@@ -332,8 +332,11 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             value, norm, global_norm = (
                 None if limit is None or limit <= 0 else limit for limit in limits
             )
-            limits = None if norm or global_norm else value, norm, global_norm
-        grads_and_vars = clip_gradients(grads_and_vars, *limits)
+            return None if norm or global_norm else value, norm, global_norm
+        return limits
+
+    def _transform_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
+        grads_and_vars = clip_gradients(grads_and_vars, *self._get_limits())
         for transform in self.gradient_transformers:
             grads_and_vars = transform(grads_and_vars)
         return grads_and_vars

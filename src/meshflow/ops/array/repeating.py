@@ -17,7 +17,7 @@ from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape, are_different
 from meshflow.core.values.symbolic_sizes import make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.values.unknown_sizes import compute_on_host, host_function, is_unknown
@@ -266,6 +266,10 @@ def reverse_sequence(
     """
     seq_axis = 1 if seq_axis is None else seq_axis
     batch_axis = 0 if batch_axis is None else batch_axis
+    if are_different(seq_lengths.shape[0], input.shape[batch_axis]):
+        raise InvalidValueError(
+            f"Length of seq_lengths != input.dims({batch_axis}), ({seq_lengths.shape[0]} vs. {input.shape[batch_axis]})"
+        )
     check = BoundsCheck(
         "seq_lens({index}) < 0",
         (0,),

@@ -12,10 +12,9 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
-from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
-from meshflow.core.values.shapes import TensorShape, assume_equal
+from meshflow.core.values.shapes import TensorShape, are_different, assume_equal
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import set_sizes
@@ -58,13 +57,8 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """
     sizes = tuple(-1 if s is None else s for s in (shape if isinstance(shape, tuple) else (shape,)))
     count = math.prod(sizes)
-    if has_symbolic_size((*sizes, *tensor.shape)):
-        # JAX does not compare symbolic numbers of elements.
-        scope = None if context.exporting else context.unknown_sizes
-        is_wrong = -1 not in sizes and scope is not None and scope.are_different(count, tensor.size)
-    else:
-        is_wrong = (-1 not in sizes and count != tensor.size) or sizes.count(-1) > 1
-    if is_wrong:
+    # JAX does not compare symbolic numbers of elements.
+    if (-1 not in sizes and are_different(count, tensor.size)) or sizes.count(-1) > 1:
         raise InvalidValueError(
             f"Input to reshape is a tensor with {tensor.size} values, but the requested shape {list(sizes)} has {count}."
         )

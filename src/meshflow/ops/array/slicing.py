@@ -16,6 +16,7 @@ from meshflow.core.runtime.bounds_checks import check_begin
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import assume_equal, is_smaller
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.indexing import getitem
 from meshflow.ops.array.joining import unstack
@@ -97,14 +98,22 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
         return apply(_SLICE, (tensor, begins), sizes)
     finally:
         context.unknown_sizes = saved
-    for dim, (b, s, n) in enumerate(zip(begins, sizes, tensor.array.shape, strict=True)):
+    shape = tensor.array.shape
+    for dim, (b, s, n) in enumerate(zip(begins, sizes, shape, strict=True)):
         check_begin(np.asarray(b), max(s, 0), n, dim)
-    return getitem(
+        if is_smaller(n, b + max(s, 0)):
+            raise InvalidValueError(f"Expected size[{dim}] in [0, {n} - {b}], but got {s}")
+    result = getitem(
         tensor,
         tuple(
             _python_slice(b, None if s == -1 else b + s) for b, s in zip(begins, sizes, strict=True)
         ),
     )
+    for dim, (s, n) in enumerate(zip(sizes, result.array.shape, strict=True)):
+        # Python's slices end with the tensor.
+        if s != -1 and n != s and not context.exporting and not assume_equal(n, s):
+            raise InvalidValueError(f"Expected size[{dim}] in [0, {n}], but got {s}")
+    return result
 
 
 @dispatch_composites

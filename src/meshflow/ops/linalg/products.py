@@ -12,7 +12,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape, are_different
 from meshflow.core.values.symbolic_sizes import may_be_zero
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
@@ -30,6 +30,17 @@ def conjugate_transpose(x: jax.Array) -> jax.Array:
 
 @op(name="einsum")
 def _einsum(inputs: Sequence[TensorLike], equation: str) -> Tensor:
+    sizes: dict[str, Any] = {}
+    for term, array in zip(equation.partition("->")[0].split(","), inputs, strict=False):
+        labels, ellipsis, others = term.partition("...")
+        shape = array.shape if not ellipsis else array.shape[: len(labels)]
+        rest = array.shape[array.ndim - len(others) :]
+        for label, size in (*zip(labels, shape, strict=False), *zip(others, rest, strict=False)):
+            # JAX broadcasts a size of 1, and does not compare sizes along a diagonal.
+            if are_different(size, sizes.setdefault(label, size)):
+                raise InvalidValueError(
+                    f"Expected dimension {sizes[label]} of label {label!r}, but got {size} in shape {array.shape}"
+                )
     return jnp.einsum(equation, *inputs)
 
 

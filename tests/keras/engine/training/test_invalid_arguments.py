@@ -80,6 +80,10 @@ def test_lists_of_other_lengths_are_used_as_in_tensorflow():
     for losses, names in [(["mse"], ["a_loss"]), (["mse"] * 3, ["a_loss", "b_loss"])]:
         model.compile("sgd", losses, loss_weights=[1.0, 2.0, 3.0])
         assert list(model.fit(x, y, verbose=0).history) == ["loss", *names]
+    model.compile("sgd", "mse", loss_weights=[0.5])
+    history = model.fit(x, y, verbose=0).history
+    assert history["loss"] == [0.5 * history["a_loss"][0]]
+    assert history["b_loss"] == [0.0]
     model.compile("sgd", "mse", metrics=[["mae"]] * 3)
     with pytest.raises(ValueError, match="got 3 metrics"):
         model.fit(x, y, verbose=0)

@@ -199,6 +199,10 @@ class LossesContainer(OutputContainer):
                 None if loss is None else Mean(name=f"{name}_loss")
                 for name, loss in zip(self.output_names, self._losses, strict=True)
             ]
+        if isinstance(self._user_loss_weights, (list, tuple)) and self._user_loss_weights:
+            # As in TensorFlow, the loss of an output after the last weight is 0.
+            count = len(self._user_loss_weights)
+            self._losses[count:] = [None] * len(self._losses[count:])
         self.built = True
 
     @property
