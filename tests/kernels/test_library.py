@@ -201,3 +201,37 @@ print(len(addresses) < 3)
 def test_threads_share_free_buffers():
     # The C library keeps freed blocks of 8 MB for the thread that allocated them.
     assert forked.run(SHARED, MESHFLOW_HUGE_PAGES="1") == [0, "True\n"]
+
+
+FORKS = """
+import os, signal, threading
+from meshflow import kernels
+release = kernels.status().compiled.meshflow_release_memory
+is_over = threading.Event()
+def run():
+    while not is_over.is_set():
+        for _ in range(1000):
+            release()
+threads = [threading.Thread(target=run) for _ in range(2)]
+for thread in threads:
+    thread.start()
+codes = set()
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        release()
+        os._exit(0)
+    codes.add(os.waitpid(child, 0)[1])
+    if codes != {0}:
+        break
+is_over.set()
+print(codes)
+"""
+
+
+@pytest.mark.skipif(
+    not isinstance(kernels.status(), library.Library), reason="the CPU kernels are not built here"
+)
+def test_a_forked_process_frees_memory_while_others_of_its_parent_do():
+    assert forked.run(FORKS) == [0, "{0}\n"]

@@ -209,6 +209,7 @@ bool by_windows(Kernel& kernel, bool gradient, const memory::desc& x, const memo
   Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
   const size_t rank = strides.size();
   if (rank > 2 || xs[1] != 1 || ys[1] != 1 || wd.size() != rank + 2) return false;
+  if (wd[0] != yd[1] || wd[1] != xd[1] || yd[0] != xd[0]) return false;
   for (auto& operand : {x, w, y})
     if (operand.get_data_type() != Type::f32) return false;
   // One spatial dimension is a row.
@@ -235,16 +236,17 @@ bool by_windows(Kernel& kernel, bool gradient, const memory::desc& x, const memo
 }
 
 bool by_panels(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c) {
-  Dims cd = c.get_dims(), as = a.get_strides(), bs = b.get_strides();
+  Dims ad = a.get_dims(), bd = b.get_dims(), cd = c.get_dims(), as = a.get_strides(), bs = b.get_strides();
   const size_t n = cd.size();
   if (n > 3) return false;
   for (auto& operand : {a, b, c})
     if (operand.get_data_type() != Type::f32) return false;
-  const int64_t batch = n == 3 ? cd[0] : 1, rows = cd[n - 2], columns = cd[n - 1];
-  if (n == 3 && (a.get_dims()[0] != batch || b.get_dims()[0] != batch)) return false;
+  const int64_t batch = n == 3 ? cd[0] : 1, rows = cd[n - 2], columns = cd[n - 1], depth = ad[n - 1];
+  if (ad[n - 2] != rows || bd[n - 2] != depth || bd[n - 1] != columns) return false;
+  if (n == 3 && (ad[0] != batch || bd[0] != batch)) return false;
   if (c.get_strides() != (n == 3 ? Dims{rows * columns, columns, 1} : Dims{columns, 1})) return false;
-  if ((as[n - 2] != 1 && as[n - 1] != 1) || bs[n - 1] != 1) return false;
-  Product product{batch, rows, columns, a.get_dims()[n - 1],
+  if ((as[n - 2] != 1 && as[n - 1] != 1) || as[n - 1] == 0 || bs[n - 1] != 1) return false;
+  Product product{batch, rows, columns, depth,
                   {n == 3 ? as[0] : 0, as[n - 2], as[n - 1]}, {n == 3 ? bs[0] : 0, bs[n - 2]}};
   if (!suits(product)) return false;
   const int threads = max_threads();

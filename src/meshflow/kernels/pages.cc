@@ -9,6 +9,7 @@
 // and free through its table of imported functions; this file replaces these entries.
 
 #include <malloc.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,6 +87,9 @@ class Kept {
     return bytes;
   }
 
+  void hold() { mutex_.lock(); }
+  void let_go() { mutex_.unlock(); }
+
  private:
   struct Block { void* memory; size_t size; };
 
@@ -140,6 +144,9 @@ class Placed {
     return true;
   }
 
+  void hold() { mutex_.lock(); }
+  void let_go() { mutex_.unlock(); }
+
  private:
   struct Offer { void* memory; size_t least, most; };
 
@@ -152,6 +159,19 @@ class Placed {
   std::unordered_set<void*> buffers_;
   std::atomic<size_t> count_{0};
 };
+
+// Calls a function of each object with a lock.
+template <typename Use>
+void for_each_lock(Use use) {
+  use(Placed::get()), use(Kept::get(0)), use(Kept::get(Kept::kLarge));
+}
+
+void let_go() {
+  for_each_lock([](auto& owner) { owner.let_go(); });
+}
+
+// Holds back other threads while the process forks: the child, which frees its arrays, would wait forever for the lock of one.
+const int forks = pthread_atfork([] { for_each_lock([](auto& owner) { owner.hold(); }); }, let_go, let_go);
 
 // Whether XLA's library also frees by `release`: only then may its buffers be outside of glibc's memory.
 std::atomic<bool> releases{false};
