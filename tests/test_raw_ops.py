@@ -1,5 +1,6 @@
 """Raw ops, compared with TensorFlow's results."""
 
+import functools
 import inspect
 import json
 import runpy
@@ -108,6 +109,129 @@ def test_unique_slices():
         1,
         0,
     ]
+
+
+def list_values(result):
+    if isinstance(result, (list, tuple)):
+        return [list_values(part) for part in result]
+    return result.numpy().tolist()
+
+
+def test_lists_of_tensors_as_inputs_and_outputs():
+    # The values are those of TensorFlow 2.15.
+    raw, int64 = tf.raw_ops, tf.int64
+    places, shape = tf.constant([[0, 0], [0, 3], [2, 1]], int64), tf.constant([3, 4], int64)
+    values = tf.constant([1.0, 2.0, 5.0])
+    parts = {"indices": places, "values": values, "shape": shape, "num_split": 2}
+    split = raw.SparseSplit(split_dim=tf.constant(1, int64), **parts)
+    expected = [[[0, 0], [2, 1]], [[0, 1]]], [[1, 5], [2]], [[3, 2], [3, 2]]
+    assert list_values(split) == list(expected)
+    splits = [tf.constant([0, 1, 3], int64), tf.constant([0, 2, 2, 3], int64)]
+    rows = raw.RaggedTensorToVariant(
+        rt_nested_splits=splits, rt_dense_values=values, batched_input=True
+    )
+    ranks = {"input_ragged_rank": 1, "output_ragged_rank": 2}
+    decode = raw.RaggedTensorFromVariant
+    found = decode(encoded_ragged=rows, Tvalues=tf.float32, **ranks)
+    assert list_values(found) == [[[0, 1, 3], [0, 2, 2, 3]], [1, 2, 5]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="dtype int32"):
+        decode(encoded_ragged=rows, Tvalues=tf.int32, **ranks)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="row splits must be ascending"):
+        raw.RaggedTensorToVariant(
+            rt_nested_splits=[[0, 9]], rt_dense_values=values, batched_input=True
+        )
+    sparse = [tf.constant([[0, 0], [1, 0]], int64)], [tf.constant([5, 6], int64)], [[2, 2]]
+    texts = tf.constant(["a", "b", "c"])
+    cross = functools.partial(
+        raw.RaggedCross,
+        ragged_values=[texts], ragged_row_splits=[tf.constant([0, 1, 3], int64)],
+        sparse_indices=sparse[0], sparse_values=sparse[1], sparse_shape=sparse[2],
+        dense_inputs=[], hash_key=1, num_buckets=0, out_row_splits_type=int64,
+    )  # fmt: skip
+    found = cross(input_order="SR", hashed_output=False, out_values_type=tf.string)
+    assert list_values(found) == [[b"5_X_a", b"6_X_b", b"6_X_c"], [0, 1, 3]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="input_order"):
+        cross(input_order="SRD", hashed_output=False, out_values_type=tf.string)
+    found = raw.SparseCrossV2(
+        indices=sparse[0],
+        values=sparse[1],
+        shapes=sparse[2],
+        dense_inputs=[[["d"], ["e"]]],
+        sep="-",
+    )
+    assert list_values(found) == [[[0, 0], [1, 0]], [b"5-d", b"6-e"], [2, 1]]
+
+
+def test_counts_in_sparse_form():
+    # The values are those of TensorFlow 2.15.
+    count = tf.raw_ops.DenseCountSparseOutput
+    options = {"values": [1, 2, 2], "binary_output": False, "maxlength": 9}
+    for dtype in (tf.int64, tf.float32):
+        found = count(weights=tf.constant([], dtype), **options)
+        assert list_values(found) == [[[1], [2]], [1, 2], [9]]
+        assert found.output_values.dtype == dtype
+    splits = {"splits": tf.constant([0, 3, 1], tf.int64), "values": [1, 1, 3]}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must ascend"):
+        tf.raw_ops.RaggedCountSparseOutput(
+            **splits, weights=tf.constant([], tf.int64), binary_output=False
+        )
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+def test_lists_of_tensors(is_text):
+    # The values are those of TensorFlow 2.15.
+    raw, invalid = tf.raw_ops, tf.errors.InvalidArgumentError
+    x = [["a", "b"], ["c", "d"]] if is_text else [[1.0, 2.0], [3.0, 4.0]]
+    dtype, zero = (tf.string, b"") if is_text else (tf.float32, 0.0)
+    first, second = tf.constant(x).numpy().tolist()
+    stack = lambda items: list_values(
+        raw.TensorListStack(input_handle=items, element_shape=[2], element_dtype=dtype)
+    )
+    items = raw.TensorListFromTensor(tensor=x, element_shape=[2])
+    options = {"element_shape": [2], "element_dtype": dtype}
+    rest, last = raw.TensorListPopBack(input_handle=items, **options)
+    assert stack(rest) == [first] and list_values(last) == second
+    empty = raw.EmptyTensorList(element_shape=[2], max_num_elements=-1, element_dtype=dtype)
+    with pytest.raises(invalid, match="of 0 tensors"):
+        raw.TensorListPopBack(input_handle=empty, **options)
+    assert stack(raw.TensorListPushBack(input_handle=empty, tensor=x[0])) == [first]
+    assert stack(raw.TensorListResize(input_handle=items, size=3)) == [first, second, [zero] * 2]
+    with pytest.raises(invalid, match="-1 tensors"):
+        raw.TensorListResize(input_handle=items, size=-1)
+    gather = functools.partial(raw.TensorListGather, input_handle=items, **options)
+    assert list_values(gather(indices=[1, 0])) == [second, first]
+    with pytest.raises(invalid, match="of 2 tensors"):
+        gather(indices=[2])
+    found = raw.TensorListConcatV2(input_handle=items, leading_dims=[], **options)
+    assert list_values(found) == [first + second, [2, 2]]
+    scatter = functools.partial(raw.TensorListScatterV2, tensor=x, element_shape=[2])
+    assert stack(scatter(indices=[2, 0], num_elements=-1)) == [second, [zero] * 2, first]
+    for indices, count in (([2, 0], 2), ([0, -1], -1)):
+        with pytest.raises(invalid, match="no position"):
+            scatter(indices=indices, num_elements=count)
+    longer = raw.TensorListScatterIntoExistingList(input_handle=items, tensor=x, indices=[2, 0])
+    assert stack(longer) == [second, second, first]
+    change = functools.partial(raw.TensorListSetItem, input_handle=items, item=x[0])
+    assert stack(change(index=2, resize_if_index_out_of_bounds=True)) == [first, second, first]
+    for index, resizes in ((2, False), (-1, True)):
+        with pytest.raises(invalid, match="no position"):
+            change(index=index, resize_if_index_out_of_bounds=resizes)
+
+
+def test_indices_out_of_range():
+    raw, invalid = tf.raw_ops, tf.errors.InvalidArgumentError
+    gradient = {"grad": [[1.0, 2.0], [3.0, 4.0]], "output_dim0": 4}
+    found = raw.SparseSegmentMeanGrad(indices=[0, 2, 2], segment_ids=[0, 0, 1], **gradient)
+    assert list_values(found) == [[0.5, 1], [0, 0], [3.5, 5], [0, 0]]
+    for indices, ids in (([0, 9], [0, 1]), ([-1, 0], [0, 1]), ([0, 1], [0, 7])):
+        with pytest.raises(invalid):
+            raw.SparseSegmentSumGrad(indices=indices, segment_ids=ids, **gradient)
+    divide = functools.partial(raw.SparseDenseCwiseDiv, sp_shape=[2, 2], sp_values=[-7, 7])
+    assert list_values(divide(sp_indices=[[0, 0], [1, 1]], dense=[[2, 0], [0, -2]])) == [-3, -3]
+    with pytest.raises(invalid):
+        divide(sp_indices=[[0, 0], [5, 1]], dense=[[2, 0], [0, -2]])
+    with pytest.raises(invalid, match="single number"):
+        raw.UniqueV2(x=[[1, 2]], axis=[0, 1])
 
 
 def test_errors():

@@ -11,7 +11,10 @@ import pytest
 
 import meshflow as tf
 from capabilities import PEERS_PYTHON, needs_tensorflow
-from meshflow.saved_model.graph.format.messages import SavedModel
+from meshflow.saved_model.graph.format.messages import NodeDef, SavedModel
+from meshflow.saved_model.graph.format.node_attributes import Node
+from meshflow.saved_model.graph.ops.arrays import ARRAY_OPS
+from meshflow.saved_model.graph.ops.composite_functions import COMPOSITE_FUNCTION_OPS
 
 REFERENCE = pathlib.Path(__file__).parent.parent / "reference"
 sys.path.insert(0, str(REFERENCE))
@@ -243,6 +246,34 @@ def test_functions_of_any_number_of_arguments(tmp_path):
     assert {f.key: f.value.string_value for f in fields}["varargs"] == "args"
     rows = tf.ragged.constant([[1.0], []])
     assert tf.saved_model.load(tmp_path).scale(rows, tf.constant(2.0)).to_list() == [[2.0], []]
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "inputs", "message"),
+    [
+        ("SparseSplit", {"num_split": 1 << 40}, [1, [[0, 0]], [1.0], [2, 1 << 50]], "num_split"),
+        ("SparseSplit", {"num_split": 2}, [1, [[0, 9]], [1.0], [2, 4]], "out of bounds"),
+        ("DynamicPartition", {"num_partitions": 1 << 40}, [[1], [0]], "num_partitions"),
+        ("DynamicPartition", {"num_partitions": 2}, [[1], [2]], "partitions must be in"),
+        ("DynamicPartition", {"num_partitions": 2}, [[1, 2], [0]], "must start with"),
+    ],
+)
+def test_damaged_nodes_raise_errors(op, attributes, inputs, message):
+    proto = NodeDef(name="node", op=op)
+    for key, value in attributes.items():
+        proto.attr[key].i = value
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        COMPOSITE_FUNCTION_OPS[op](Node(proto), *map(np.asarray, inputs))
+
+
+def test_extrema_of_no_numbers():
+    node = Node(NodeDef(name="node", op="Max"))
+    for name, sign in (("Max", -1), ("Min", 1)):
+        for make in (np.zeros, tf.zeros):
+            numbers = getattr(make([0, 2], "float32"), "array", make([0, 2], "float32"))
+            found = ARRAY_OPS[name](node, numbers, np.array([0]))
+            assert np.asarray(found).tolist() == [sign * np.inf] * 2
+    assert ARRAY_OPS["Max"](node, np.zeros(0, "int32"), np.array([0])) == -(2**31)
 
 
 def test_texts_as_ragged_rows(tmp_path):

@@ -81,6 +81,7 @@ for value in values:
     assert getattr(sys.modules[module], type(value).__name__) is type(value), module
     assert type(pickle.loads(pickle.dumps(value))) is type(value) is pickle.loads(pickle.dumps(type(value)))
     copy.deepcopy(value)
+    assert b"tensorflow.python" not in pickle.dumps(value)
     assert [type(v) for v in tf.data.Dataset.from_tensors(value)] != [type(None)]
 """)
 

@@ -662,7 +662,7 @@ def bincount(
       weights: Weight of each value, in the same form; 1 by default.
       axis: 0 to count in the entire tensor, -1 to count in each row.
       minlength: Minimum size of the last axis.
-      maxlength: Maximum size of the last axis; larger integers are ignored.
+      maxlength: Size of the last axis; larger integers are ignored. Default: as large as necessary.
       binary_output: Whether to return 1 for any positive count.
       name: Ignored.
 
@@ -715,7 +715,7 @@ def _count_integers(
     if (integers < 0).any():
         raise InvalidValueError("tf.sparse.bincount: values must be non-negative.")
     size = max(int(integers.max(initial=0)) + 1, minlength or 0)
-    size = size if maxlength is None else min(size, maxlength)
+    size = size if maxlength is None else maxlength
     is_counted = integers < size
     indices = np.stack([owner, integers], 1)[is_counted].astype(np.int64)
     indices, owner = unique_rows(indices[:, 0 if by_row else 1 :])

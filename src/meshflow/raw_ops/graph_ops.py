@@ -16,7 +16,12 @@ from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.saved_model.graph.format.node_attributes import HostRequired, Node
-from meshflow.saved_model.graph.reading.interpreter import ARRAY_FUNCTION_OPS, HOST_ONLY_OPS
+from meshflow.saved_model.graph.ops.tensor_lists import TENSOR_LIST_OPS, TensorList
+from meshflow.saved_model.graph.reading.interpreter import (
+    ARRAY_FUNCTION_OPS,
+    HOST_ONLY_OPS,
+    OUTPUT_COUNTS,
+)
 
 __all__ = ["OP_FUNCTIONS", "run_graph_op"]
 
@@ -102,11 +107,25 @@ def run_graph_op(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]
       attributes: Its attributes by name.
 
     Returns:
-      A tensor, or a list of tensors.
+      A tensor, or a list of tensors and of lists of tensors.
 
     Raises:
       UnimplementedError: If a traced value determines a shape.
     """
+    results = _run(name, inputs, attributes)
+    if name == "RaggedGather":
+        return [results[1:], results[0]]
+    if name in OUTPUT_COUNTS:
+        size = attributes[OUTPUT_COUNTS[name]]
+        if name == "SparseSplit":
+            return [results[k : k + size] for k in range(0, len(results), size)]
+        return [results[:size], results[size]]
+    return results
+
+
+def _run(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+    if name in TENSOR_LIST_OPS:
+        return _run_list_op(name, inputs, attributes)
     tensors = [convert_to_tensor(x) for x in inputs]
     encoded = {k: _encode_attribute(v) for k, v in attributes.items()}
     if any(t.dtype.name == "string" for t in tensors) or name in HOST_ONLY_OPS:
@@ -120,3 +139,18 @@ def run_graph_op(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]
     layout = tuple(_to_static_input(t) for t in tensors)
     operands = [t for t, entry in zip(tensors, layout, strict=True) if entry is None]
     return apply(_make_op(name), operands, (tuple(sorted(encoded.items())), layout))
+
+
+def _run_list_op(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+    """Run an op of lists of tensors, which have no gradients."""
+    values: list[Any] = []
+    for x in inputs:
+        tensor = x if isinstance(x, TensorList) else convert_to_tensor(x)
+        is_list = isinstance(tensor, TensorList)
+        values.append(
+            tensor if is_list else tensor.numpy() if tensor.dtype.name == "string" else tensor.array
+        )
+    encoded = {k: _encode_attribute(v) for k, v in attributes.items()}
+    outputs = OP_FUNCTIONS[name](_CallNode(name, encoded), *values)
+    wrap = lambda o: o if isinstance(o, TensorList) else Tensor(o)
+    return [wrap(o) for o in outputs] if isinstance(outputs, list) else wrap(outputs)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.raw_ops.clustering import CLUSTERING_OPS
 from meshflow.raw_ops.graph_ops import OP_FUNCTIONS, run_graph_op
 from meshflow.raw_ops.public_functions import ARGUMENTS, PUBLIC_PATHS
@@ -110,10 +111,15 @@ def _call_graph_op(name: str, definition: OpDefinition, arguments: Mapping[str, 
     }
     for key, (_, dtype, count) in zip(values, definition.inputs, strict=True):
         value = arguments[key]
-        parts = list(value) if count else [value]
+        # A list of tensors has the same dtype or a list of dtypes.
+        is_list = dtype.endswith("_types")
+        parts = list(value) if count or is_list else [value]
         if count:
             attributes[count] = len(parts)
-        if dtype and parts:
+        if is_list:
+            parts = [convert_to_tensor(part) for part in parts]
+            attributes[dtype] = [part.dtype for part in parts]
+        elif dtype and parts:
             attributes.setdefault(dtype, dtypes.as_dtype(getattr(parts[0], "dtype", "float32")))
         inputs += parts
     return run_graph_op(name, inputs, attributes)

@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.gradients.tape import GradientTape
+from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -126,6 +127,8 @@ def _find_unique(
 ) -> tuple[Tensor, ...]:
     options = {} if out_idx is None else {"out_idx": out_idx}
     axes = () if axis is None else convert_to_tensor(axis).numpy().tolist()
+    if len(axes) > 1:
+        raise InvalidArgumentError(f"UniqueV2: the axis must be a single number, got {axes}.")
     if axes:
         rank = len(convert_to_tensor(x).shape)
         results = find_unique_slices(x, normalize_axis(axes[0], rank, "UniqueV2"), **options)

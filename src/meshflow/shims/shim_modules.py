@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copyreg
+import functools
 import importlib
 import pkgutil
 import re
@@ -13,6 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from meshflow.core.runtime.errors import NotAvailableError
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.shims.module_table import (
     CLASS_MODULES,
     MODULES,
@@ -347,6 +350,18 @@ class _ShimFinder(MetaPathFinder):
         return None
 
 
+def _reduce_composite(path: tuple[str, str], value: CompositeTensor) -> tuple[Any, ...]:
+    """Return the parts of a pickle that programs without the shims can load."""
+    return _restore_composite, (*path, vars(value))
+
+
+def _restore_composite(module: str, name: str, state: dict[str, Any]) -> CompositeTensor:
+    cls = getattr(importlib.import_module(module), name)
+    value: CompositeTensor = cls.__new__(cls)
+    vars(value).update(state)
+    return value
+
+
 def convert_package(name: str) -> None:
     """Convert an imported package to a shim of the public package, and make its submodules importable.
 
@@ -359,7 +374,11 @@ def convert_package(name: str) -> None:
     module.__class__ = ShimModule
     if name == _TENSORFLOW:
         for public_name, class_module in CLASS_MODULES.items():
-            _load_object(public_name).__module__ = class_module
+            cls = _load_object(public_name)
+            path = cls.__module__, cls.__qualname__
+            if path[0] != class_module and issubclass(cls, CompositeTensor):
+                copyreg.pickle(cls, functools.partial(_reduce_composite, path))
+            cls.__module__ = class_module
     path = _PUBLIC_PATHS.get(name)
     if path is None:
         _make_private(module, _get_key(name))  # type: ignore[arg-type]

@@ -24,6 +24,8 @@ from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
 __all__ = ["cross", "cross_hashed"]
 
 _MAX_INT64 = (1 << 63) - 1
+# A sparse tensor can claim any number of rows.
+_MAX_ROWS = 1 << 24
 
 
 def _list_parts(value: PyTree) -> list[Tensor]:
@@ -85,6 +87,8 @@ def _combine_rows(
             raise InvalidValueError(
                 f"{op}: the rows of elements must be in [0, {count}), got {ids.tolist()}."
             )
+        if count > _MAX_ROWS:
+            raise InvalidValueError(f"{op}: more than {_MAX_ROWS} rows, got {count}.")
         rows: list[list[Any]] = [[] for _ in range(int(count))]
         for i, value in zip(ids.tolist(), values.tolist(), strict=True):
             rows[i].append(value)

@@ -158,17 +158,28 @@ def _cast(node: Node, x: Array) -> Array:
 
 
 def _make_reduction(
-    numpy_function: Callable[..., Any], jax_function: Callable[..., Any]
+    numpy_function: Callable[..., Any],
+    jax_function: Callable[..., Any],
+    is_max: bool | None = None,
 ) -> Callable[..., Any]:
     def run(node: Node, x: Array, axes: Array) -> Array:
-        axis = tuple(as_static_ints(axes))
+        options: dict[str, Any] = {"axis": tuple(as_static_ints(axes))}
+        options["keepdims"] = node["keep_dims"]
+        if is_max is not None and 0 in np.shape(x):
+            # The maximum of no numbers is the smallest number.
+            options["initial"] = _get_extremum(x.dtype, not is_max)
         if is_static(x):
-            return np.asarray(numpy_function(x, axis=axis, keepdims=node["keep_dims"])).astype(
-                x.dtype
-            )
-        return jax_function(x, axis=axis, keepdims=node["keep_dims"]).astype(x.dtype)
+            return np.asarray(numpy_function(x, **options)).astype(x.dtype)
+        return jax_function(x, **options).astype(x.dtype)
 
     return run
+
+
+def _get_extremum(dtype: np.dtype, is_largest: bool) -> Any:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.asarray(np.inf if is_largest else -np.inf, dtype)
+    limits = jnp.iinfo(dtype)
+    return np.asarray(limits.max if is_largest else limits.min, dtype)
 
 
 def _make_arg_reduction(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -366,8 +377,8 @@ ARRAY_OPS: dict[str, Callable[..., Any]] = {
     "Cast": _cast,
     "Sum": _make_reduction(np.sum, jnp.sum),
     "Mean": _make_reduction(np.mean, jnp.mean),
-    "Max": _make_reduction(np.max, jnp.max),
-    "Min": _make_reduction(np.min, jnp.min),
+    "Max": _make_reduction(np.max, jnp.max, True),
+    "Min": _make_reduction(np.min, jnp.min, False),
     "Prod": _make_reduction(np.prod, jnp.prod),
     "All": _make_reduction(np.all, jnp.all),
     "Any": _make_reduction(np.any, jnp.any),

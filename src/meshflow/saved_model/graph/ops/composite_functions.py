@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
-from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.environment.types import Array
 from meshflow.ops import sparse_elements, strings
 from meshflow.ops.ragged import crosses
@@ -20,8 +21,18 @@ from meshflow.saved_model.graph.ops.public_functions import make_op, to_arrays, 
 __all__ = ["COMPOSITE_FUNCTION_OPS", "COMPOSITE_FUNCTION_OUTPUTS"]
 
 
+# A graph can claim any number of outputs of a node.
+_MAX_OUTPUTS = 1 << 16
+
+
 def _make_sparse(indices: Array, values: Array, shape: Array) -> SparseTensor:
     return SparseTensor(*map(to_tensor, (indices, values, shape)))
+
+
+def _check_count(count: int, limit: int, name: str) -> None:
+    limit = min(limit, _MAX_OUTPUTS)
+    if not 1 <= count <= limit:
+        raise InvalidArgumentError(f"{name} must be in [1, {limit}], got {count}.")
 
 
 def _list_components(sparse: SparseTensor) -> list[Array]:
@@ -41,10 +52,29 @@ def _compute_softmax(node: Node, indices: Array, values: Array, shape: Array) ->
     return sparse_elements.softmax(_make_sparse(indices, values, shape)).values.array
 
 
-def _split(node: Node, axis: Array, *components: Array) -> list[Array]:
+def _split(node: Node, axis: Array, indices: Array, values: Array, shape: Array) -> list[Array]:
     """Return the indices of all parts, then their values, then their shapes."""
-    parts = sparse_elements.split(_make_sparse(*components), node["num_split"], int(axis))
-    return [a for group in zip(*map(_list_components, parts), strict=True) for a in group]
+    sparse = _make_sparse(indices, values, shape)
+    places, elements, total = np.array(sparse.check_indices()), np.asarray(values), np.array(shape)
+    column, count = int(axis), node["num_split"]
+    if not -len(total) <= column < len(total):
+        raise InvalidArgumentError(f"no axis {column} in a sparse tensor of rank {len(total)}.")
+    _check_count(count, int(total[column]), "num_split")
+    base, num_larger = divmod(total[column], count)
+    sizes = base + (np.arange(count) < num_larger)
+    starts = np.cumsum(sizes) - sizes
+    owner = np.searchsorted(starts, places[:, column], "right") - 1
+    places[:, column] -= starts[owner]
+    shapes = np.repeat(total[None], count, 0)
+    shapes[:, column] = sizes
+    parts = _group(owner, count)
+    return [*(places[p] for p in parts), *(elements[p] for p in parts), *shapes]
+
+
+def _group(owner: np.ndarray, count: int) -> list[np.ndarray]:
+    """Return the positions of the elements of each owner, in their order."""
+    ends = np.cumsum(np.bincount(owner, minlength=count))
+    return np.split(np.argsort(owner, kind="stable"), ends[:-1])
 
 
 # ---- counts ------------------------------------------------------------------------------
@@ -52,8 +82,11 @@ def _split(node: Node, axis: Array, *components: Array) -> list[Array]:
 
 def _count(node: Node, values: Any, weights: Any) -> list[Array]:
     low, high = (None if node[key] < 0 else node[key] for key in ("minlength", "maxlength"))
-    counts = sparse_elements.bincount(values, weights, -1, low, high, node["binary_output"])
-    return _list_components(counts)
+    is_binary = node["binary_output"]
+    weights = None if is_binary else weights
+    counts = sparse_elements.bincount(values, weights, -1, low, high, is_binary)
+    indices, amounts, shape = _list_components(counts)
+    return [indices, amounts.astype(node.dtype("output_type")), shape]
 
 
 def _count_dense(node: Node, values: Array, weights: Array) -> list[Array]:
@@ -64,6 +97,7 @@ def _count_sparse(
     node: Node, indices: Array, values: Array, shape: Array, weights: Array
 ) -> list[Array]:
     make = lambda elements: _make_sparse(indices, elements, shape)
+    make(values).check_indices()
     return _count(node, make(values), make(weights) if np.size(weights) else None)
 
 
@@ -73,7 +107,7 @@ def _count_ragged(node: Node, splits: Array, values: Array, weights: Array) -> l
 
 
 def _make_rows(values: Array, splits: Array) -> RaggedTensor:
-    return RaggedTensor.from_row_splits(to_tensor(values), to_tensor(splits), validate=False)
+    return RaggedTensor.from_row_splits(to_tensor(values), to_tensor(splits))
 
 
 # ---- crosses -----------------------------------------------------------------------------
@@ -90,6 +124,11 @@ def _cross_ragged(node: Node, *inputs: Array) -> list[Array]:
         "S": iter([_make_sparse(*parts) for parts in sparse]),
         "D": map(to_tensor, remaining),
     }
+    counts = {"R": num_ragged, "S": num_sparse, "D": len(inputs) - 2 * num_ragged - 3 * num_sparse}
+    if collections.Counter(node.text("input_order")) != collections.Counter(counts):
+        raise InvalidArgumentError(
+            f"input_order is {node.text('input_order')!r}, but the inputs are {counts}."
+        )
     ordered = [next(values[kind]) for kind in node.text("input_order")]
     if node["hashed_output"]:
         rows = crosses.cross_hashed(ordered, node["num_buckets"], node["hash_key"])
@@ -136,6 +175,8 @@ class _EncodedRows:
 def _encode_rows(node: Node, *parts: Array) -> np.ndarray:
     """Return ragged rows as one variant, or as one for each row."""
     *splits, values = map(np.asarray, parts)
+    for level, inner in itertools.zip_longest(splits, splits[1:]):
+        _check_splits(level, len(values) if inner is None else len(inner) - 1)
     if not node["batched_input"]:
         encoded: np.ndarray = np.empty((), object)
         encoded[()] = _EncodedRows(splits, values)
@@ -160,13 +201,20 @@ def _decode_rows(node: Node, encoded: Array) -> list[np.ndarray]:
     host = np.asarray(encoded, object)
     if host.ndim > 1:
         raise UnimplementedError(f"rows in variants of rank {host.ndim} are not supported")
-    dtype = node.dtype("Tsplits")
+    dtype, rank = node.dtype("Tsplits"), node["output_ragged_rank"] - host.ndim
     items = list(host.reshape(-1))
+    rank = max(rank, 0)
+    _check_items(items, rank, node.dtype("Tvalues"))
+    if node["input_ragged_rank"] not in (-1, rank):
+        raise InvalidArgumentError(
+            f"input_ragged_rank must be {rank}, got {node['input_ragged_rank']}."
+        )
     if not host.ndim:
         return [*(s.astype(dtype) for s in items[0].splits), items[0].values]
     if node["output_ragged_rank"] == 0:
         return [np.stack([item.values for item in items])]
-    empty = [np.zeros(1, dtype)] * (node["output_ragged_rank"] - 1)
+    _check_count(rank + 1, _MAX_OUTPUTS, "output_ragged_rank")
+    empty = [np.zeros(1, dtype)] * rank
     if not items:
         items = [_EncodedRows(empty, np.empty(0, node.dtype("Tvalues")))]
         splits = [np.zeros(1, dtype)]
@@ -177,13 +225,39 @@ def _decode_rows(node: Node, encoded: Array) -> list[np.ndarray]:
     return [*splits, np.concatenate([item.values for item in items])]
 
 
+def _check_splits(splits: np.ndarray, count: int) -> None:
+    is_valid = splits.ndim == 1 and splits.size and splits[0] == 0 and splits[-1] == count
+    if not is_valid or (np.diff(splits) < 0).any():
+        raise InvalidArgumentError(
+            f"row splits must be ascending from 0 to {count}, got {splits.tolist()}."
+        )
+
+
+def _check_items(items: list[Any], rank: int, dtype: np.dtype) -> None:
+    for item in items:
+        if not isinstance(item, _EncodedRows):
+            raise InvalidArgumentError("a variant is not the row of a ragged tensor.")
+        if len(item.splits) != rank or item.values.dtype != dtype:
+            raise InvalidArgumentError(
+                f"expected rows of ragged rank {rank} and dtype {dtype}, got ragged rank {len(item.splits)} and dtype {item.values.dtype}."
+            )
+
+
 def _accumulate(lengths: Any, dtype: np.dtype) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(dtype)
 
 
 def _partition(node: Node, data: Array, parts: Array) -> list[np.ndarray]:
-    host, owners = np.asarray(data), np.asarray(parts)
-    return [host[owners == i] for i in range(node["num_partitions"])]
+    host, owners, count = np.asarray(data), np.asarray(parts), node["num_partitions"]
+    _check_count(count, _MAX_OUTPUTS, "num_partitions")
+    if host.shape[: owners.ndim] != owners.shape:
+        raise InvalidArgumentError(
+            f"data.shape must start with partitions.shape, got {host.shape} and {owners.shape}."
+        )
+    if owners.size and not 0 <= owners.min() <= owners.max() < count:
+        raise InvalidArgumentError(f"partitions must be in [0, {count}), got {owners.tolist()}.")
+    rows = host.reshape(owners.size, *host.shape[owners.ndim :])
+    return [rows[positions] for positions in _group(owners.reshape(-1), count)]
 
 
 COMPOSITE_FUNCTION_OPS: dict[str, Callable[..., Any]] = {

@@ -8,8 +8,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from meshflow.core.dispatch.composite import check_divisors
+from meshflow.core.runtime.bounds_checks import check_columns
+from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.ragged.partition import concatenate_ranges
 from meshflow.saved_model.graph.format.node_attributes import Node, as_host_array, as_static_ints
@@ -128,8 +131,10 @@ def _gather_rows(node: Node, *parts: Array) -> list[np.ndarray]:
 
 def _combine_with_dense(combine: Callable[..., Any]) -> Callable[..., Any]:
     def run(node: Node, indices: Array, values: Array, shape: Array, dense: Array) -> Array:
-        dense = jnp.broadcast_to(jnp.asarray(dense), tuple(as_static_ints(shape)))
-        return combine(jnp.asarray(values), dense[tuple(jnp.asarray(indices).T)])
+        sizes = tuple(as_static_ints(shape))
+        places = jnp.asarray(check_columns(indices, sizes, is_gather=True))
+        dense = jnp.broadcast_to(jnp.asarray(dense), sizes)
+        return combine(jnp.asarray(values), dense[tuple(places.T)])
 
     return run
 
@@ -186,6 +191,11 @@ def _divide_by_counts(kind: str, rows: Array, ids: np.ndarray) -> Array:
 def _differentiate_segments(kind: str) -> Callable[..., Any]:
     def run(node: Node, gradient: Array, indices: Array, ids: Array, count: Array) -> Array:
         ids, (total,) = as_host_array(ids), as_static_ints(count)
+        if ids.size and not 0 <= ids.min() <= ids.max() < len(gradient):
+            raise InvalidArgumentError(
+                f"Segment ids must be in [0, {len(gradient)}), got {ids.tolist()}."
+            )
+        indices = check_columns(jnp.asarray(indices)[:, None], [total])[:, 0]
         rows = _divide_by_counts(kind, jnp.asarray(gradient), ids)[ids]
         return jnp.zeros((total, *rows.shape[1:]), rows.dtype).at[jnp.asarray(indices)].add(rows)
 
@@ -194,7 +204,7 @@ def _differentiate_segments(kind: str) -> Callable[..., Any]:
 
 COMPOSITE_OPS: dict[str, Callable[..., Any]] = {
     "SparseDenseCwiseMul": _combine_with_dense(jnp.multiply),
-    "SparseDenseCwiseDiv": _combine_with_dense(lambda x, y: x / check_divisors(y)),
+    "SparseDenseCwiseDiv": _combine_with_dense(lambda x, y: lax.div(x, check_divisors(y))),
     "SparseDenseCwiseAdd": _combine_with_dense(jnp.add),
     "SparseTensorDenseAdd": _add_to_dense,
     "SparseReduceSum": _make_reduction(False),

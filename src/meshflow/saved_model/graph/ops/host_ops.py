@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array
@@ -205,6 +205,8 @@ def _combine_sets(node: Node, first: Array, second: Array) -> list[np.ndarray]:
 
 def _find_unique(node: Node, x: Array, axis: Array | None = None) -> list[np.ndarray]:
     axes = [] if axis is None else np.asarray(axis).reshape(-1).tolist()
+    if len(axes) > 1:
+        raise InvalidArgumentError(f"the axis must be a single number, got {axes}.")
     dtype = node.dtype("out_idx")
     values, indices, counts = find_unique_slices_on_host(axes[0] if axes else 0, np.asarray(x))
     return [values, indices.astype(dtype), counts.astype(dtype)]

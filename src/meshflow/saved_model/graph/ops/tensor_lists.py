@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.environment.types import Array
 from meshflow.saved_model.graph.format.node_attributes import (
     Node,
@@ -64,8 +64,25 @@ def _get_element_shape(shape: Array) -> tuple[int, ...] | None:
     return None if any(n < 0 for n in sizes) else tuple(sizes)
 
 
+def _check_size(size: Any) -> None:
+    if isinstance(size, int) and size < 0:
+        raise InvalidArgumentError(f"a list of tensors cannot have {size} tensors.")
+
+
+def _check_positions(positions: Array, count: Any = None) -> None:
+    """Check that known positions are not negative, and less than the number of tensors."""
+    if isinstance(positions, jax.core.Tracer):
+        return
+    host = np.asarray(positions)
+    limit = count if isinstance(count, int) else host.max(initial=0) + 1
+    if host.size and not 0 <= host.min() <= host.max() < limit:
+        size = "" if count is None else f" of {count} tensors"
+        raise InvalidArgumentError(f"no position {host.tolist()} in a list{size}.")
+
+
 def _reserve(node: Node, shape: Array, count: Array) -> TensorList:
     (size,) = as_static_ints(count)
+    _check_size(size)
     empty = TensorList(None, size, node.dtype("element_dtype"))
     sizes = _get_element_shape(shape)
     return empty if sizes is None else empty.with_element_shape(sizes)
@@ -80,14 +97,19 @@ def _unstack(node: Node, x: Array, shape: Array) -> TensorList:
 
 
 def _stack(node: Node, items: TensorList, shape: Array) -> Array:
+    return _with_elements(items, shape).items
+
+
+def _with_elements(items: TensorList, shape: Array) -> TensorList:
     sizes = _get_element_shape(shape)
     if items.items is None and sizes is None:
         raise UnimplementedError("the element shape of an empty list of tensors is unknown")
-    return items.with_element_shape(sizes or ()).items
+    return items.with_element_shape(sizes or ())
 
 
 def _get_item(node: Node, items: TensorList, index: Array, shape: Array) -> Array:
     items = items.with_element_shape(_get_element_shape(shape) or ())
+    _check_positions(index, items.count)
     if is_string_array(items.items):
         return np.asarray(items.items[int(as_host_array(index))], object)
     return lax.dynamic_index_in_dim(items.items, index, keepdims=False)
@@ -97,7 +119,9 @@ def _set_item(node: Node, items: TensorList, index: Array, value: Array) -> Tens
     items = items.with_element_shape(np.shape(value))
     if node["resize_if_index_out_of_bounds"]:
         position = int(as_host_array(index))
+        _check_positions(index)
         items = _resize_list(items, max(items.count, position + 1))
+    _check_positions(index, items.count)
     if is_string_array(items.items):
         strings = items.items.copy()
         # NumPy would store an array without axes, not the object in it.
@@ -109,6 +133,7 @@ def _set_item(node: Node, items: TensorList, index: Array, value: Array) -> Tens
 
 def _resize(node: Node, items: TensorList, size: Array) -> TensorList:
     (count,) = as_static_ints(size)
+    _check_size(count)
     return _resize_list(items, count)
 
 
@@ -123,40 +148,54 @@ def _resize_list(items: TensorList, count: int) -> TensorList:
 
 
 def _pop_back(node: Node, items: TensorList, shape: Array) -> list[Any]:
-    last = items.items[items.count - 1]
-    return [_resize_list(items, items.count - 1), last]
+    items = _with_elements(items, shape)
+    _check_positions(np.zeros((), np.int32), items.count)
+    return [_resize_list(items, items.count - 1), items.items[items.count - 1]]
 
 
 def _concatenate(node: Node, items: TensorList, shape: Array, sizes: Array) -> list[Array]:
     """Return the tensors of a list joined along their first axes, and the sizes of these."""
-    stacked = _stack(node, items, shape)
+    if items.items is None and items.count == 0 and np.ndim(shape):
+        items = items.with_element_shape([max(n, 0) for n in as_static_ints(shape)])
+    stacked = _with_elements(items, shape).items
     lengths = np.full(items.count, stacked.shape[1], np.int64)
-    return [stacked.reshape(-1, *stacked.shape[2:]), lengths]
+    return [stacked.reshape(items.count * stacked.shape[1], *stacked.shape[2:]), lengths]
 
 
 def _gather(node: Node, items: TensorList, indices: Array, shape: Array) -> Array:
-    return items.with_element_shape(_get_element_shape(shape) or ()).items[indices]
+    items = _with_elements(items, shape)
+    _check_positions(indices, items.count)
+    return items.items[indices]
 
 
 def _scatter(node: Node, x: Array, indices: Array, shape: Array, count: Array) -> TensorList:
-    places = as_host_array(indices)
-    size = max(*as_static_ints(count), int(places.max(initial=-1)) + 1)
-    empty = TensorList(None, size, x.dtype).with_element_shape(np.shape(x)[1:])
-    return _scatter_into(node, empty, x, places)
+    places, (size,) = as_host_array(indices), as_static_ints(count)
+    _check_size(size + 1)
+    if size >= 0:
+        _check_positions(places, size)
+    return _scatter_into(node, TensorList(None, max(size, 0), x.dtype), x, places)
 
 
 def _scatter_into(node: Node, items: TensorList, x: Array, indices: Array) -> TensorList:
+    """Replace tensors of a list, which grows if it is too short."""
+    places = as_host_array(indices)
+    _check_positions(places)
+    if np.shape(x)[:1] != places.shape:
+        raise InvalidArgumentError(f"{places.size} positions of {np.shape(x)[0]} tensors.")
     items = items.with_element_shape(np.shape(x)[1:])
+    if isinstance(items.count, int):
+        items = _resize_list(items, max(items.count, int(places.max(initial=-1)) + 1))
     if is_string_array(items.items):
         texts = items.items.copy()
-        texts[as_host_array(indices)] = x
+        texts[places] = x
         return TensorList(texts, items.count, items.dtype)
-    return TensorList(items.items.at[jnp.asarray(indices)].set(x), items.count, items.dtype)
+    return TensorList(items.items.at[places].set(x), items.count, items.dtype)
 
 
 def _push_back(node: Node, items: TensorList, value: Array) -> TensorList:
-    last = jnp.asarray(value)[None]
-    updated = last if items.items is None else jnp.concatenate([items.items, last])
+    join = np.concatenate if is_string_array(value) else jnp.concatenate
+    rows = items.with_element_shape(np.shape(value)).items
+    updated = join([rows, (np if is_string_array(value) else jnp).asarray(value)[None]])
     return TensorList(updated, items.count + 1, items.dtype)
 
 

@@ -54,6 +54,7 @@ from meshflow.saved_model.graph.ops.xla_call_module import MODULE_OPS
 __all__ = [
     "ARRAY_FUNCTION_OPS",
     "HOST_ONLY_OPS",
+    "OUTPUT_COUNTS",
     "FunctionLibrary",
     "GraphFunction",
     "GraphRun",
@@ -130,7 +131,7 @@ _OUTPUT_NAMES = {
     "TensorListConcatV2": ("tensor", "lengths"),
 }
 # Attributes with the number of tensors of each output before the last one.
-_OUTPUT_COUNTS = {"SparseSplit": "num_split", "RaggedTensorFromVariant": "output_ragged_rank"}
+OUTPUT_COUNTS = {"SparseSplit": "num_split", "RaggedTensorFromVariant": "output_ragged_rank"}
 _RESERVE_SPACE_3 = "reserve_space_3"
 
 
@@ -345,7 +346,7 @@ class GraphRun:
             names = _OUTPUT_NAMES.get(op, ())
             index = 5 if output == _RESERVE_SPACE_3 else index
             if output in names:
-                count = nodes[name][_OUTPUT_COUNTS[op]] if op in _OUTPUT_COUNTS else 1
+                count = nodes[name][OUTPUT_COUNTS[op]] if op in OUTPUT_COUNTS else 1
                 index += names.index(output) * count
             if nodes[name].op in EXAMPLE_OPS:
                 index += get_first_output_index(nodes[name], output)
