@@ -119,6 +119,6 @@ if __name__ == "__main__":
     print(subprocess.check_output([sys.executable, "-c", "import keras; print(keras.Model.__module__)"], text=True))
 """)
     found = start("-m", "meshflow", "run", "processes.py", folder=folder)
-    assert re.search(r"meshflow\.core.*'tensorflow'\)\]\s+meshflow\.keras", found.stdout), (
+    assert re.search(r"tensorflow\.python.*'tensorflow'\)\]\s+meshflow\.keras", found.stdout), (
         found.stderr
     )

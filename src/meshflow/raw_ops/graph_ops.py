@@ -143,13 +143,14 @@ def _run(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any
 
 def _run_list_op(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
     """Run an op of lists of tensors, which have no gradients."""
-    values: list[Any] = []
-    for x in inputs:
-        tensor = x if isinstance(x, TensorList) else convert_to_tensor(x)
-        is_list = isinstance(tensor, TensorList)
-        values.append(
-            tensor if is_list else tensor.numpy() if tensor.dtype.name == "string" else tensor.array
-        )
+
+    def get_value(x: Any) -> Any:
+        if isinstance(x, TensorList):
+            return x
+        tensor = convert_to_tensor(x)
+        return tensor.numpy() if tensor.dtype.name == "string" else tensor.array
+
+    values = list(map(get_value, inputs))
     encoded = {k: _encode_attribute(v) for k, v in attributes.items()}
     outputs = OP_FUNCTIONS[name](_CallNode(name, encoded), *values)
     wrap = lambda o: o if isinstance(o, TensorList) else Tensor(o)

@@ -375,9 +375,9 @@ def convert_package(name: str) -> None:
     if name == _TENSORFLOW:
         for public_name, class_module in CLASS_MODULES.items():
             cls = _load_object(public_name)
-            path = cls.__module__, cls.__qualname__
-            if path[0] != class_module and issubclass(cls, CompositeTensor):
-                copyreg.pickle(cls, functools.partial(_reduce_composite, path))
+            class_path = cls.__module__, cls.__qualname__
+            if class_path[0] != class_module and issubclass(cls, CompositeTensor):
+                copyreg.pickle(cls, functools.partial(_reduce_composite, class_path))
             cls.__module__ = class_module
     path = _PUBLIC_PATHS.get(name)
     if path is None:

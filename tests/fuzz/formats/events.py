@@ -29,7 +29,7 @@ def parse(data):
         except DecodeError:
             continue
         for value in event.summary.value:
-            if value.WhichOneof("kind") == "tensor":
+            if value.WhichOneof("value") == "tensor":
                 try:
                     tf.make_ndarray(value.tensor)
                 except TypeError:

@@ -345,7 +345,6 @@ ERRORS = {
         r"(?s)sequential.*\(None, 5\).*3",
     ),
     "wrong rank": (lambda m, x, y: m.predict(x[None, None], verbose=0), "sequential"),
-    "two targets": (lambda m, x, y: m.fit(x, [y, y], verbose=0), "1 output"),
     "unknown loss": (lambda m, x, y: m.compile("adam", "mean_square_error"), "mean_squared_error"),
     "unknown optimizer": (lambda m, x, y: m.compile("adamm", "mse"), "adam"),
     "text": (
