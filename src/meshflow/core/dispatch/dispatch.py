@@ -48,7 +48,7 @@ from meshflow.core.runtime.context import Trace, context
 from meshflow.core.runtime.forks import ForkState, make_fork_error
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
-from meshflow.core.runtime.tracebacks import explain_incidental_error, hide_frames, is_filtering
+from meshflow.core.runtime.tracebacks import explain_error, hide_frames, is_filtering
 from meshflow.core.values.dtypes import bool_, string
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, propagate_sizes
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
@@ -515,8 +515,7 @@ def op(
                 if type(static[k]) is not int:
                     check_integers(static[k], names[static_indices[k]], public_name)
         except Exception as error:
-            explained = explain_incidental_error(error, public_name)
-            hide_frames(error)
+            explained = explain_error(error, public_name)
             if explained is error:
                 raise
             raise explained from explained.__cause__

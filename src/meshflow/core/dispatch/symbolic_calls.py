@@ -10,8 +10,7 @@ import numpy as np
 
 from meshflow.core.dispatch import op_names
 from meshflow.core.runtime.tracebacks import (
-    explain_incidental_error,
-    hide_frames,
+    explain_error,
     hide_frames_of_errors,
     mark_boundary,
 )
@@ -81,8 +80,7 @@ def accept_symbolic_unnamed(function: F) -> F:
                     return result
             return function(*args, **kwargs)
         except Exception as error:
-            explained = explain_incidental_error(error, function.__name__)
-            hide_frames(error)
+            explained = explain_error(error, function.__name__)
             if explained is error:
                 raise
             raise explained from explained.__cause__

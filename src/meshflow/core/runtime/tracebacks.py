@@ -88,11 +88,12 @@ def _find_origin(traceback: TracebackType) -> tuple[str, bool]:
     return code.co_filename, code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
-def explain_incidental_error(error: Exception, name: str) -> Exception:
-    """Return TensorFlow's error for an argument that Python, NumPy or JAX could not handle.
+def explain_error(error: Exception, name: str) -> Exception:
+    """Remove internal frames from an error, and replace it by TensorFlow's error if it is incidental.
 
-    Such errors are incidental: neither a `raise` statement of Meshflow nor code of the user, such as a
-    function that the public function calls, raised them, for example because a size is a string.
+    Python, NumPy and JAX raise incidental errors for arguments that they cannot handle, for example for
+    a size that is a string. Neither a `raise` statement of Meshflow nor code of the user, such as a
+    function that the public function calls, raises them.
 
     Args:
       error: The error that a public function raised.
@@ -103,7 +104,17 @@ def explain_incidental_error(error: Exception, name: str) -> Exception:
       is not incidental, or if the call does not match the function's signature. Its cause is `error`
       unless tracebacks are filtered.
     """
-    kind = type(error)
+    is_replaced = _is_incidental(error)
+    hide_frames(error)
+    if not is_replaced:
+        return error
+    explained = InvalidValueError(f"{name}: {error}")
+    explained.__cause__ = None if is_filtering() else error
+    return explained
+
+
+def _is_incidental(error: Exception) -> bool:
+    kind, traceback = type(error), error.__traceback__
     argument_errors = TypeError, ValueError, IndexError, OverflowError
     is_plain = kind in argument_errors or (
         kind.__module__.startswith("numpy.") and issubclass(kind, argument_errors)
@@ -111,21 +122,12 @@ def explain_incidental_error(error: Exception, name: str) -> Exception:
     is_of_none = kind is AttributeError and str(error).startswith(
         "'NoneType' object has no attribute"
     )
-    traceback = error.__traceback__
     if not (is_plain or is_of_none) or traceback is None or traceback.tb_next is None:
-        return error
+        return False
     path, is_raise = _find_origin(traceback)
-    if (
-        is_raise
-        if path.startswith(_PACKAGE)
-        else not path.startswith((*_HIDDEN_PATHS, *_LIBRARIES))
-    ):
-        return error
-    if _has_user_frames(traceback, (*_HIDDEN_PATHS, *_LIBRARIES)):
-        return error
-    explained = InvalidValueError(f"{name}: {error}")
-    explained.__cause__ = None if is_filtering() else error
-    return explained
+    internal_paths = *_HIDDEN_PATHS, *_LIBRARIES
+    is_explained = is_raise if path.startswith(_PACKAGE) else not path.startswith(internal_paths)
+    return not is_explained and not _has_user_frames(traceback, internal_paths)
 
 
 def filter_traceback(traceback: TracebackType | None) -> TracebackType | None:
@@ -216,8 +218,7 @@ def _make_public(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            explained = explain_incidental_error(error, function.__name__)
-            hide_frames(error)
+            explained = explain_error(error, function.__name__)
             if explained is error:
                 raise
             raise explained from explained.__cause__
