@@ -38,8 +38,9 @@ def _einsum(inputs: Sequence[TensorLike], equation: str) -> Tensor:
         for label, size in (*zip(labels, shape, strict=False), *zip(others, rest, strict=False)):
             # JAX broadcasts a size of 1, and does not compare sizes along a diagonal.
             if are_different(size, sizes.setdefault(label, size)):
-                raise InvalidValueError(
-                    f"Expected dimension {sizes[label]} of label {label!r}, but got {size} in shape {array.shape}"
+                # The dispatcher adds the shapes of the operands.
+                raise ValueError(
+                    f"Expected dimension {sizes[label]} of label {label!r}, but got {size}."
                 )
     return jnp.einsum(equation, *inputs)
 
