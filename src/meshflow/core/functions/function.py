@@ -230,6 +230,7 @@ class Function:
                         return result
                 if general is not None and general.variants and context.tapes and not context.trace:
                     return self._run_variants(general.variants, args, kwargs, arrays)
+                had_variables = self._created_variables
                 try:
                     concrete = self._trace_once(args, kwargs, key, general, runs=True)
                     if general is not None and not is_nested:
@@ -237,7 +238,7 @@ class Function:
                 except VariableNeedsEagerError:
                     if context.trace is not None:
                         raise  # The outermost function runs eagerly.
-                    return self._run_first_call(args, kwargs)
+                    return self._run_first_call(args, kwargs, had_variables)
                 except ValueNeededError as error:
                     if context.trace is not None or self._jit_compile:
                         raise  # The outermost function runs eagerly, or the caller requires compilation.
@@ -568,15 +569,30 @@ class Function:
                 self._converted_function = convert(self._python_function)
         return self._converted_function
 
-    def _run_first_call(self, args: Args, kwargs: Kwargs) -> PyTree:
-        """Run the function eagerly once, so that ops can compute initial values of variables."""
-        if self._created_variables:
+    def _run_first_call(self, args: Args, kwargs: Kwargs, had_variables: bool = True) -> PyTree:
+        """Run the function eagerly once, so that ops can compute initial values of variables.
+
+        Args:
+          args: Positional arguments.
+          kwargs: Keyword arguments.
+          had_variables: Whether the function had created variables before this call was traced.
+
+        Raises:
+          ValueError: If it creates variables in a later call.
+        """
+        with self._trace_lock:
+            is_first = not self._created_variables
+            if is_first:
+                result = self._run_python(args, kwargs)
+                self._created_variables = True
+        if not is_first and not had_variables:
+            # The first call in another thread has created the variables during this trace.
+            return self(*args, **kwargs)
+        if not is_first:
             raise ValueError(
                 "tf.function only supports singleton tf.Variables created on the first call; "
                 f"{self._name} creates one in a later call. Create it outside the function."
             )
-        result = self._run_python(args, kwargs)
-        self._created_variables = True
         return nest.map_structure(_to_result, result)
 
     def experimental_get_tracing_count(self) -> int:
