@@ -581,19 +581,17 @@ class Function:
           ValueError: If it creates variables in a later call.
         """
         with self._trace_lock:
-            is_first = not self._created_variables
-            if is_first:
+            if not self._created_variables:
                 result = self._run_python(args, kwargs)
                 self._created_variables = True
-        if not is_first and not had_variables:
+                return nest.map_structure(_to_result, result)
+        if not had_variables:
             # The first call in another thread has created the variables during this trace.
             return self(*args, **kwargs)
-        if not is_first:
-            raise ValueError(
-                "tf.function only supports singleton tf.Variables created on the first call; "
-                f"{self._name} creates one in a later call. Create it outside the function."
-            )
-        return nest.map_structure(_to_result, result)
+        raise ValueError(
+            "tf.function only supports singleton tf.Variables created on the first call; "
+            f"{self._name} creates one in a later call. Create it outside the function."
+        )
 
     def experimental_get_tracing_count(self) -> int:
         """Return how often the Python function has been traced."""

@@ -114,6 +114,7 @@ def explain_error(error: Exception, name: str) -> Exception:
 
 
 def _is_incidental(error: Exception) -> bool:
+    """Check whether Python, NumPy or JAX raised an error about an argument inside a public function."""
     kind, traceback = type(error), error.__traceback__
     argument_errors = TypeError, ValueError, IndexError, OverflowError
     is_plain = kind in argument_errors or (
