@@ -227,7 +227,7 @@ MODULES = {
     "python.ops.numpy_ops": "tf.experimental.numpy",
     "python.ops.numpy_ops.np_config": "enable_numpy_behavior=tf.experimental.numpy.experimental_enable_numpy_behavior",
     "python.ops.parallel_for": "tf.experimental",
-    "python.ops.parallel_for.control_flow_ops": f"vectorized_map=tf.vectorized_map pfor={_HELPERS}:pfor",
+    "python.ops.parallel_for.control_flow_ops": f"vectorized_map=tf.vectorized_map pfor={_HELPERS}:pfor for_loop={_HELPERS}:for_loop",
     "python.ops.parsing_ops": "tf.io",
     "python.ops.ragged": "tf.ragged tf.experimental tf",
     "python.ops.ragged.ragged_tensor": f"is_ragged={_HELPERS}:is_ragged convert_to_tensor_or_ragged_tensor="

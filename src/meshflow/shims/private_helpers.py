@@ -330,7 +330,15 @@ def count_gpus() -> int:
 
 
 class EagerContext:
-    """The result of `tensorflow.python.eager.context.context()`."""
+    """The result of `tensorflow.python.eager.context.context()`; it also has the functions of `tf.config`."""
+
+    def __getattr__(self, name: str) -> Any:
+        for namespace in (tf.config, tf.config.experimental):
+            if hasattr(namespace, name):
+                return getattr(namespace, name)
+        raise AttributeError(
+            f"The eager context has no member {name!r}; see tf.config and tf.config.experimental."
+        )
 
     executing_eagerly = staticmethod(tf.executing_eagerly)
     list_logical_devices = staticmethod(tf.config.list_logical_devices)
@@ -460,6 +468,13 @@ def numpy_text(tensor: Tensor, is_repr: bool = False) -> str:
 def pfor(loop_fn: Callable[[Tensor], PyTree], iters: int | Tensor, **_: object) -> PyTree:
     """Call a function with each index and stack the results, in one vectorized program."""
     return tf.vectorized_map(loop_fn, tf.range(iters))
+
+
+def for_loop(
+    loop_fn: Callable[[Tensor], PyTree], loop_fn_dtypes: PyTree, iters: int | Tensor, **_: object
+) -> PyTree:
+    """Call a function with one index after another and stack the results, which have given dtypes."""
+    return tf.map_fn(loop_fn, tf.range(iters), fn_output_signature=loop_fn_dtypes)
 
 
 def with_dependencies(

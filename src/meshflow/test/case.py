@@ -221,7 +221,9 @@ class TestCase(AbslAssertions):
         close = np.asarray(np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True))
         if not close.all():
             title = f"Not equal to tolerance rtol={rtol}, atol={atol}\n{where}\n"
-            differences = np.abs(np.subtract(a[~close], b[~close], dtype=np.result_type(a, b, 0.0)))[:10]
+            rows = (v[~close][:10] for v in (a, b))
+            x, y = (v.astype(int) if v.dtype.kind == "b" else v for v in rows)
+            differences = np.abs(x - y)
             self._check_all(close, a, b, "not close", f"{title}not close dif = {differences}\n")
 
     def assertNotAllClose(
