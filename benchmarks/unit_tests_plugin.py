@@ -59,20 +59,22 @@ class HelperFinder(MetaPathFinder):
 
 def load_helpers(file, finder, seen):
     """Load the helpers that a file imports, because Meshflow's private modules answer for every name."""
-    for match in IMPORT.finditer(file.read_text()):
-        name = f"{match[1]}.{match[2]}"
-        spec = None if name in seen else finder.find_spec(name)
-        seen.add(name)
-        if spec is None or not spec.origin:
-            continue
-        load_helpers(Path(spec.origin), finder, seen)
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-            setattr(importlib.import_module(match[1]), match[2], module)
-        except Exception as error:
-            del sys.modules[name]
-            print(f"The helper {name} was not loaded: {error!r}")
+    for module_name, attribute in IMPORT.findall(file.read_text()):
+        # The module itself may be a helper, or one of its attributes.
+        for name in (module_name, f"{module_name}.{attribute}"):
+            spec = None if name in seen else finder.find_spec(name)
+            seen.add(name)
+            if spec is None or not spec.origin:
+                continue
+            load_helpers(Path(spec.origin), finder, seen)
+            module = sys.modules[name] = importlib.util.module_from_spec(spec)
+            try:
+                spec.loader.exec_module(module)
+                parent, _, base = name.rpartition(".")
+                setattr(importlib.import_module(parent), base, module)
+            except Exception as error:
+                del sys.modules[name]
+                print(f"The helper {name} was not loaded: {error!r}")
 
 
 def pytest_configure(config):
