@@ -294,7 +294,7 @@ def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -
     if not is_nested(a):
         return
     if isinstance(a, Mapping) != isinstance(b, Mapping) or (
-        check_types and not _have_same_type(a, b)
+        check_types and not have_same_type(a, b)
     ):
         raise TypeError(
             "The two structures don't have the same sequence type: at "
@@ -312,7 +312,7 @@ def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -
         _assert_same_structure(a[key], b[key], check_types, f"{path}[{key!r}]")
 
 
-def _have_same_type(a: PyTree, b: PyTree) -> bool:
+def have_same_type(a: PyTree, b: PyTree) -> bool:
     if isinstance(a, Mapping):
         return True
     if hasattr(a, "_fields") or hasattr(b, "_fields"):
