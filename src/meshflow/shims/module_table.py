@@ -148,6 +148,7 @@ MODULES = {
     "python.framework": "tf tf.dtypes tf.errors tf.compat.v1",
     "python.framework.combinations": _COMBINATIONS,
     "python.framework.composite_tensor": "CompositeTensor=meshflow.core.values.composite:CompositeTensor",
+    "python.framework.composite_tensor_gradient": _HELPERS,
     "python.framework.config": "tf.config tf.config.experimental "
     f"disable_op_determinism={_TESTS}:disable_op_determinism",
     "python.framework.dtypes": "bool=tf.bool",

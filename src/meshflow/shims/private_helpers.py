@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import inspect
 import uuid
@@ -520,6 +521,31 @@ def write_string_to_file(filename: str, file_content: str | bytes) -> None:
 
 
 # ---- tensors --------------------------------------------------------------------------------
+
+
+class CompositeTensorGradient(abc.ABC):
+    """Base class of `__composite_gradient__` of extension types, which selects the parts that have gradients."""
+
+    @abc.abstractmethod
+    def get_gradient_components(self, value: Any) -> PyTree:
+        """Return the parts of a value that have gradients."""
+
+    @abc.abstractmethod
+    def replace_gradient_components(self, value: Any, component_grads: PyTree) -> Any:
+        """Return a value with gradients as these parts."""
+
+
+class WithValuesCompositeTensorGradient(CompositeTensorGradient):
+    """The gradient of a value is that of its attribute `values`, in a value of the same class."""
+
+    def get_gradient_components(self, value: Any) -> PyTree:
+        """Return the attribute `values`."""
+        return value.values
+
+    def replace_gradient_components(self, value: Any, component_grads: PyTree) -> Any:
+        """Return a value with another attribute `values`."""
+        return value.with_values(component_grads)
+
 
 
 def smart_constant_value(pred: Any) -> bool | None:
