@@ -547,7 +547,6 @@ class WithValuesCompositeTensorGradient(CompositeTensorGradient):
         return value.with_values(component_grads)
 
 
-
 def smart_constant_value(pred: Any) -> bool | None:
     """Return the value of a condition, or None if it is unknown during tracing."""
     value = tf.get_static_value(pred) if tf.is_tensor(pred) else pred
