@@ -91,6 +91,10 @@ def pytest_configure(config):
             from tensorflow.python.ops.numpy_ops import np_math_ops
 
             np_math_ops.enable_numpy_methods_on_tensor()
+    # Version 2.15 moved the class.
+    framework = importlib.import_module("tensorflow.python.framework.ops")
+    if not hasattr(framework, "Tensor"):
+        framework.Tensor = importlib.import_module("tensorflow.python.framework.tensor").Tensor
     with contextlib.suppress(ImportError):
         from absl import flags
 
