@@ -170,7 +170,9 @@ MODULES = {
     "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
     "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape as_dimension=tf.compat.v1.Dimension unknown_shape={_HELPERS}:unknown_shape",
     "python.framework.tensor_spec": f"DenseSpec=tf.TensorSpec {_HELPERS}",
-    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:BatchableSpec {_HELPERS}",
+    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:BatchableSpec {_HELPERS} "
+    "register_type_spec_from_value_converter="
+    "meshflow.core.values.specs:register_type_spec_from_value_converter",
     "python.framework.type_spec_registry": f"{_HELPERS}",
     "python.framework.test_combinations": _COMBINATIONS,
     "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
