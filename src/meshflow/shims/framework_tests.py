@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime import determinism
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
@@ -254,14 +255,7 @@ def deterministic_ops() -> Iterator[None]:
     try:
         yield
     finally:
-        disable_op_determinism()
-
-
-def disable_op_determinism() -> None:
-    """End the effect of `tf.config.experimental.enable_op_determinism`."""
-    reset = getattr(tf.config.experimental, "disable_op_determinism", None)
-    if reset is not None:
-        reset()
+        determinism.disable()
 
 
 @contextlib.contextmanager

@@ -150,7 +150,8 @@ MODULES = {
     "python.framework.composite_tensor": "CompositeTensor=meshflow.core.values.composite:CompositeTensor",
     "python.framework.composite_tensor_gradient": _HELPERS,
     "python.framework.config": "tf.config tf.config.experimental "
-    f"disable_op_determinism={_TESTS}:disable_op_determinism",
+    "disable_op_determinism=meshflow.core.runtime.determinism:disable "
+    "is_op_determinism_enabled=meshflow.core.runtime.determinism:is_enabled",
     "python.framework.dtypes": "bool=tf.bool",
     "python.framework.errors": "tf.errors",
     "python.framework.errors_impl": "tf.errors",

@@ -416,6 +416,18 @@ class EagerContext:
     list_logical_devices = staticmethod(tf.config.list_logical_devices)
     list_physical_devices = staticmethod(tf.config.list_physical_devices)
     num_gpus = staticmethod(count_gpus)
+    get_optimizer_experimental_options = staticmethod(tf.config.optimizer.get_experimental_options)
+    set_optimizer_experimental_options = staticmethod(tf.config.optimizer.set_experimental_options)
+
+    @property
+    def intra_op_parallelism_threads(self) -> int:
+        """Number of threads of an op, 0 for the default."""
+        return tf.config.threading.get_intra_op_parallelism_threads()
+
+    @property
+    def inter_op_parallelism_threads(self) -> int:
+        """Number of ops that run at the same time, 0 for the default."""
+        return tf.config.threading.get_inter_op_parallelism_threads()
 
     @property
     def scope_name(self) -> str:
@@ -429,7 +441,7 @@ class EagerContext:
 
 context = EagerContext
 SYNC, ASYNC = 0, 1
-_reset_context = ensure_initialized = async_wait = async_clear_error = lambda: None
+_reset_context = _reset_jit_compiler_flags = ensure_initialized = async_wait = async_clear_error = lambda: None
 
 
 def execution_mode(mode: int | None) -> contextlib.AbstractContextManager[object]:
