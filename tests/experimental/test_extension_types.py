@@ -1,5 +1,6 @@
 """Extension types and dispatch of public functions, with results of TensorFlow 2.21."""
 
+import inspect
 import pickle
 from collections.abc import Mapping
 from typing import Any, ClassVar, Optional, Union  # noqa: F401
@@ -107,7 +108,6 @@ def change(value, name):
         (lambda: make_class(x=list[int]), TypeError, "Unsupported type annotation"),
         (lambda: make_class(x=Any), TypeError, "Unsupported type annotation"),
         (lambda: make_class(x=tf.TypeSpec), TypeError, "Unsupported type annotation"),
-        (lambda: make_class(x=tf.Variable), TypeError, "Unsupported type annotation"),
         (lambda: make_class(x=Mapping[tf.Tensor, int]), TypeError, "keys of a mapping"),
         (lambda: make_class(x="Undefined")(1), TypeError, "'Undefined', is not defined"),
         (lambda: make_class(Spec=int), ValueError, "reserved"),
@@ -462,3 +462,19 @@ def test_dispatch(dispatchers):
     assert traced(M).values.numpy().tolist() == [1, 2, 2, 4]
     with pytest.raises(ValueError, match="unsupported type"):
         tf.matmul(M, M)
+
+
+class Counter(tf.experimental.ExtensionType):
+    count: tf.Variable
+    step: tf.Tensor
+
+
+def test_a_variable_in_a_field_is_updated_by_a_function():
+    @tf.function
+    def add(counter):
+        counter.count.assign_add(counter.step)
+        return counter
+
+    counter = Counter(tf.Variable(2.0), 3.0)
+    assert add(counter).count is counter.count and counter.count.numpy() == 5.0
+    assert inspect.signature(Counter.__init__).return_annotation is Counter

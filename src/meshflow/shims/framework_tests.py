@@ -99,12 +99,12 @@ assert_no_new_pyobjects_executing_eagerly = assert_no_garbage_created = ignore_d
 
 
 def _make_skipping_decorator(can_run: Callable[[], bool], reason: str) -> Callable[..., Any]:
-    def decorate(func: _Test | None = None) -> Any:
+    def decorate(func: _Test | None = None) -> PyTree:
         if func is None:
             return decorate
 
         @functools.wraps(func)
-        def run(self: unittest.TestCase, *args: Any, **kwargs: Any) -> Any:
+        def run(self: unittest.TestCase, *args: PyTree, **kwargs: PyTree) -> PyTree:
             if not can_run():
                 self.skipTest(reason)
             return func(self, *args, **kwargs)
@@ -124,7 +124,7 @@ run_gpu_or_tpu = _make_skipping_decorator(
 )
 
 
-def skip_if(condition: Any) -> Callable[[_Test], _Test]:
+def skip_if(condition: PyTree) -> Callable[[_Test], _Test]:
     """Return a decorator that runs a test unless a value, or the result of a function, is true."""
     return _make_skipping_decorator(
         lambda: not (condition() if callable(condition) else condition), "The condition holds."
@@ -149,7 +149,7 @@ def also_run_as_tf_function(f: _Test) -> _Test:
     """Return a test that runs eagerly, and then as a `tf.function`."""
 
     @functools.wraps(f)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: PyTree, **kwargs: PyTree) -> None:
         def run_once() -> None:
             f(*args, **kwargs)
 
@@ -163,7 +163,7 @@ def py_func_if_in_function(f: _Test) -> _Test:
     """Return a function that runs in Python, as an op of the `tf.function` that calls it."""
 
     @functools.wraps(f)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
         if not tf.inside_function():
             return f(*args, **kwargs)
         positions = [i for i, arg in enumerate(args) if isinstance(arg, (tf.Tensor, tf.Variable))]
@@ -183,7 +183,7 @@ def py_func_if_in_function(f: _Test) -> _Test:
 
 
 def for_all_test_methods(
-    decorator: Callable[..., Any], *args: Any, **kwargs: Any
+    decorator: Callable[..., Any], *args: PyTree, **kwargs: PyTree
 ) -> Callable[[type], type]:
     """Return a decorator of a class, which applies `decorator(*args, **kwargs)` to each of its tests."""
 
@@ -202,7 +202,7 @@ def run_without_tensor_float_32(description: str) -> Callable[[_Test], _Test]:
 
     def decorate(f: _Test) -> _Test:
         @functools.wraps(f)
-        def run(self: unittest.TestCase, *args: Any, **kwargs: Any) -> Any:
+        def run(self: unittest.TestCase, *args: PyTree, **kwargs: PyTree) -> PyTree:
             is_allowed = tf.config.experimental.tensor_float_32_execution_enabled()
             tf.config.experimental.enable_tensor_float_32_execution(False)
             try:
@@ -220,7 +220,7 @@ run_all_without_tensor_float_32 = functools.partial(
 )
 
 
-def matmul_without_tf32(a: Any, b: Any, *args: Any, **kwargs: Any) -> Tensor:
+def matmul_without_tf32(a: PyTree, b: PyTree, *args: PyTree, **kwargs: PyTree) -> Tensor:
     """Return a product of matrices that is computed in float64 or complex128 if TensorFloat-32 is enabled."""
     wide = {"float32": "float64", "complex64": "complex128"}.get(tf.as_dtype(a.dtype).name)
     if wide is None or not tf.config.experimental.tensor_float_32_execution_enabled():
@@ -232,7 +232,7 @@ def assert_no_new_tensors(f: _Test) -> _Test:
     """Return a test that fails if more tensors exist after it than before it."""
 
     @functools.wraps(f)
-    def run(self: unittest.TestCase, **kwargs: Any) -> Any:
+    def run(self: unittest.TestCase, **kwargs: PyTree) -> PyTree:
         before = {id(tensor) for tensor in _find_tensors()}
         result = f(self, **kwargs)
         gc.collect()
@@ -274,24 +274,24 @@ def run_functions_eagerly(run_eagerly: bool) -> Iterator[None]:
 # ---- order of the dimensions ----------------------------------------------------------------
 
 
-def _reorder(value: Any, orders: Mapping[int, Sequence[int]]) -> Any:
+def _reorder(value: PyTree, orders: Mapping[int, Sequence[int]]) -> PyTree:
     """Transpose a tensor, or reorder the sizes of a shape."""
     if tf.is_tensor(value):
         return tf.transpose(value, orders[value.shape.rank])
     return [value[axis] for axis in orders[len(value)]]
 
 
-def NHWCToNCHW(input_tensor: Any) -> Any:
+def NHWCToNCHW(input_tensor: PyTree) -> PyTree:
     """Return a tensor or shape of three to five dimensions with the channels after the batch."""
     return _reorder(input_tensor, {3: [0, 2, 1], 4: [0, 3, 1, 2], 5: [0, 4, 1, 2, 3]})
 
 
-def NCHWToNHWC(input_tensor: Any) -> Any:
+def NCHWToNHWC(input_tensor: PyTree) -> PyTree:
     """Return a tensor or shape of four or five dimensions with the channels last."""
     return _reorder(input_tensor, {4: [0, 2, 3, 1], 5: [0, 2, 3, 4, 1]})
 
 
-def NHWCToNCHW_VECT_C(input_shape_or_tensor: Any) -> Any:
+def NHWCToNCHW_VECT_C(input_shape_or_tensor: PyTree) -> PyTree:
     """Return a tensor or shape with the channels after the batch, except for groups of four, which are last."""
     is_tensor = tf.is_tensor(input_shape_or_tensor)
     *sizes, channels = input_shape_or_tensor.shape if is_tensor else input_shape_or_tensor
@@ -304,7 +304,7 @@ def NHWCToNCHW_VECT_C(input_shape_or_tensor: Any) -> Any:
     return _reorder(value, {5: [0, 3, 1, 2, 4], 6: [0, 4, 1, 2, 3, 5]})
 
 
-def NCHW_VECT_CToNHWC(input_shape_or_tensor: Any) -> Any:
+def NCHW_VECT_CToNHWC(input_shape_or_tensor: PyTree) -> PyTree:
     """Return a tensor or shape with the channels last, from one with groups of four channels last."""
     is_tensor = tf.is_tensor(input_shape_or_tensor)
     size = (input_shape_or_tensor.shape if is_tensor else input_shape_or_tensor)[-1]
@@ -319,7 +319,7 @@ def NCHW_VECT_CToNHWC(input_shape_or_tensor: Any) -> Any:
 # ---- graphs ---------------------------------------------------------------------------------
 
 
-def assert_ops_in_graph(expected_ops: Mapping[str, str], graph: Any) -> dict[str, Any]:
+def assert_ops_in_graph(expected_ops: Mapping[str, str], graph: PyTree) -> dict[str, Any]:
     """Return the nodes of a graph that have expected names and types.
 
     Raises:
@@ -335,7 +335,10 @@ def assert_ops_in_graph(expected_ops: Mapping[str, str], graph: Any) -> dict[str
 
 
 def assert_equal_graph_def(
-    actual: Any, expected: Any, checkpoint_v2: bool = False, hash_table_shared_name: bool = False
+    actual: PyTree,
+    expected: PyTree,
+    checkpoint_v2: bool = False,
+    hash_table_shared_name: bool = False,
 ) -> None:
     """Check that two graphs have the same nodes, in any order.
 
@@ -355,7 +358,7 @@ def assert_equal_graph_def(
 assert_equal_graph_def_v2 = assert_equal_graph_def
 
 
-def get_node_def_from_graph(node_name: str, graph_def: Any) -> Any:
+def get_node_def_from_graph(node_name: str, graph_def: PyTree) -> PyTree:
     """Return the node of a name in a `GraphDef`, or None."""
     return next((node for node in graph_def.node if node.name == node_name), None)
 
@@ -374,10 +377,10 @@ class AbstractGradientTape:
     def __init__(self, use_tape: bool, persistent: bool = False) -> None:
         self._tape = tf.GradientTape(persistent) if use_tape else _GraphGradients()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> PyTree:
         return self._tape.__enter__()
 
-    def __exit__(self, *details: Any) -> None:
+    def __exit__(self, *details: PyTree) -> None:
         self._tape.__exit__(*details)
 
 
@@ -390,7 +393,7 @@ class _GraphGradients(contextlib.AbstractContextManager[Any]):
     def watch(self, x: object) -> None:
         """Do nothing, because graphs have gradients of all tensors."""
 
-    def gradient(self, y: PyTree, x: PyTree, grad_ys: PyTree = None) -> Any:
+    def gradient(self, y: PyTree, x: PyTree, grad_ys: PyTree = None) -> PyTree:
         """Return the gradient of each tensor in `x`, or of `x` itself."""
         gradients = tf.compat.v1.gradients(y, x, grad_ys)
         return gradients if isinstance(x, (list, tuple)) else gradients[0]
@@ -400,15 +403,15 @@ class _GraphGradients(contextlib.AbstractContextManager[Any]):
 
 
 def compute_graph_gradient(
-    x: Any,
-    x_shape: Any,
-    y: Any,
+    x: PyTree,
+    x_shape: PyTree,
+    y: PyTree,
     y_shape: Sequence[int],
     x_init_value: Any = None,
     delta: float = 1e-3,
     init_targets: Any = None,
     extra_feed_dict: Mapping[Any, Any] | None = None,
-) -> Any:
+) -> PyTree:
     """Compute Jacobians of a tensor of a graph by `tf.gradients` and by central differences.
 
     Args:
@@ -466,14 +469,14 @@ def compute_graph_gradient(
     return results if is_list else results[0]
 
 
-def compute_gradient_error(*args: Any, **kwargs: Any) -> float:
+def compute_gradient_error(*args: PyTree, **kwargs: PyTree) -> float:
     """Return the largest difference of the Jacobians of `compute_graph_gradient`, which has the same arguments."""
     results = compute_graph_gradient(*args, **kwargs)
     pairs = results if isinstance(results, list) else [results]
     return _gradients.find_max_error(*zip(*pairs, strict=True))
 
 
-def _densify(gradient: Any, like: np.ndarray) -> np.ndarray:
+def _densify(gradient: PyTree, like: np.ndarray) -> np.ndarray:
     if not hasattr(gradient, "indices"):
         return np.asarray(gradient)
     dense = np.zeros_like(like)

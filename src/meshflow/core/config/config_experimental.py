@@ -161,7 +161,9 @@ def reset_memory_stats(device: str) -> None:
       NotImplementedError: For other devices.
     """
     if _find_named_device(device).memory_stats() is None:
-        raise ValueError(f"Cannot reset memory stats: device {device!r} does not report its memory.")
+        raise ValueError(
+            f"Cannot reset memory stats: device {device!r} does not report its memory."
+        )
     raise NotImplementedError(
         f"reset_memory_stats({device!r}) is not available: XLA's peak counts from the program's start."
     )
