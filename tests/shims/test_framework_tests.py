@@ -73,7 +73,7 @@ def test_tests_that_are_skipped_or_run_twice():
     assert result.wasSuccessful() and len(result.skipped) == 3 - has_gpu
     assert [c for c in Case.calls if c != "gpu"] == [False, True]
     Case.leaks = True
-    with pytest.raises(AssertionError, match="1 tensors not deallocated"):
+    with pytest.raises(AssertionError, match="1 Tensors not deallocated"):
         Case("test_leak").test_leak()
 
 

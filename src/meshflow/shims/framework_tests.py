@@ -238,7 +238,7 @@ def assert_no_new_tensors(f: _Test) -> _Test:
         gc.collect()
         added = [tensor for tensor in _find_tensors() if id(tensor) not in before]
         if added:
-            raise AssertionError(f"{len(added)} tensors not deallocated after test: {added}")
+            raise AssertionError(f"{len(added)} Tensors not deallocated after test: {added}")
         return result
 
     return run

@@ -200,6 +200,7 @@ MODULES = {
     "python.lib.io.tf_record": "tf.compat.v1.python_io",
     "python.lib.io.python_io": "tf.compat.v1.python_io",
     "python.module": "tf",
+    "python.module.module": f"_is_variable={_HELPERS}:is_variable",
     "python.ops": "tf tf.math tf.nn tf.linalg tf.image tf.strings tf.random tf.sparse tf.io tf.bitwise tf.signal "
     "tf.sets tf.lookup tf.debugging tf.compat.v1 tf.compat.v1.nn tf.raw_ops",
     "python.ops.array_ops": "shape_internal=tf.shape size_internal=tf.size rank_internal=tf.rank "

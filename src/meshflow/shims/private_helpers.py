@@ -625,6 +625,11 @@ def convert_to_tensor_or_ragged_tensor(
     return tf.RaggedTensor.from_nested_row_splits(value.flat_values, value.nested_row_splits)
 
 
+def is_variable(value: object) -> bool:
+    """Return whether a value is a `tf.Variable`."""
+    return isinstance(value, tf.Variable)
+
+
 def is_sparse(tensor: object) -> bool:
     """Return whether a value is a `SparseTensor`."""
     return isinstance(tensor, tf.SparseTensor)
