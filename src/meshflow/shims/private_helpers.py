@@ -193,15 +193,21 @@ def flatten_with_joined_string_paths(
     ]
 
 
-def map_structure_with_paths(func: Callable[..., Any], *structures: PyTree, **_: object) -> PyTree:
+def map_structure_with_paths(
+    func: Callable[..., Any], *structures: PyTree, **options: Any
+) -> PyTree:
     """Call a function with the path as text and values of the corresponding leaves of structures."""
     return map_structure_with_tuple_paths(
-        lambda path, *leaves: func("/".join(map(str, path)), *leaves), *structures
+        lambda path, *leaves: func("/".join(map(str, path)), *leaves), *structures, **options
     )
 
 
-def map_structure_with_tuple_paths(func: Callable[..., Any], *structures: PyTree) -> PyTree:
+def map_structure_with_tuple_paths(
+    func: Callable[..., Any], *structures: PyTree, check_types: bool = True, **_: object
+) -> PyTree:
     """Call a function with the path and values of the corresponding leaves of structures."""
+    for other in structures[1:]:
+        nest.assert_same_structure(structures[0], other, check_types)
     return map_structure_with_tuple_paths_up_to(structures[0], func, *structures)
 
 
@@ -247,10 +253,7 @@ def assert_shallow_structure(
     if not nest.is_nested(shallow_tree):
         return
     if not nest.is_nested(input_tree):
-        raise TypeError(
-            "If shallow structure is a sequence, input must also be a sequence. Input has type: "
-            f"{type(input_tree)}."
-        )
+        raise TypeError(IF_SHALLOW_IS_SEQ_INPUT_MUST_BE_SEQ.format(type(input_tree)))
     kinds, is_mapped = (type(shallow_tree), type(input_tree)), is_mapping(shallow_tree)
     is_same = kinds[0] is kinds[1] or nest.have_same_type(shallow_tree, input_tree)
     if is_mapped != is_mapping(input_tree) or (check_types and not is_same):
@@ -276,6 +279,12 @@ def flatten_with_tuple_paths_up_to(
     assert_shallow_structure(shallow_tree, input_tree, check_types)
     parts = flatten_up_to(shallow_tree, input_tree)
     return list(zip(yield_flat_paths(shallow_tree), parts, strict=True))
+
+
+is_namedtuple = _is_namedtuple
+IF_SHALLOW_IS_SEQ_INPUT_MUST_BE_SEQ = (
+    "If shallow structure is a sequence, input must also be a sequence. Input has type: {}."
+)
 
 
 def flatten_dict_items(dictionary: Mapping[Any, Any]) -> dict[Any, Any]:
