@@ -157,7 +157,7 @@ MODULES = {
     "python.framework.errors_impl": "tf.errors",
     "python.framework.func_graph": "FuncGraph=tf.__internal__.FuncGraph",
     "python.framework.graph_util": "tf.compat.v1.graph_util",
-    "python.framework.ops": "EagerTensor=tf.Tensor _EagerTensorBase=tf.Tensor Tensor=tf.Tensor "
+    "python.framework.ops": "enable_eager_execution_internal=tf.compat.v1.enable_eager_execution EagerTensor=tf.Tensor _EagerTensorBase=tf.Tensor Tensor=tf.Tensor "
     f"RegisterStatistics={_HELPERS}:ignore_decorator numpy_text={_HELPERS}:numpy_text "
     f"register_dense_tensor_like_type={_HELPERS}:ignore_decorator "
     "convert_to_tensor_or_composite=tf.convert_to_tensor "
