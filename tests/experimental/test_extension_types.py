@@ -483,7 +483,7 @@ def test_a_variable_in_a_field_is_updated_by_a_function():
 
 
 def test_dispatch_of_optional_and_tensor_like_arguments():
-    optional, operand = Optional[Masked], Union[Masked, tf.types.experimental.TensorLike]
+    optional, operand = Masked | None, Masked | tf.types.experimental.TensorLike
     signature = {"condition": Masked, "x": optional, "y": optional}
     select = lambda condition, x=None, y=None, name=None: "where"
     tf.experimental.dispatch_for_api(tf.where, signature)(select)
