@@ -371,11 +371,11 @@ class TestCase(AbslAssertions):
         self.assertIsInstance(b, dict, f"b is not a dictionary. {msg or ''}")
         self.assertCountEqual(a, b, msg)
         for key in a:
-            first, second = (np.asarray(_to_numpy(v)) for v in (a[key], b[key]))
-            if first.shape or second.shape:
-                self.assertAllClose(a[key], b[key], msg=f"at {key!r}. {msg or ''}")
+            text = f"at {key!r} of {a!r} and {b!r}. {msg or ''}"
+            if any(hasattr(v, "shape") for v in (a[key], b[key])):
+                self.assertAllClose(a[key], b[key], msg=text)
             else:
-                self.assertEqual(a[key], b[key], msg)
+                self.assertEqual(a[key], b[key], text)
 
     def _check_same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
         text = f"Shape mismatch: expected {a.shape}, got {b.shape}. {msg or ''}"
