@@ -40,3 +40,14 @@ def test_named_tuples_of_other_names_differ_and_keywords_are_checked():
         tf.nest.assert_same_structure(one(1, 2), two(1, 2))
     with pytest.raises(ValueError, match="bad"):
         tf.nest.map_structure(lambda x: x, [1], bad=1)
+
+
+def test_views_of_dictionaries_are_sequences_in_their_order():
+    scores = collections.OrderedDict(b=1, a=[2, 3])
+    assert tf.nest.flatten(scores.values()) == [1, 2, 3]
+    assert tf.nest.flatten({"view": scores.items()}) == ["b", 1, "a", 2, 3]
+    assert tf.nest.map_structure(lambda x: x + 1, scores.values()) == [2, [3, 4]]
+    tf.nest.assert_same_structure(scores.values(), [5, [6, 7]], check_types=False)
+    assert tf.nest.is_nested({}.keys())
+    parts = {"a": tf.ones([2, 3]), "b": tf.ones([2, 1])}
+    assert tf.keras.layers.concatenate(parts.values()).shape == (2, 4)

@@ -34,6 +34,8 @@ PRIVATE_PREFIXES = (
 # Copies of modules under other names, and their names in `MODULES`; the first matching prefix counts.
 RENAMED_PREFIXES = {
     "tensorflow.python.keras": "keras.src",
+    "tensorflow.compat.v1.python.keras": "keras.src",
+    "tensorflow.compat.v2.python.keras": "keras.src",
     "tensorflow.python.training.tracking": "python.trackable",
     "tensorflow.python": "python",
     "tensorflow.compat.v1.python": "python",

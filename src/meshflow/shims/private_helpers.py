@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from meshflow.core.runtime.context import context as runtime_context
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import composite, nest
 from meshflow.core.values.bounded_spec import BoundedTensorSpec as BoundedTensorSpec
@@ -336,6 +337,12 @@ class EagerContext:
     list_logical_devices = staticmethod(tf.config.list_logical_devices)
     list_physical_devices = staticmethod(tf.config.list_physical_devices)
     num_gpus = staticmethod(count_gpus)
+
+    @property
+    def device_spec(self) -> tf.DeviceSpec:
+        """Return the device of the innermost `tf.device`; its fields are None if there is none."""
+        name = str(runtime_context.device or "")
+        return tf.DeviceSpec.from_string(name if name.startswith("/") or not name else f"/{name}")
 
     @property
     def scope_name(self) -> str:

@@ -78,12 +78,14 @@ MAX_FLOAT32 = 1e38
 def convert_operands(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
     """Convert operands to tensors; those at the indices `same` must have the same dtype.
 
-    Python numbers take the dtype of the first tensor among them.
+    Python numbers, and lists of tensors, take the dtype of the first operand among them that is a tensor.
     """
     for i, operand in enumerate(operands):
         if type(operand) is not Tensor and hasattr(operand, "_as_tensor"):
             operands[i] = operand._as_tensor()
-    hint = next((d for d in (_find_dtype(operands[i]) for i in same) if d is not None), None)
+    hint = next((operands[i].dtype for i in same if type(operands[i]) is Tensor), None)
+    if hint is None:
+        hint = next((d for d in (_find_dtype(operands[i]) for i in same) if d is not None), None)
     for i, operand in enumerate(operands):
         if type(operand) is not Tensor and operand is not None:
             operands[i] = _convert_operand(operand, hint if i in same else None)

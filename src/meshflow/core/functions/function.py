@@ -135,6 +135,18 @@ class Function:
             signature = inspect.signature(self._python_function)
         return FunctionSpec(signature, self.input_signature, self._name, self._jit_compile)
 
+    def _decorate(self, decorator: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Decorate the Python function in place, before it is traced; Sonnet adds name scopes by this private method.
+
+        Raises:
+          ValueError: If the function was called or traced before.
+        """
+        if self._cache or self._families:
+            raise ValueError(
+                f"Functions cannot be decorated after they have been traced, and {self._name} has been. Decorate it first."
+            )
+        self._python_function = decorator(self._python_function)
+
     # ---- methods ---------------------------------------------------------------------------
 
     def __get__(self, instance: object, owner: type | None = None) -> Function:

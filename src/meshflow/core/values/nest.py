@@ -1,7 +1,7 @@
 """Nested structures of lists, tuples, named tuples and dictionaries.
 
-The rules are those of `tf.nest`: dictionaries are visited in sorted key order. None, tensors,
-arrays, strings and all objects other than the containers above are leaves.
+The rules are those of `tf.nest`: dictionaries are visited in sorted key order, their views in the order of the
+dictionary. None, tensors, arrays, strings and all objects other than the containers above are leaves.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from meshflow.core.values.composite import CompositeTensor, can_split, split_val
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
+# `tf.nest` treats the views of dictionaries, which are also the bases of those of an `OrderedDict`, as sequences.
+_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_SEQUENCES = (list, tuple, *_VIEWS)
 # Common types of leaves; checks for mappings are slow.
 _LEAF_TYPES = frozenset([Tensor, np.ndarray, int, float, bool, str, type(None)])
 
 
 def is_nested(structure: PyTree) -> bool:
-    """Check whether `structure` is a container: a list, tuple or dictionary.
+    """Check whether `structure` is a container: a list, tuple, dictionary or view of a dictionary.
 
     Example:
       >>> tf.nest.is_nested([1]), tf.nest.is_nested(1)
       (True, False)
     """
-    return type(structure) not in _LEAF_TYPES and isinstance(structure, (list, tuple, Mapping))
+    return type(structure) not in _LEAF_TYPES and isinstance(structure, (*_SEQUENCES, Mapping))
 
 
 def sort_keys(mapping: Mapping[Any, Any]) -> list[Any]:
@@ -65,7 +68,7 @@ def flatten(structure: PyTree, expand_composites: bool = False) -> list[Any]:
 def _flatten_into(structure: PyTree, leaves: list[Any]) -> None:
     if type(structure) in _LEAF_TYPES:
         leaves.append(structure)
-    elif isinstance(structure, (list, tuple)):
+    elif isinstance(structure, _SEQUENCES):
         for item in structure:
             _flatten_into(item, leaves)
     elif isinstance(structure, Mapping):
@@ -140,6 +143,7 @@ def flatten_up_to(shallow: PyTree, structure: PyTree, path: str = "the root") ->
         raise ValueError(
             f"Structures differ at {path}: expected {len(keys)} parts {keys}, got {structure!r}."
         )
+    shallow, structure = _make_indexable(shallow), _make_indexable(structure)
     parts: list[Any] = []
     for key in keys:
         parts.extend(flatten_up_to(shallow[key], structure[key], f"{path}[{key!r}]"))
@@ -183,7 +187,7 @@ def pack_sequence_as(
 def _pack(structure: PyTree, supply: Iterator[Any]) -> PyTree:
     if type(structure) in _LEAF_TYPES:
         return next(supply)
-    if isinstance(structure, (list, tuple)):
+    if isinstance(structure, _SEQUENCES):
         return rebuild_sequence(structure, [_pack(item, supply) for item in structure])
     if isinstance(structure, Mapping):
         # The values are in sorted key order, but the result keeps the order of the dictionary.
@@ -193,12 +197,16 @@ def _pack(structure: PyTree, supply: Iterator[Any]) -> PyTree:
 
 
 def rebuild_sequence(structure: PyTree, items: list[Any]) -> PyTree:
-    """Return a list or tuple of the structure's type with other items."""
+    """Return a list or tuple of the structure's type, or a list instead of a view, with other items."""
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
         return type(structure)(*items)
     if type(structure) in (list, tuple):
         return type(structure)(items)
     return type(structure)(items) if isinstance(structure, tuple) else list(items)
+
+
+def _make_indexable(structure: PyTree) -> PyTree:
+    return list(structure) if isinstance(structure, _VIEWS) else structure
 
 
 def rebuild_mapping(structure: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
@@ -296,6 +304,7 @@ def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -
             f"The two structures don't have the same number of elements or keys: at {path} the "
             f"first has {keys_a}, the second {keys_b}."
         )
+    a, b = _make_indexable(a), _make_indexable(b)
     for key in keys_a:
         _assert_same_structure(a[key], b[key], check_types, f"{path}[{key!r}]")
 

@@ -129,7 +129,7 @@ def _check_norm(order: str | float, axis: Axes) -> None:
         raise InvalidValueError(f"'ord' must be a supported vector norm, got {order}")
 
 
-@op(kinds="fc")
+@op(kinds="ifc")
 def norm(
     tensor: TensorLike,
     ord: Any = "euclidean",
@@ -155,7 +155,7 @@ def norm(
 
     Raises:
       InvalidArgumentError: If `ord` does not define a norm, such as 0 or -inf, or the axes are
-        invalid. It is also a ValueError.
+        invalid. It is also a ValueError. Integers have norms of order 1 and inf only.
 
     Example:
       >>> print(tf.norm([[3.0, 4.0], [0.0, 5.0]], axis=1).numpy(), tf.norm([3.0, -4.0], ord=1).numpy())
@@ -163,17 +163,25 @@ def norm(
     """
     _check_norm(ord, axis)
     is_vector = not isinstance(axis, tuple) or len(axis) == 1
+    if tensor.dtype.kind in "iu" and ord not in (1, float("inf")):
+        raise InvalidValueError(
+            f"norm: input #0 has dtype {tensor.dtype}, expected a floating-point type or a complex type for "
+            f"ord={ord!r}. Use tf.cast to convert it."
+        )
     if ord in ("euclidean", "fro") or (ord == 2 and is_vector):
         norms = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(tensor)), axis=axis, keepdims=keepdims))
         return norms.astype(tensor.dtype)
     if not is_vector:
-        return jnp.linalg.norm(tensor, ord, axis, keepdims)
+        norms = jnp.linalg.norm(tensor, ord, axis, keepdims)
+        return norms.astype(tensor.dtype) if tensor.dtype.kind in "iu" else norms
     magnitudes = compute_magnitude(tensor)
     if ord == float("inf"):
         initial = -jnp.inf if any(map(may_be_zero, tensor.shape)) else None
+        if tensor.dtype.kind in "iu" and initial is not None:
+            initial = jnp.iinfo(tensor.dtype).min
         return jnp.max(magnitudes, axis=axis, keepdims=keepdims, initial=initial)
     if ord == 1:
-        return jnp.sum(magnitudes, axis=axis, keepdims=keepdims)
+        return jnp.sum(magnitudes, axis=axis, keepdims=keepdims, dtype=magnitudes.dtype)
     return jnp.sum(magnitudes**ord, axis=axis, keepdims=keepdims) ** (1 / ord)
 
 
