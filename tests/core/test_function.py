@@ -798,3 +798,11 @@ def test_arguments_that_differ_from_the_signature(value):
     for kind in (TypeError, ValueError):  # of TensorFlow 2.15 and of earlier versions
         with pytest.raises(kind, match=r"Binding inputs to tf\.function failed"):
             function(value)
+
+
+def test_functions_are_decorated_before_their_first_call():
+    double = tf.function(lambda x: x * 2)
+    double._decorate(lambda function: lambda x: function(x) + 1)
+    assert double(tf.constant(3)).numpy() == 7
+    with pytest.raises(ValueError, match="cannot be decorated after they have been traced"):
+        double._decorate(lambda function: function)

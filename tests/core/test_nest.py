@@ -51,3 +51,8 @@ def test_views_of_dictionaries_are_sequences_in_their_order():
     assert tf.nest.is_nested({}.keys())
     parts = {"a": tf.ones([2, 3]), "b": tf.ones([2, 1])}
     assert tf.keras.layers.concatenate(parts.values()).shape == (2, 4)
+
+
+def test_errors_show_both_structures():
+    with pytest.raises(ValueError, match="First structure: type=str str=a\n\nSecond structure: type=dict"):
+        tf.nest.assert_same_structure("a", {"k": 2.0})

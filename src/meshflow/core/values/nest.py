@@ -279,7 +279,13 @@ def assert_same_structure(
         ...
       ValueError: The two structures don't have the same nested structure
     """
-    _assert_same_structure(nest1, nest2, check_types, "the root")
+    try:
+        _assert_same_structure(nest1, nest2, check_types, "the root")
+    except (TypeError, ValueError) as error:
+        first, second = (f"type={type(n).__name__} str={n}" for n in (nest1, nest2))
+        raise type(error)(
+            f"{error}\n\nFirst structure: {first}\n\nSecond structure: {second}"
+        ) from None
 
 
 def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -> None:

@@ -209,6 +209,9 @@ class Tensor(_Operators):
                 return cast(NumpyValue, value)  # The array is an unshared copy already.
         return cast(NumpyValue, value.copy() if value.ndim else value[()])
 
+    # TensorFlow Datasets reads values by this private method.
+    _numpy = numpy
+
     def ref(self) -> Reference:
         """Return a hashable reference to the tensor, for sets and dictionary keys."""
         return Reference(self)

@@ -188,10 +188,10 @@ def zeros_like(
       >>> tf.zeros_like([1, 2], dtype=tf.float16).dtype
       tf.float16
     """
-    if dtype is None and not hasattr(input, "_keras_history"):
+    if not hasattr(input, "_keras_history"):
         input = convert_to_tensor(input)
         if input.dtype is dtypes.string:
-            return zeros(input.shape, dtypes.string)
+            return zeros(input.shape, dtype or dtypes.string)
     if dtype is not None and as_dtype(dtype) is dtypes.string:
         return zeros(convert_to_tensor(input).shape, dtypes.string)
     return _apply_layout(
@@ -215,6 +215,10 @@ def ones_like(
       >>> print(tf.ones_like([2.5, 3.5]).numpy())
       [1. 1.]
     """
+    if dtype is not None and not hasattr(input, "_keras_history"):
+        input = convert_to_tensor(input)
+        if input.dtype is dtypes.string:
+            return ones(input.shape, dtype)
     return _apply_layout(
         _fill_like(input, None if dtype is None else as_dtype(dtype), 1), layout, input
     )

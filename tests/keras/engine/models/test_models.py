@@ -505,3 +505,14 @@ def test_sequential_model_with_an_empty_shape_is_built_at_its_first_call():
     assert model(tf.ones([4, 5])).shape == [4, 3]
     assert [tuple(w.shape) for w in model.weights] == [(5, 2), (2,), (2, 3), (3,)]
     assert model(tf.ones([4, 6, 5])).shape == [4, 6, 3]
+
+
+def test_a_repeated_layer_of_a_sequential_model_runs_once_unless_the_input_is_declared():
+    double = layers.Dense(3, use_bias=False, kernel_initializer=lambda *_, **__: 2 * tf.eye(3))
+    x = tf.ones([1, 3])
+    assert tf.keras.Sequential([double] * 2)(x).numpy().tolist() == [[2, 2, 2]]
+    built = tf.keras.Sequential([double] * 2)
+    built.build([None, 3])
+    assert built(x).numpy().tolist() == [[2, 2, 2]]
+    declared = tf.keras.Sequential([tf.keras.Input([3]), double, double])
+    assert declared(x).numpy().tolist() == [[4, 4, 4]]
