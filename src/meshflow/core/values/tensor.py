@@ -484,7 +484,7 @@ jax.tree_util.register_pytree_node(Tensor, lambda t: ((t._value,), None), _unfla
 
 
 def is_tensor(x: object) -> bool:
-    """Check whether `x` is a tensor, a variable, or a symbolic tensor of Keras.
+    """Check whether `x` is a tensor, a variable, a symbolic tensor of Keras, or has an attribute `is_tensor_like`.
 
     Args:
       x: Any object.
@@ -496,7 +496,10 @@ def is_tensor(x: object) -> bool:
       >>> tf.is_tensor(tf.constant(1)), tf.is_tensor([1])
       (True, False)
     """
-    return isinstance(x, Tensor) or getattr(x, "_is_tensor_like", False)
+    if isinstance(x, Tensor):
+        return True
+    # The second name is public in TensorFlow; objects of TensorFlow Probability have it.
+    return getattr(x, "_is_tensor_like", False) or hasattr(x, "is_tensor_like")
 
 
 def is_symbolic_tensor(tensor: object) -> bool:
