@@ -239,7 +239,9 @@ def test_errors():
         tf.raw_ops.MatMul([[1.0]], [[1.0]])
     with pytest.raises(TypeError, match="missing a required argument: 'b'"):
         tf.raw_ops.MatMul(a=[[1.0]])
-    with pytest.raises(NotImplementedError, match=r"tf\.raw_ops\.BoostedTreesPredict: no code of Meshflow"):
+    with pytest.raises(
+        NotImplementedError, match=r"tf\.raw_ops\.BoostedTreesPredict: no code of Meshflow"
+    ):
         _ = tf.raw_ops.BoostedTreesPredict
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = tf.raw_ops.Nothing
@@ -333,9 +335,7 @@ def test_random_ops_of_keys_equal_those_of_seeds():
     same = lambda a, b: np.testing.assert_array_equal(a.numpy(), b.numpy())
     same(raw.StatelessRandomNormalV2(**state), tf.random.stateless_normal([5], seed))
     same(raw.StatelessRandomUniformV2(**state), tf.random.stateless_uniform([5], seed))
-    same(
-        raw.StatelessTruncatedNormalV2(**state), tf.random.stateless_truncated_normal([5], seed)
-    )
+    same(raw.StatelessTruncatedNormalV2(**state), tf.random.stateless_truncated_normal([5], seed))
     same(
         raw.StatelessRandomUniformIntV2(**state, minval=3, maxval=90),
         tf.random.stateless_uniform([5], seed, 3, 90, tf.int32),

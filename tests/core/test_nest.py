@@ -54,5 +54,7 @@ def test_views_of_dictionaries_are_sequences_in_their_order():
 
 
 def test_errors_show_both_structures():
-    with pytest.raises(ValueError, match="First structure: type=str str=a\n\nSecond structure: type=dict"):
+    with pytest.raises(
+        ValueError, match="First structure: type=str str=a\n\nSecond structure: type=dict"
+    ):
         tf.nest.assert_same_structure("a", {"k": 2.0})

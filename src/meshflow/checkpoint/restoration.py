@@ -356,7 +356,9 @@ def _list_children_with_aliases(
     look_up = getattr(type(item), "_lookup_dependency", ObservableAttributes._lookup_dependency)
     if look_up is not ObservableAttributes._lookup_dependency:
         # A class of a library may create the objects that it has not yet.
-        found = {name: look_up(item, name) for name in stored_children if name not in named_children}
+        found = {
+            name: look_up(item, name) for name in stored_children if name not in named_children
+        }
         named_children |= {name: child for name, child in found.items() if child is not None}
     if hasattr(item, "_checkpoint_aliases"):
         named_children = {**item._checkpoint_aliases(), **named_children}

@@ -111,7 +111,9 @@ def _get_algorithm() -> Tensor:
     return convert_to_tensor(1)
 
 
-def _draw_integers(state: Tensor, shape: TensorLike, minval: TensorLike, maxval: TensorLike) -> Tensor:
+def _draw_integers(
+    state: Tensor, shape: TensorLike, minval: TensorLike, maxval: TensorLike
+) -> Tensor:
     return from_keys.draw_uniform(state, shape, minval, maxval, convert_to_tensor(minval).dtype)
 
 

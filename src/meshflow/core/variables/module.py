@@ -133,12 +133,12 @@ class Module(ObservableAttributes):
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
         """Return the trainable variables of the module and its submodules."""
-        return tuple(v for v in self.variables if v.trainable)
+        return tuple(v for v in self._find_objects(Variable) if v.trainable)
 
     @property
     def non_trainable_variables(self) -> tuple[Variable, ...]:
         """Return the non-trainable variables of the module and its submodules."""
-        return tuple(v for v in self.variables if not v.trainable)
+        return tuple(v for v in self._find_objects(Variable) if not v.trainable)
 
     @property
     def submodules(self) -> tuple[Module, ...]:

@@ -156,7 +156,12 @@ def _reverse(x: Array, lengths: Array | None) -> Array:
 
 
 def _run_cudnn(
-    node: Node, x: Array, input_h: Array, input_c: Array, params: Array, lengths: Array | None = None
+    node: Node,
+    x: Array,
+    input_h: Array,
+    input_c: Array,
+    params: Array,
+    lengths: Array | None = None,
 ) -> list[Array]:
     mode, is_bidirectional = node.text("rnn_mode"), node.text("direction") == "bidirectional"
     has_dropout = node["dropout"] > 0 and node["is_training"]
