@@ -91,7 +91,7 @@ def _make_keyed(draw: _Function) -> _Function:
     """Return a random op that takes the key and the counter of a generator, in uint64."""
 
     def draw_from_state(
-        shape: TensorLike, key: TensorLike, counter: TensorLike, alg: int, **arguments: Any
+        shape: TensorLike, key: TensorLike, counter: TensorLike, alg: int, **arguments: TensorLike
     ) -> Tensor:
         # Meshflow has the Philox generator only, and its state is the counter, then the key.
         state = array.concat([counter, key], 0)

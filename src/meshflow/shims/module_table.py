@@ -332,7 +332,8 @@ MODULES = {
     "keras.src.losses": "tf.keras.losses",
     "keras.src.metrics": "tf.keras.metrics",
     "keras.src.optimizer_v2": "tf.keras.optimizers.legacy",
-    "keras.src.optimizer_v2.optimizer_v2": "OptimizerV2=tf.keras.optimizers.legacy.Optimizer",
+    "keras.src.optimizer_v2.optimizer_v2": "OptimizerV2=tf.keras.optimizers.legacy.Optimizer "
+    "learning_rate_schedule=tf.keras.optimizers.schedules",
     "keras.src.optimizer_v2.learning_rate_schedule": "tf.keras.optimizers.schedules",
     "keras.src.optimizers.legacy.optimizer_v2": "OptimizerV2=tf.keras.optimizers.legacy.Optimizer",
     "keras.src.optimizers.optimizer_v2": "tf.keras.optimizers.legacy OptimizerV2=tf.keras.optimizers.legacy.Optimizer",

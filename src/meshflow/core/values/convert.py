@@ -140,8 +140,9 @@ def convert_python_value(value: TensorLike, dtype: DType | None) -> Tensor:
             raise InvalidValueError(
                 f"Cannot convert a partially known TensorShape {value} to a Tensor. Use tf.shape of the tensor."
             )
-        if context.has_symbolic_sizes:
-            value = value.as_list()
+        if any(map(is_symbolic_dim, value)):
+            sizes = tuple(value.as_list())
+            return make_sizes_tensor(sizes, np.int32 if dtype is None else dtype.dtype)
     if context.has_symbolic_sizes:
         if is_symbolic_dim(value):
             return make_sizes_tensor(value, np.int32 if dtype is None else dtype.dtype)

@@ -16,7 +16,8 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
 # `tf.nest` treats the views of dictionaries, which are also the bases of those of an `OrderedDict`, as sequences.
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_EMPTY: dict[Any, Any] = {}
+_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 _SEQUENCES = (list, tuple, *_VIEWS)
 # Common types of leaves; checks for mappings are slow.
 _LEAF_TYPES = frozenset([Tensor, np.ndarray, int, float, bool, str, type(None)])

@@ -51,7 +51,7 @@ class ObservableAttributes:
                 "declared as a dependency. Pass overwrite=True to replace it."
             )
         # A library's own `__setattr__` may call this method, so that of Meshflow is used.
-        owner = next(
+        owner: Any = next(
             cls
             for cls in type(self).__mro__
             if "__setattr__" in vars(cls) and cls.__module__.startswith(f"{_PACKAGE}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ from meshflow.saved_model.graph.format.node_attributes import Node
 
 __all__ = ["RECURRENT_OPS", "RECURRENT_OUTPUTS"]
 
+# The hidden state and the cell.
+_State: TypeAlias = tuple[Array, Array]
 _LSTM_OUTPUTS = ("i", "cs", "f", "o", "ci", "co", "h")
 _CUDNN_OUTPUTS = ("output", "output_h", "output_c", "reserve_space")
 RECURRENT_OUTPUTS: dict[str, tuple[str, ...]] = {
@@ -53,7 +55,9 @@ def _make_lstm_step(
     return step
 
 
-def _run_lstm_cell(node: Node, x: Array, cs_prev: Array, h_prev: Array, *weights: Array) -> list:
+def _run_lstm_cell(
+    node: Node, x: Array, cs_prev: Array, h_prev: Array, *weights: Array
+) -> list[Array]:
     return _make_lstm_step(node, weights)(x, cs_prev, h_prev)
 
 
@@ -63,11 +67,11 @@ def _run_lstm(
     """Compute all steps; those from `seq_len_max` on are zero."""
     step = _make_lstm_step(node, weights)
 
-    def advance(state: tuple[Array, Array], step_input: Array) -> Any:
+    def advance(state: _State, step_input: Array) -> tuple[_State, list[Array]]:
         outputs = step(step_input, *state)
         return (outputs[1], outputs[-1]), outputs
 
-    _, outputs = lax.scan(advance, (cs_prev, h_prev), x)
+    _, outputs = lax.scan(lambda state, inputs: advance(state, inputs), (cs_prev, h_prev), x)
     is_used = (jnp.arange(x.shape[0]) < seq_len_max)[:, None, None]
     return [jnp.where(is_used, output, 0) for output in outputs]
 
@@ -97,10 +101,10 @@ def _run_direction(
     w, r, b_w, b_r = layer
     count = _NUM_GATES[mode]
 
-    def advance(state: tuple[Array, Array], step: tuple[Array, Array]) -> Any:
-        (h, c), (inputs, position) = state, step
+    def advance(state: _State, step: tuple[Array, Array]) -> tuple[_State, Array]:
+        (h, c), (products, position) = state, step
         recurrent = jnp.split(h @ r.T + b_r, count, axis=1)
-        inputs = jnp.split(inputs, count, axis=1)
+        inputs = jnp.split(products, count, axis=1)
         if mode == "lstm":
             parts = [a + b for a, b in zip(inputs, recurrent, strict=True)]
             new_h, new_c = _advance_cudnn_lstm(parts, h, c)
@@ -119,7 +123,8 @@ def _run_direction(
         return state, jnp.where(is_used, new_h, 0)
 
     # The products with the inputs of all steps do not depend on each other.
-    (h, c), outputs = lax.scan(advance, (h, c), (x @ w.T + b_w, jnp.arange(x.shape[0])))
+    steps = x @ w.T + b_w, jnp.arange(x.shape[0])
+    (h, c), outputs = lax.scan(lambda state, step: advance(state, step), (h, c), steps)
     return outputs, h, c
 
 
@@ -127,6 +132,13 @@ def _split_parameters(
     params: Array, count: int, units: int, sizes: list[int], directions: int
 ) -> list[tuple[Array, ...]]:
     """Return the weights and biases of each direction of each layer; cuDNN stores all weights before all biases."""
+    rows = count * units
+    needed = directions * sum(rows * (size + units + 2) for size in sizes)
+    if params.shape[0] != needed:
+        raise InvalidArgumentError(
+            f"cuDNN's params have {params.shape[0]} values, but these layers need {needed}. Pass the weights of all "
+            "layers, then their biases."
+        )
     position = 0
 
     def take(*shape: int) -> Array:
@@ -134,14 +146,8 @@ def _split_parameters(
         position += int(np.prod(shape))
         return params[position - int(np.prod(shape)) : position].reshape(shape)
 
-    rows = count * units
     weights = [(take(rows, n), take(rows, units)) for n in sizes for _ in range(directions)]
     biases = [(take(rows), take(rows)) for _ in weights]
-    if position != params.shape[0]:
-        raise InvalidArgumentError(
-            f"cuDNN's params have {params.shape[0]} values, but these layers need {position}. Pass the weights of all "
-            "layers, then their biases."
-        )
     return [(*w, *b) for w, b in zip(weights, biases, strict=True)]
 
 
