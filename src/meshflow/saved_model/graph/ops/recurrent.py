@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def _run_lstm(
         outputs = step(step_input, *state)
         return (outputs[1], outputs[-1]), outputs
 
-    _, outputs = lax.scan(lambda state, inputs: advance(state, inputs), (cs_prev, h_prev), x)
+    _, outputs = lax.scan(lambda state, row: advance(state, cast(Array, row)), (cs_prev, h_prev), x)
     is_used = (jnp.arange(x.shape[0]) < seq_len_max)[:, None, None]
     return [jnp.where(is_used, output, 0) for output in outputs]
 
@@ -84,7 +84,7 @@ def _run_gru_cell(
     return [r, u, c, (1 - u) * c + u * h_prev]
 
 
-def _advance_cudnn_lstm(parts: list[Array], h: Array, c: Array) -> tuple[Array, Array]:
+def _advance_cudnn_lstm(parts: Sequence[Array], h: Array, c: Array) -> tuple[Array, Array]:
     i, f, g, o = parts
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
     return jax.nn.sigmoid(o) * jnp.tanh(c), c
