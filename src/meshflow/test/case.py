@@ -365,7 +365,7 @@ class TestCase(AbslAssertions):
         """Fail unless the block raises a matching `tf.errors.OpError`."""
         return self.assertRaisesWithPredicateMatch(OpError, expected_err_re_or_predicate)
 
-    def assertDictEqual(self, a: Any, b: Any, msg: str | None = None) -> None:
+    def assertDictEqual(self, a: PyTree, b: PyTree, msg: str | None = None) -> None:
         """Fail unless two dictionaries have equal items; arrays are equal if all of their elements are."""
         self.assertIsInstance(a, dict, f"a is not a dictionary. {msg or ''}")
         self.assertIsInstance(b, dict, f"b is not a dictionary. {msg or ''}")
@@ -390,7 +390,9 @@ class TestCase(AbslAssertions):
         indices = np.argwhere(~holds)
         lines = [f"{msg or ''} {len(indices)} of {holds.size} elements are {failure}".strip()]
         sides = [("lhs", a), *([("rhs", b)] if isinstance(b, np.ndarray) and b.shape else [])]
-        lines += [f"{failure} {n} = {np.broadcast_to(v, holds.shape)[~holds][:10]}" for n, v in sides]
+        lines += [
+            f"{failure} {n} = {np.broadcast_to(v, holds.shape)[~holds][:10]}" for n, v in sides
+        ]
         for index in map(tuple, indices[:10]):
             other = b[index] if isinstance(b, np.ndarray) and b.shape == holds.shape else b
             lines.append(f"  at {list(map(int, index))}: {a[index]!r} against {other!r}")
