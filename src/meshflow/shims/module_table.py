@@ -197,7 +197,8 @@ MODULES = {
     "python.ops.data_flow_ops": "tf.queue",
     "python.ops.distributions": "tf.compat.v1.distributions",
     "python.ops.gradient_checker_v2": "tf.test",
-    "python.ops.image_ops": "tf.image tf.compat.v1.image",
+    "python.ops.image_ops": "resize_images=tf.compat.v1.image.resize_images resize_images_v2=tf.image.resize tf.image "
+    "tf.compat.v1.image",
     "python.ops.image_ops_impl": "tf.image tf.compat.v1.image",
     "python.ops.init_ops": f"tf.compat.v1.initializers tf.compat.v1 {_FANS}",
     "python.ops.init_ops_v2": f"tf.keras.initializers {_FANS}",
@@ -221,7 +222,19 @@ MODULES = {
     "python.ops.parallel_for": "tf.experimental",
     "python.ops.parallel_for.control_flow_ops": f"vectorized_map=tf.vectorized_map pfor={_HELPERS}:pfor",
     "python.ops.parsing_ops": "tf.io",
-    "python.ops.ragged": "tf.ragged tf",
+    "python.ops.ragged": "tf.ragged meshflow.ops.ragged.arrays meshflow.ops.ragged meshflow.ops.ragged.values tf",
+    "python.ops.ragged.ragged_array_ops": "bitcast=tf.bitcast ones=tf.ones ragged_one_hot=tf.one_hot "
+    "ragged_reshape=tf.reshape rank=tf.rank zeros=tf.zeros",
+    "python.ops.ragged.ragged_conversion_ops": "from_tensor=tf.RaggedTensor.from_tensor",
+    "python.ops.ragged.ragged_math_ops": "ragged_cumsum=tf.cumsum range=tf.ragged.range "
+    + " ".join(
+        f"segment_{n}=tf.math.unsorted_segment_{n}"
+        for n in ("max", "mean", "min", "prod", "sqrt_n", "sum")
+    ),
+    "python.ops.ragged.ragged_util": "repeat=tf.repeat",
+    "python.ops.ragged.ragged_where_op": "where=tf.compat.v1.where where_v2=tf.where",
+    "python.ops.ragged.ragged_tensor": "convert_to_tensor_or_ragged_tensor=meshflow.ops.ragged.values:convert_rows "
+    f"RaggedTensorType={_HELPERS}:RaggedTensorType is_ragged={_HELPERS}:is_ragged",
     "python.ops.random_ops": "tf.random tf.compat.v1.random tf.compat.v1 random_uniform=tf.random.uniform "
     "random_normal=tf.random.normal truncated_normal=tf.random.truncated_normal "
     "random_shuffle=tf.random.shuffle parameterized_truncated_normal=tf.random.truncated_normal",

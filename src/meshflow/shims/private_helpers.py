@@ -465,6 +465,18 @@ def unknown_shape(rank: int | None = None) -> tf.TensorShape:
     return tf.TensorShape(None if rank is None else [None] * rank)
 
 
+def RaggedTensorType(
+    dtype: Any, ragged_rank: int, row_splits_dtype: Any = "int64"
+) -> tf.RaggedTensorSpec:
+    """Return the spec of ragged tensors of any shape, the older form of a result type of `tf.map_fn`."""
+    return tf.RaggedTensorSpec(None, dtype, ragged_rank, row_splits_dtype)
+
+
+def is_ragged(value: object) -> bool:
+    """Return whether a value is a `RaggedTensor` or the value of one."""
+    return isinstance(value, tf.RaggedTensor | tf.compat.v1.ragged.RaggedTensorValue)
+
+
 def is_sparse(tensor: object) -> bool:
     """Return whether a value is a `SparseTensor`."""
     return isinstance(tensor, tf.SparseTensor)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random as python_random
 import re
 import unittest
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, SparseTensorValue
@@ -19,6 +21,8 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import TensorLike, is_tensor
 from meshflow.environment.types import ArrayLike, PyTree
 from meshflow.keras.settings import reset_uids
+from meshflow.ops.ragged import RaggedTensor
+from meshflow.ops.ragged.values import RaggedTensorValue, read_rows
 from meshflow.ops.random import set_seed
 from meshflow.test.assertions import AbslAssertions
 
@@ -73,7 +77,10 @@ class TestCase(AbslAssertions):
         return self._get_temp_directory()
 
     def evaluate(self, tensors: PyTree) -> PyTree:
-        """Return the NumPy values of a structure of tensors and functions, which are called."""
+        """Return the NumPy values of a structure of tensors and functions, which are called.
+
+        Ragged tensors become `tf.compat.v1.ragged.RaggedTensorValue`s.
+        """
         read = lambda value: self.evaluate(value()) if callable(value) else _to_numpy(value)
         return nest.map_structure(read, tensors)
 
@@ -101,7 +108,13 @@ class TestCase(AbslAssertions):
         return self.session(*args, **kwargs)
 
     def assertAllEqual(self, a: TensorLike, b: TensorLike, msg: str | None = None) -> None:
-        """Fail unless shapes and elements are equal; NaN equals NaN."""
+        """Fail unless shapes and elements are equal; NaN equals NaN.
+
+        The rows of a ragged tensor are compared with nested lists, or with a ragged tensor of the same rank.
+        """
+        if isinstance(a, _RAGGED) or isinstance(b, _RAGGED):
+            self._check_rows(a, b, msg, self.assertAllEqual)
+            return
         a, b = _to_array(a), _to_array(b)
         self._check_same_shape(a, b, msg)
         with np.errstate(invalid="ignore"):
@@ -118,6 +131,10 @@ class TestCase(AbslAssertions):
         self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
         """Fail unless `|a - b| <= atol + rtol * |b|` for all elements of two nested structures."""
+        if isinstance(a, _RAGGED) or isinstance(b, _RAGGED):
+            check = functools.partial(self.assertAllClose, rtol=rtol, atol=atol)
+            self._check_rows(a, b, msg, check)
+            return
         if nest.is_nested(a) and any(
             nest.is_nested(v) or hasattr(v, "shape") for v in _get_items(a)
         ):
@@ -277,6 +294,17 @@ class TestCase(AbslAssertions):
         """Fail unless the block raises a matching `tf.errors.OpError`."""
         return self.assertRaisesWithPredicateMatch(OpError, expected_err_re_or_predicate)
 
+    def _check_rows(
+        self, a: PyTree, b: PyTree, msg: str | None, check: Callable[..., None]
+    ) -> None:
+        """Compare the lengths of rows, and call a method to compare the values."""
+        if isinstance(a, _RAGGED) and isinstance(b, _RAGGED):
+            self.assertEqual(a.ragged_rank, b.ragged_rank, msg)
+        (x, rows), (y, other) = (jax.tree_util.tree_flatten(_to_list(v)) for v in (a, b))
+        text = f"{msg or ''} in the values of rows".strip()
+        self.assertEqual(rows, other, msg)
+        check(np.array(x), np.array(y), msg=text)
+
     def _check_same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
         self.assertEqual(a.shape, b.shape, f"{msg or ''} shapes {a.shape} and {b.shape} differ")
 
@@ -315,7 +343,22 @@ class IndexedSlicesValue(NamedTuple):
     dense_shape: np.ndarray | None
 
 
+# Ragged tensors and their values.
+_RAGGED = (RaggedTensor, RaggedTensorValue)
+
+
+def _to_list(value: PyTree) -> PyTree:
+    """Return nested lists of the values of a tensor, an array, or nested lists of them."""
+    if isinstance(value, _RAGGED):
+        return value.to_list()
+    if isinstance(value, list | tuple):
+        return list(map(_to_list, value))
+    return _to_array(value).tolist()
+
+
 def _to_numpy(value: Any) -> Any:
+    if isinstance(value, RaggedTensor):
+        return read_rows(value)
     if isinstance(value, SparseTensor):
         return SparseTensorValue(*map(_to_numpy, (value.indices, value.values, value.dense_shape)))
     if isinstance(value, IndexedSlices):

@@ -180,7 +180,8 @@ def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, **kwargs: Any) -> 
     rank = len(a.shape)
     if rank != len(b.shape) or rank < 2:
         raise ValueError(
-            f"matmul of ragged tensors: a and b must have the same rank of at least 2, got {a.shape} and {b.shape}."
+            f"matmul of ragged tensors: `a` and `b` must have the same rank. It must be at least 2, got {a.shape} and "
+            f"{b.shape}."
         )
     if rank == 2:
         return public(_to_matrix(a), _to_matrix(b), **kwargs)
@@ -260,11 +261,15 @@ def _reduce_by_ids(
     data, ids = convert_values(data), convert_values(segment_ids)
     if isinstance(ids, RaggedTensor):
         if not isinstance(data, RaggedTensor):
-            raise ValueError("data must be a RaggedTensor if segment_ids is a RaggedTensor")
+            raise ValueError(
+                "segment_ids.shape must be a prefix of data.shape, but segment_ids is ragged and data is not."
+            )
         is_known = all(find_value(x.row_splits) is not None for x in (data, ids))
         same_rows = RaggedTensor.from_partition(ids.values, data.partition)
         if is_known and not have_same_rows(same_rows, ids):
-            raise InvalidValueError("data and segment_ids must have the same row lengths")
+            raise InvalidValueError(
+                "segment_ids.shape must be a prefix of data.shape, but the row lengths differ."
+            )
         return public(data.values, ids.values, num_segments)
     count = read_sizes(convert_integers(num_segments), "num_segments")
     ids = convert_integers(ids)
@@ -276,6 +281,23 @@ def _reduce_by_ids(
     ones = array.ones_like(data)
     total, counts = (reduce_segments("sum", x, ids, count) for x in (data, ones))
     return total / (math.sqrt(counts) if kind == "sqrt_n" else counts)
+
+
+def _resize(
+    public: Callable[..., Any], images: RaggedTensor, size: PyTree, *args: Any, **kwargs: Any
+) -> PyTree:
+    """Resize images of different sizes, a ragged tensor of shape [count, (height), (width), channels]."""
+    if len(images.shape) != 4:
+        raise ValueError(
+            f"tf.image.resize: images.shape.rank must be 4 if images is ragged, got {images.shape}."
+        )
+    resize = lambda image: public(
+        image.to_tensor() if isinstance(image, RaggedTensor) else image, size, *args, **kwargs
+    )
+    if images.shape[0] == 0:
+        # The size of the results does not depend on those of the images.
+        return resize(array.zeros([0, 1, 1, images.shape[-1] or 0], images.dtype))
+    return arrays.stack(list(map(resize, images)))
 
 
 def _one_hot(
@@ -293,7 +315,7 @@ def _one_hot(
         axis = get_positive_axis(axis, len(indices.shape) + 1)
         if axis <= indices.ragged_rank:
             raise ValueError(
-                f"one_hot: axis {axis} must be greater than the ragged rank {indices.ragged_rank}."
+                f"axis ({axis}) must be greater than indices.ragged_rank ({indices.ragged_rank})."
             )
         axis -= indices.ragged_rank
     return map_flat_values(public, indices, depth, on_value, off_value, axis, dtype)
@@ -382,6 +404,8 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
     "log_softmax": _log_softmax,
     "one_hot": _one_hot,
     "reduce_join": _reduce_join,
+    "resize": _resize,
+    "resize_images": _resize,
     "safe_embedding_lookup_sparse": _look_up_sparse,
     "softmax": _softmax,
     "unicode_decode_with_offsets": _decode_with_offsets,

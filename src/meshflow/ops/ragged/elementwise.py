@@ -320,7 +320,12 @@ def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree
 
 def _check_rows(value: RaggedTensor, model: RaggedTensor) -> None:
     """Check that known partitions are equal, like in TensorFlow."""
-    splits = [*value.nested_row_splits, *model.nested_row_splits]
-    is_known = all(find_value(s) is not None for s in splits)
-    if is_known and not have_same_rows(value, model):
-        raise InvalidValueError("Inputs must have identical ragged splits")
+    if value.ragged_rank != model.ragged_rank:
+        raise ValueError("All ragged inputs must have the same ragged_rank.")
+    for first, second in zip(value.nested_row_splits, model.nested_row_splits, strict=True):
+        known = find_value(first), find_value(second)
+        if any(splits is None for splits in known) or np.array_equal(*known):
+            continue
+        raise InvalidValueError(
+            "Inputs must have identical ragged splits: the partitions have incompatible row_splits."
+        )

@@ -84,8 +84,15 @@ def find_value(tensor: Tensor) -> np.ndarray | None:
     return tensor.find_known_value() if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
-def convert_integers(value: TensorLike, dtype: DType | None = None) -> Tensor:
+def convert_integers(
+    value: TensorLike, dtype: DType | None = None, name: str = "row partition"
+) -> Tensor:
     """Convert to a tensor of int32 or int64, by default int64 for Python values.
+
+    Args:
+      value: The integers.
+      dtype: The dtype.
+      name: Name of the argument, for errors.
 
     Raises:
       ValueError: If a tensor has another dtype.
@@ -98,25 +105,29 @@ def convert_integers(value: TensorLike, dtype: DType | None = None) -> Tensor:
             array = np.asarray(value)
         except SymbolicArrayError:
             # A list contains a size that the running program computes.
-            return convert_integers(convert_to_tensor(value, dtype_hint=dtype or int64), dtype)
+            return convert_integers(
+                convert_to_tensor(value, dtype_hint=dtype or int64), dtype, name
+            )
         if array.dtype == object:
             value = convert_to_tensor(value)
         else:
             is_exact = array.dtype in (np.int32, np.int64) and hasattr(value, "dtype")
             if array.size and array.dtype.kind not in "iu":
-                raise InvalidValueError(
-                    f"Expected integers (int32 or int64) for a row partition, got {array.dtype}."
-                )
+                raise _make_dtype_error(name, array.dtype)
             return Tensor(
                 array.astype((dtype or int64).dtype if dtype or not is_exact else array.dtype)
             )
     tensor = convert_to_tensor(value)
     if tensor.dtype not in (int32, int64):
-        raise InvalidValueError(
-            f"Expected a row partition of dtype int32 or int64, got {tensor.dtype.name}."
-        )
+        raise _make_dtype_error(name, tensor.dtype.name)
     return (
         tensor if dtype is None or tensor.dtype is dtype else _cast(tensor, static=(dtype.dtype,))
+    )
+
+
+def _make_dtype_error(name: str, dtype: object) -> InvalidValueError:
+    return InvalidValueError(
+        f"Argument `tensor` (name: {name}) must be of type integer, int32 or int64, got {dtype}."
     )
 
 
