@@ -348,6 +348,16 @@ class EagerContext:
 
 
 context = EagerContext
+SYNC, ASYNC = 0, 1
+_reset_context = ensure_initialized = async_wait = async_clear_error = lambda: None
+
+
+def execution_mode(mode: int | None) -> contextlib.AbstractContextManager[object]:
+    """Return a context without effect: ops start at once, and their results are awaited when they are read."""
+    return contextlib.nullcontext(mode)
+
+
+executor_scope = execution_mode
 
 
 def graph_mode() -> contextlib.AbstractContextManager[object]:
@@ -473,8 +483,8 @@ def RaggedTensorType(
 
 
 def is_ragged(value: object) -> bool:
-    """Return whether a value is a `RaggedTensor` or the value of one."""
-    return isinstance(value, tf.RaggedTensor | tf.compat.v1.ragged.RaggedTensorValue)
+    """Return whether a value is a `RaggedTensor` or its value as arrays."""
+    return isinstance(value, (tf.RaggedTensor, tf.compat.v1.ragged.RaggedTensorValue))
 
 
 def is_sparse(tensor: object) -> bool:

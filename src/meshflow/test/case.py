@@ -6,6 +6,7 @@ import contextlib
 import functools
 import random as python_random
 import re
+import threading
 import unittest
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,14 +16,14 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, SparseTensorValue
 from meshflow.core.runtime.device_spec import DeviceSpec
-from meshflow.core.runtime.errors import OpError
+from meshflow.core.runtime.errors import InvalidArgumentError, OpError
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import TensorLike, is_tensor
 from meshflow.environment.types import ArrayLike, PyTree
 from meshflow.keras.settings import reset_uids
-from meshflow.ops.ragged import RaggedTensor
-from meshflow.ops.ragged.values import RaggedTensorValue, read_rows
+from meshflow.ops.ragged.tensor import RaggedTensor
+from meshflow.ops.ragged.values import RaggedTensorValue, read_ragged_value
 from meshflow.ops.random import set_seed
 from meshflow.test.assertions import AbslAssertions
 
@@ -55,6 +56,52 @@ class EagerSession:
         return self._evaluate(fetches)
 
 
+class CheckedThread:
+    """Thread of a test, which fails if the target of the thread raises an error.
+
+    Args:
+      test: The test.
+      target: Function that the thread calls.
+      args: Its positional arguments.
+      kwargs: Its keyword arguments.
+    """
+
+    def __init__(
+        self, test: unittest.TestCase, target: Callable[..., object], args: Iterable[Any], kwargs: dict[str, Any]
+    ) -> None:  # fmt: skip
+        self._test, self._was_joined = test, False
+        self._call = lambda: target(*args, **kwargs)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._error: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            self._error = error
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Return whether the thread runs."""
+        return self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for the thread, and fail if it raised an error."""
+        self._was_joined = True
+        self._thread.join()
+        if self._error is not None:
+            raise AssertionError(f"Error in checkedThread: {self._error}") from self._error
+
+    def check_termination(self) -> None:
+        """Fail if the test did not join the thread."""
+        if not self._was_joined:
+            state = "never joined, and it still runs" if self.is_alive() else "never joined"
+            self._test.fail(f"A checked thread was {state}.")
+
+
 class TestCase(AbslAssertions):
     """`unittest.TestCase` with assertions about tensors, arrays and nested structures.
 
@@ -71,6 +118,24 @@ class TestCase(AbslAssertions):
         python_random.seed(_SEED)
         np.random.seed(_SEED)
         set_seed(_SEED)
+        self._threads: list[CheckedThread] = []
+
+    def tearDown(self) -> None:
+        """Check that all threads of `checkedThread` ended; a subclass that overrides this must call it."""
+        for thread in getattr(self, "_threads", ()):
+            thread.check_termination()
+        super().tearDown()
+
+    def checkedThread(
+        self,
+        target: Callable[..., object],
+        args: Iterable[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> CheckedThread:
+        """Return a thread; the test fails if the target raises an error or the test does not join the thread."""
+        thread = CheckedThread(self, target, tuple(args or ()), dict(kwargs or {}))
+        self._threads = [*getattr(self, "_threads", ()), thread]
+        return thread
 
     def get_temp_dir(self) -> str:
         """Return a directory that is deleted after the test."""
@@ -305,6 +370,16 @@ class TestCase(AbslAssertions):
         self.assertEqual(rows, other, msg)
         check(np.array(x), np.array(y), msg=text)
 
+    def assertRaisesIncompatibleShapesError(
+        self,
+        exception_type: Any = (ValueError, InvalidArgumentError),
+        expected_err_re_or_predicate: str | Callable[[BaseException], bool] = (
+            r"[Ii]ncompatible shapes|Dimensions must be equal|required broadcastable shapes|cannot broadcast"
+        ),
+    ) -> contextlib.AbstractContextManager[None]:
+        """Fail unless the block raises an error about shapes that do not fit."""
+        return self.assertRaisesWithPredicateMatch(exception_type, expected_err_re_or_predicate)
+
     def _check_same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
         self.assertEqual(a.shape, b.shape, f"{msg or ''} shapes {a.shape} and {b.shape} differ")
 
@@ -357,12 +432,12 @@ def _to_list(value: PyTree) -> PyTree:
 
 
 def _to_numpy(value: Any) -> Any:
-    if isinstance(value, RaggedTensor):
-        return read_rows(value)
     if isinstance(value, SparseTensor):
         return SparseTensorValue(*map(_to_numpy, (value.indices, value.values, value.dense_shape)))
     if isinstance(value, IndexedSlices):
         return IndexedSlicesValue(*map(_to_numpy, (value.values, value.indices, value.dense_shape)))
+    if isinstance(value, RaggedTensor):
+        return read_ragged_value(value)
     return value.numpy() if hasattr(value, "numpy") else value
 
 
@@ -378,6 +453,9 @@ def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _to_array(value: TensorLike) -> np.ndarray:
+    value = _to_numpy(value)
+    if isinstance(value, RaggedTensorValue):
+        value = value.to_list()
     if isinstance(value, (list, tuple)):
         value = [_to_array(v) for v in value]
         if len({v.shape for v in value}) > 1:
@@ -386,7 +464,7 @@ def _to_array(value: TensorLike) -> np.ndarray:
             for i, row in enumerate(value):
                 rows[i] = row
             return rows
-    array = np.asarray(_to_numpy(value))
+    array = np.asarray(value)
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
     return array.astype(object) if array.dtype.kind == "S" else array

@@ -297,7 +297,7 @@ def _resize(
     if images.shape[0] == 0:
         # The size of the results does not depend on those of the images.
         return resize(array.zeros([0, 1, 1, images.shape[-1] or 0], images.dtype))
-    return arrays.stack(list(map(resize, images)))
+    return array.stack(list(map(resize, images)))
 
 
 def _one_hot(

@@ -57,6 +57,8 @@ def constant(
       >>> tf.ragged.constant([[1, 2], [3]])
       <tf.RaggedTensor [[1, 2], [3]]>
     """
+    if isinstance(pylist, RaggedTensor) or hasattr(pylist, "to_ragged_tensor"):
+        raise TypeError("pylist may not be a RaggedTensor or RaggedTensorValue.")
     if ragged_rank is not None and ragged_rank < 0:
         raise ValueError(f"Invalid ragged_rank={ragged_rank}: must be nonnegative")
     if _is_scalar(pylist):

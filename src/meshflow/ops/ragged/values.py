@@ -17,7 +17,7 @@ from meshflow.environment.types import PyTree
 from meshflow.ops.ragged.factories import constant
 from meshflow.ops.ragged.tensor import RaggedTensor, Values
 
-__all__ = ["RaggedTensorValue", "constant_value", "convert_rows", "read_rows"]
+__all__ = ["RaggedTensorValue", "constant_value", "convert_rows", "read_ragged_value"]
 
 
 class RaggedTensorValue:
@@ -94,12 +94,12 @@ class RaggedTensorValue:
         return f"tf.RaggedTensorValue(values={self.values!r}, row_splits={self.row_splits!r})"
 
 
-def read_rows(rows: Any, dtype: np.dtype | None = None) -> Any:
+def read_ragged_value(rows: Any, dtype: np.dtype | None = None) -> Any:
     """Return the value of a ragged tensor, or the array of a tensor; by default with arrays of its dtype."""
     if not isinstance(rows, RaggedTensor):
         values = rows.numpy()
         return values if dtype is None else np.asarray(values).astype(dtype)
-    return RaggedTensorValue(read_rows(rows.values, dtype), rows.row_splits.numpy())
+    return RaggedTensorValue(read_ragged_value(rows.values, dtype), rows.row_splits.numpy())
 
 
 def convert_rows(
@@ -158,7 +158,7 @@ def constant_value(
         array_dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(as_dtype(dtype).dtype)
     kind = "string" if array_dtype.kind in "SUO" else as_dtype(array_dtype)
     rows = constant(pylist, kind, ragged_rank, inner_shape, None, row_splits_dtype)
-    return read_rows(rows, array_dtype)
+    return read_ragged_value(rows, array_dtype)
 
 
 symbolic_calls.register_composite_type(RaggedTensorValue, _call_with_values)
