@@ -367,7 +367,11 @@ def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = N
     if not arrays:
         return make_string_tensor([b""], ())
     parts = zip(*[a.reshape(-1) for a in arrays], strict=True)
-    return make_string_tensor([separator.encode().join(p) for p in parts], arrays[0].shape)
+    return make_string_tensor([_to_bytes(separator).join(p) for p in parts], arrays[0].shape)
+
+
+def _to_bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
 
 
 @defer_host_values()
@@ -376,7 +380,7 @@ def reduce_join(
     inputs: TensorLike,
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
-    separator: str = "",
+    separator: str | bytes = "",
     name: str | None = None,
 ) -> Tensor:
     """Join strings along axes.
@@ -401,7 +405,7 @@ def reduce_join(
     others = [i for i in range(array.ndim) if i not in axes]
     rows = array.transpose(*others, *axes).reshape(-1, int(np.prod([array.shape[a] for a in axes])))
     shape = [1 if i in axes else n for i, n in enumerate(array.shape) if keepdims or i not in axes]
-    return make_string_tensor([separator.encode().join(r) for r in rows], shape)
+    return make_string_tensor([_to_bytes(separator).join(r) for r in rows], shape)
 
 
 def split_each(input: TensorLike, op: str, split_one: Callable[[bytes], list[bytes]]) -> Any:
@@ -501,7 +505,7 @@ def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
 def ngrams(
     data: TensorLike,
     ngram_width: int | Sequence[int],
-    separator: str = " ",
+    separator: str | bytes = " ",
     pad_values: str | bytes | tuple[str | bytes, str | bytes] | None = None,
     padding_width: int | None = None,
     preserve_short_sequences: bool = False,
@@ -527,6 +531,11 @@ def ngrams(
     """
     width = to_static_value(ngram_width, "ngram_width")
     widths = [width] if isinstance(width, int) else width
+    pads = pad_values if isinstance(pad_values, tuple | list) else (pad_values,)
+    if not all(pad is None or isinstance(pad, str | bytes) for pad in pads):
+        raise TypeError(
+            f"pad_values must be a string, tuple of strings, or None. Got {pad_values!r}."
+        )
     if min(widths, default=1) < 1:
         raise ValueError(f"All ngram_widths must be greater than 0. Got {ngram_width}")
     if padding_width is not None and padding_width < 1:
@@ -560,13 +569,13 @@ def ngrams(
 def _list_ngrams(
     words: list[bytes],
     widths: Sequence[int],
-    separator: str,
+    separator: str | bytes,
     pad_values: str | bytes | tuple[str | bytes, str | bytes] | None,
     padding_width: int | None,
     preserve_short_sequences: bool,
 ) -> list[bytes]:
     """Return the n-grams of one row of strings; the arguments are those of `ngrams`."""
-    joiner = separator.encode()
+    joiner = _to_bytes(separator)
     result: list[bytes] = []
     row = words
     for width in widths:
@@ -576,8 +585,7 @@ def _list_ngrams(
                 (pad_values, pad_values) if isinstance(pad_values, (str, bytes)) else pad_values
             )
             count = width - 1 if padding_width is None else min(padding_width, width - 1)
-            encode = lambda v: v if isinstance(v, bytes) else v.encode()
-            row = [encode(left)] * count + row + [encode(right)] * count
+            row = [_to_bytes(left)] * count + row + [_to_bytes(right)] * count
         shifted = [row[i:] for i in range(width)]
         result += map(joiner.join, zip(*shifted, strict=False))
     if not result and words and preserve_short_sequences:
@@ -634,7 +642,7 @@ def unsorted_segment_join(
     inputs: TensorLike,
     segment_ids: TensorLike,
     num_segments: TensorLike,
-    separator: str = "",
+    separator: str | bytes = "",
     name: str | None = None,
 ) -> Tensor:
     """Join strings of the same segment.
@@ -668,7 +676,7 @@ def unsorted_segment_join(
         )
     rows = words.reshape(ids.size, -1)
     joined = [
-        separator.encode().join(rows[ids.reshape(-1) == segment, column])
+        _to_bytes(separator).join(rows[ids.reshape(-1) == segment, column])
         for segment in range(count)
         for column in range(rows.shape[1])
     ]

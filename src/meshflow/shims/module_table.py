@@ -232,7 +232,9 @@ MODULES = {
     "python.ops.ragged": "tf.ragged meshflow.ops.ragged.arrays meshflow.ops.ragged tf.experimental tf",
     "python.ops.ragged.ragged_array_ops": "bitcast=tf.bitcast ones=tf.ones ragged_one_hot=tf.one_hot "
     "ragged_reshape=tf.reshape rank=tf.rank zeros=tf.zeros",
-    "python.ops.ragged.ragged_conversion_ops": "from_tensor=tf.RaggedTensor.from_tensor",
+    "python.ops.ragged.ragged_batch_gather_ops": "batch_gather=tf.compat.v1.batch_gather",
+    "python.ops.ragged.ragged_conversion_ops": "from_tensor=tf.RaggedTensor.from_tensor to_tensor="
+    f"{_HELPERS}:to_dense_tensor",
     "python.ops.ragged.ragged_math_ops": "ragged_cumsum=tf.cumsum range=tf.ragged.range "
     + " ".join(
         f"segment_{n}=tf.math.unsorted_segment_{n}"

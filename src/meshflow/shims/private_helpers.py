@@ -478,8 +478,13 @@ def unknown_shape(rank: int | None = None) -> tf.TensorShape:
 def RaggedTensorType(
     dtype: Any, ragged_rank: int, row_splits_dtype: Any = "int64"
 ) -> tf.RaggedTensorSpec:
-    """Return the spec of ragged tensors of any shape, the older form of a result type of `tf.map_fn`."""
-    return tf.RaggedTensorSpec(None, dtype, ragged_rank, row_splits_dtype)
+    """Return the spec of results of the function of `tf.map_fn`, for the type of all results."""
+    return tf.RaggedTensorSpec(None, dtype, ragged_rank - 1, row_splits_dtype)
+
+
+def to_dense_tensor(rt_input: Any, default_value: Any = None, name: str | None = None) -> Tensor:
+    """Return the dense tensor of a ragged one, or a tensor unchanged."""
+    return rt_input.to_tensor(default_value) if is_ragged(rt_input) else rt_input
 
 
 def is_ragged(value: object) -> bool:

@@ -138,8 +138,7 @@ def assign_sub(
 
 def batch_gather(params: TensorLike, indices: TensorLike, name: str | None = None) -> Tensor:
     """Gather along the last dimension of `indices`; the other dimensions are batch dimensions."""
-    indices = _tf.convert_to_tensor(indices)
-    return _tf.gather(params, indices, batch_dims=len(indices.shape) - 1)
+    return _tf.gather(params, convert_rows(indices), batch_dims=-1)
 
 
 def clip_by_average_norm(t: TensorLike, clip_norm: float, name: str | None = None) -> Tensor:

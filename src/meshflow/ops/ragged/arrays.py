@@ -35,7 +35,6 @@ from meshflow.ops.ragged.partition import (
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values, get_positive_axis
 
 __all__ = [
-    "batch_gather",
     "boolean_mask",
     "concat",
     "expand_dims",
@@ -169,7 +168,8 @@ def _check_lengths(
         return
     if not np.array_equal(known[0], known[1]):
         raise InvalidValueError(
-            f"{names} have incompatible ragged shapes: the lengths of rows differ."
+            f"{names} have incompatible ragged shapes. The lengths of their rows differ, {np.diff(known[0]).tolist()} "
+            f"and {np.diff(known[1]).tolist()}."
         )
 
 
@@ -226,8 +226,11 @@ def expand_dims(input: PyTree, axis: PyTree, name: str | None = None) -> PyTree:
     return input.with_values(expand_dims(input.values, axis - 1))
 
 
-def squeeze(input: RaggedTensor, axis: PyTree = None, name: str | None = None) -> PyTree:
+def squeeze(input: PyTree, axis: PyTree = None, name: str | None = None) -> PyTree:
     """Remove axes of size 1."""
+    input = convert_values(input)
+    if not isinstance(input, RaggedTensor):
+        return array.squeeze(input, axis)
     if isinstance(axis, Tensor):
         raise TypeError("squeeze of a ragged tensor: axis must be an integer or a list, not a tensor.")
     axes = to_static_value(axis, "axis")
@@ -320,15 +323,15 @@ def _gather_inner(params: PyTree, indices: PyTree, axis: int) -> PyTree:
     return gather(params.values, array.reshape(starts, shape) + columns)
 
 
-def batch_gather(params: PyTree, indices: PyTree, name: str | None = None) -> PyTree:
-    """Gather within each row."""
-    return _gather_batch(params, indices, None, 1)
-
-
 def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int) -> PyTree:
     params, indices = convert_values(params), convert_values(indices)
     rank = len(indices.shape)
-    batch_dims = int(batch_dims) + (rank if batch_dims < 0 else 0)
+    if batch_dims < 0:
+        batch_dims = get_positive_axis(batch_dims, rank, "batch_dims")
+    if batch_dims >= len(params.shape):
+        raise ValueError(
+            f"batch_dims must be less than rank(params), got {batch_dims} for params of shape {params.shape}."
+        )
     axis = batch_dims if axis is None else int(to_static_value(axis, "axis")) % len(params.shape)
     if axis < batch_dims:
         raise ValueError(f"batch_dims={batch_dims} must be less than or equal to axis={axis}")
@@ -337,8 +340,11 @@ def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int
     if batch_dims == 0:
         return gather(params, indices, axis=axis)
     if batch_dims > 1:
-        params, indices = to_ragged(params, 1), to_ragged(indices, 1)
-        _check_lengths(params, indices)
+        ragged = [v for v in (params, indices) if isinstance(v, RaggedTensor)]
+        dtype = ragged[0].partition.dtype if ragged else int64
+        params, indices = to_ragged(params, 1, dtype), to_ragged(indices, 1, dtype)
+        names = "batch shape from indices does not match params shape, a dimension size mismatch: they"
+        _check_lengths(params, indices, names)
         inner = _gather_batch(params.values, indices.values, axis - 1, batch_dims - 1)
         return indices.with_values(inner)
     if axis > 1:
@@ -352,7 +358,8 @@ def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int
     count = params.partition.static_nrows
     if indices.shape[0] != count:
         raise InvalidValueError(
-            f"tf.gather: params and indices have different numbers of rows, {count} and {indices.shape[0]}."
+            f"tf.gather: the batch shape from indices {indices.shape} does not match params {params.shape}: they have "
+            f"different numbers of rows, {count} and {indices.shape[0]}."
         )
     make: Callable[[Any], Any] = lambda values: values
     if not isinstance(indices, RaggedTensor):
@@ -562,7 +569,9 @@ def reverse(tensor: RaggedTensor, axis: PyTree, name: str | None = None) -> Ragg
 
 def size(input: RaggedTensor, out_type: DTypeLike = "int32", name: str | None = None) -> Tensor:
     """Return the number of values."""
-    return array.size(input.flat_values, out_type=as_dtype(out_type))
+    values = convert_values(input)
+    flat = values.flat_values if isinstance(values, RaggedTensor) else values
+    return array.size(flat, out_type=as_dtype(out_type))
 
 
 def pack_rows(rows: Sequence[Any]) -> RaggedTensor:

@@ -153,15 +153,16 @@ def _reduce_join(
     inputs: RaggedTensor,
     axis: PyTree = None,
     keepdims: bool = False,
-    separator: str = "",
+    separator: str | bytes = "",
 ) -> PyTree:
     def join_segments(values: Tensor, ids: Tensor, count: int) -> Tensor:
         texts = values.require_value("strings to join")
+        glue = separator if isinstance(separator, bytes) else separator.encode()
         known = ids.require_value("rows of strings to join")
         parts = [texts[known == i] for i in range(count)]
         joined = np.empty((count, *texts.shape[1:]), object)
         for index in np.ndindex(*joined.shape):
-            joined[index] = separator.encode().join(parts[index[0]][(slice(None), *index[1:])])
+            joined[index] = glue.join(parts[index[0]][(slice(None), *index[1:])])
         return Tensor(joined)
 
     axes = parse_axes(inputs, axis)
@@ -183,9 +184,13 @@ def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, **kwargs: Any) -> 
             f"matmul of ragged tensors: `a` and `b` must have the same rank. It must be at least 2, got {a.shape} and "
             f"{b.shape}."
         )
+    if not isinstance(a, RaggedTensor) and not isinstance(b, RaggedTensor):
+        return public(a, b, **kwargs)
     if rank == 2:
         return public(_to_matrix(a), _to_matrix(b), **kwargs)
-    if not isinstance(b, RaggedTensor) and a.ragged_rank == 1 and rank == 3:
+    if not isinstance(a, RaggedTensor) and rank == 3:
+        a = arrays.to_ragged(a, 1, b.partition.dtype)
+    if not isinstance(b, RaggedTensor) and rank == 3 and a.ragged_rank == 1:
         b = arrays.to_ragged(b, 1, a.partition.dtype)
     dtype = next(x.partition.dtype for x in (a, b) if isinstance(x, RaggedTensor))
     if rank > 3:

@@ -303,7 +303,8 @@ def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree
     if not found:
         return op(*flat_args, **flat_kwargs)
     check_splits_dtypes(found)
-    model = max(found, key=lambda x: x.ragged_rank)
+    is_uniform = lambda x: [p.is_uniform() for p in x.nested_partitions]
+    model = max(found, key=lambda x: (x.ragged_rank, is_uniform(x)))
     for value in found:
         _check_rows(value, model)
     result = _call_on_values(op, flat_args, flat_kwargs)

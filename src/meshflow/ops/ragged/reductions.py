@@ -129,9 +129,7 @@ def reduce(name: str, rows: PyTree, axis: PyTree = None, keepdims: bool = False)
         return result
     if axes is None:
         return array.reshape(result, [1] * len(rows.shape))
-    for a in axes:
-        result = array.expand_dims(result, a)
-    return result
+    return _restore_axes(result, axes)
 
 
 def _reduce_mean(rows: PyTree, axes: list[int] | None) -> PyTree:
@@ -150,23 +148,28 @@ def _combine(function: Callable[..., Tensor], first: PyTree, second: PyTree) -> 
 
 
 def _reduce_variance(rows: PyTree, axes: list[int] | None) -> PyTree:
-    if axes is None:
+    if axes is None and not rows.dtype.is_integer:
         return math.reduce_variance(rows.flat_values)
     squares, mean = _reduce_mean(math.square(rows), axes), _reduce_mean(rows, axes)
-    return _combine(lambda a, b: a - math.square(b), squares, mean)
+    # Rounding must not make a small variance negative.
+    return _combine(lambda a, b: math.maximum(a - math.square(b), 0), squares, mean)
+
+
+def _restore_axes(values: PyTree, axes: list[int] | None) -> PyTree:
+    """Insert reduced axes with size 1."""
+    for a in axes or ():
+        values = array.expand_dims(values, a)
+    return values
 
 
 def _reduce_std(rows: PyTree, axes: list[int] | None) -> PyTree:
-    variance = _reduce_variance(rows, axes)
-    return math.sqrt(math.maximum(variance, math.cast(0, variance.dtype)))
+    return math.sqrt(_reduce_variance(rows, axes))
 
 
 def _reduce_logsumexp(rows: PyTree, axes: list[int] | None) -> PyTree:
     largest = array.stop_gradient(reduce_axes("max", rows, axes))
-    spread = largest
-    for a in axes or ():
-        spread = array.expand_dims(spread, a)
-    return math.log(reduce_axes("sum", math.exp(rows - spread), axes)) + largest
+    spread = rows - _restore_axes(largest, axes)
+    return math.log(reduce_axes("sum", math.exp(spread), axes)) + largest
 
 
 def _make_logical(kind: str) -> Callable[..., PyTree]:

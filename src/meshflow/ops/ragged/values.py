@@ -151,13 +151,12 @@ def constant_value(
       >>> tf.compat.v1.ragged.constant_value([[1, 2], [3]])
       tf.RaggedTensorValue(values=array([1, 2, 3]), row_splits=array([0, 2, 3]))
     """
-    if dtype is None:
-        leaves = [np.ravel(leaf) for leaf in jax.tree_util.tree_leaves(pylist)]
-        array_dtype = np.concatenate(leaves or [np.zeros(0)]).dtype
-    else:
-        array_dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(as_dtype(dtype).dtype)
+    leaves = [np.ravel(leaf) for leaf in jax.tree_util.tree_leaves(pylist)]
+    array_dtype = np.concatenate(leaves or [np.zeros(0)]).dtype
     kind = "string" if array_dtype.kind in "SUO" else as_dtype(array_dtype)
     rows = constant(pylist, kind, ragged_rank, inner_shape, None, row_splits_dtype)
+    if dtype is not None:
+        array_dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(as_dtype(dtype).dtype)
     return read_ragged_value(rows, array_dtype)
 
 

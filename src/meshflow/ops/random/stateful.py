@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
@@ -204,6 +204,7 @@ def categorical(
     return draw_categorical(key, logits, count, dt)
 
 
+@dispatch_composites
 def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
     """Shuffle the rows of a tensor, keeping its shape.
 
