@@ -76,6 +76,8 @@ def _gather(
     batch_dims = get_positive_axis(batch_dims, rank, "batch_dims")
     axis = batch_dims if axis is None else int(to_static_value(axis, "axis"))
     axis = get_positive_axis(axis, rank)
+    if batch_dims > axis:
+        raise ValueError(f"batch_dims={batch_dims} out of bounds: it must be at most axis={axis}.")
     indices = convert_values(indices)
     count = len(indices.shape)
     take = lambda part: array.gather(part, indices, axis=axis, batch_dims=batch_dims)
@@ -93,8 +95,8 @@ def _fill(fill: Callable[..., PyTree], input: StructuredTensor, dtype: DTypeLike
     return fill(input.ragged_shape, float32 if dtype is None else dtype)
 
 
-def _count(input: StructuredTensor, out_type: DTypeLike = int32) -> Tensor:
-    return array.size(array.zeros(input.ragged_shape, int32), out_type=out_type)
+def _count(input: StructuredTensor, out_type: DTypeLike | None = int32) -> Tensor:
+    return array.size(array.zeros(input.ragged_shape, int32), out_type=out_type or int32)
 
 
 _OPS: dict[str, Callable[..., Any]] = {

@@ -209,7 +209,9 @@ def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
         if isinstance(spec, RaggedTensorSpec):
             found = RaggedTensorSpec.from_value(parts[0])
             if found.ragged_rank != spec.ragged_rank:
-                raise ValueError(f"tf.map_fn: Expected `fn` to return {spec}. But it returned {found}.")
+                raise ValueError(
+                    f"tf.map_fn: Expected `fn` to return {spec}. But it returned {found}."
+                )
         is_row = any(isinstance(p, RaggedTensor) or len(p.shape) for p in parts)
         if isinstance(spec, RaggedTensorSpec) or (spec is None and is_row):
             return pack_rows(parts)

@@ -7,7 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -228,13 +228,20 @@ def regex_replace(
       b'a#b#'
     """
     replace = regular_expressions.make_replacer(
-        _to_bytes(pattern), _to_bytes(rewrite), replace_global
+        to_bytes(pattern), to_bytes(rewrite), replace_global
     )
     return map_strings("regex_replace", replace, input)
 
 
-def _to_bytes(value: Tensor | str | bytes) -> bytes:
-    known = cast(bytes, value.numpy()) if isinstance(value, Tensor) else value
+def to_bytes(value: Tensor | str | bytes) -> bytes:
+    """Return the bytes of a string scalar.
+
+    Raises:
+      ValueError: If the value is not a string scalar.
+    """
+    known: Any = value.numpy() if isinstance(value, Tensor) else value
+    if not isinstance(known, str | bytes):
+        raise ValueError(f"Expected a string scalar, got {value!r}.")
     return known.encode() if isinstance(known, str) else known
 
 
@@ -247,7 +254,7 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
       >>> print(tf.strings.regex_full_match(["a12", "a12b"], "a[0-9]+").numpy())
       [ True False]
     """
-    matches = regular_expressions.make_matcher(_to_bytes(pattern))
+    matches = regular_expressions.make_matcher(to_bytes(pattern))
     return map_strings("regex_full_match", matches, input, np.bool_)
 
 
@@ -367,11 +374,7 @@ def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = N
     if not arrays:
         return make_string_tensor([b""], ())
     parts = zip(*[a.reshape(-1) for a in arrays], strict=True)
-    return make_string_tensor([_to_bytes(separator).join(p) for p in parts], arrays[0].shape)
-
-
-def _to_bytes(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode()
+    return make_string_tensor([to_bytes(separator).join(p) for p in parts], arrays[0].shape)
 
 
 @defer_host_values()
@@ -399,13 +402,19 @@ def reduce_join(
     array = get_host_strings(inputs, "reduce_join")
     requested = [axis] if isinstance(axis, int) else axis
     axes = list(range(array.ndim))
+    for a in requested or ():
+        if not -array.ndim <= a < array.ndim:
+            raise InvalidValueError(
+                f"Invalid reduction dimension {a} for input with {array.ndim} dimension(s)"
+            )
     if requested is not None:
         # The axis that is joined first varies fastest.
         axes = [int(a) % array.ndim for a in requested][::-1]
     others = [i for i in range(array.ndim) if i not in axes]
-    rows = array.transpose(*others, *axes).reshape(-1, int(np.prod([array.shape[a] for a in axes])))
+    count, size = (math.prod(array.shape[a] for a in part) for part in (others, axes))
+    rows = array.transpose(*others, *axes).reshape(count, size)
     shape = [1 if i in axes else n for i, n in enumerate(array.shape) if keepdims or i not in axes]
-    return make_string_tensor([_to_bytes(separator).join(r) for r in rows], shape)
+    return make_string_tensor([to_bytes(separator).join(r) for r in rows], shape)
 
 
 def split_each(input: TensorLike, op: str, split_one: Callable[[bytes], list[bytes]]) -> Any:
@@ -485,7 +494,7 @@ def split(
       >>> tf.strings.split(["a b", "c"]).to_list()
       [[b'a', b'b'], [b'c']]
     """
-    separator = _to_bytes(sep) if sep is not None else None
+    separator = to_bytes(sep) if sep is not None else None
     return split_each(input, "split", lambda text: text.split(separator or None, maxsplit))
 
 
@@ -575,7 +584,7 @@ def _list_ngrams(
     preserve_short_sequences: bool,
 ) -> list[bytes]:
     """Return the n-grams of one row of strings; the arguments are those of `ngrams`."""
-    joiner = _to_bytes(separator)
+    joiner = to_bytes(separator)
     result: list[bytes] = []
     row = words
     for width in widths:
@@ -585,7 +594,7 @@ def _list_ngrams(
                 (pad_values, pad_values) if isinstance(pad_values, (str, bytes)) else pad_values
             )
             count = width - 1 if padding_width is None else min(padding_width, width - 1)
-            row = [_to_bytes(left)] * count + row + [_to_bytes(right)] * count
+            row = [to_bytes(left)] * count + row + [to_bytes(right)] * count
         shifted = [row[i:] for i in range(width)]
         result += map(joiner.join, zip(*shifted, strict=False))
     if not result and words and preserve_short_sequences:
@@ -676,7 +685,7 @@ def unsorted_segment_join(
         )
     rows = words.reshape(ids.size, -1)
     joined = [
-        _to_bytes(separator).join(rows[ids.reshape(-1) == segment, column])
+        to_bytes(separator).join(rows[ids.reshape(-1) == segment, column])
         for segment in range(count)
         for column in range(rows.shape[1])
     ]

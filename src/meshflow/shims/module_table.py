@@ -258,7 +258,8 @@ MODULES = {
     "python.ops.sparse_ops": "tf.sparse",
     "python.ops.stateless_random_ops": "tf.random",
     "python.ops.stateful_random_ops": "tf.random",
-    "python.ops.string_ops": "tf.strings",
+    "python.ops.string_ops": "tf.strings reduce_join=tf.compat.v1.strings.reduce_join reduce_join_v2=tf.strings.reduce_join "
+    "string_split=tf.compat.v1.string_split",
     "python.ops.summary_ops_v2": "tf.summary",
     "python.ops.ref_variable": "RefVariable=tf.Variable",
     "python.ops.weights_broadcast_ops": f"{_HELPERS}",

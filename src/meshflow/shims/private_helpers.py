@@ -493,8 +493,8 @@ def is_ragged(value: object) -> bool:
 
 
 def is_sparse(tensor: object) -> bool:
-    """Return whether a value is a `SparseTensor`."""
-    return isinstance(tensor, tf.SparseTensor)
+    """Return whether a value is a `SparseTensor` or its value as arrays."""
+    return isinstance(tensor, tf.SparseTensor | tf.compat.v1.SparseTensorValue)
 
 
 def constant_value_as_shape(tensor: Any) -> tf.TensorShape:

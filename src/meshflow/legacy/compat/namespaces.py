@@ -58,6 +58,7 @@ _OTHER_MODULES = {
     **{
         f"ragged.{n}": "meshflow.ops.ragged.values" for n in ("RaggedTensorValue", "constant_value")
     },
+    **dict.fromkeys(("string_split", "strings.split"), "meshflow.legacy.compat.text_splits"),
     "test.get_temp_dir": "meshflow.test.build_info",
     "test.mock": "unittest",
     **{

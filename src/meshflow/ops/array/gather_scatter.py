@@ -359,7 +359,9 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
       array([1, 0], dtype=int32)
     """
     if (x is None) != (y is None):
-        raise ValueError("x and y must be either both None or both non-None: pass both, or neither.")
+        raise ValueError(
+            "x and y must be either both None or both non-None: pass both, or neither."
+        )
     if x is None:
         return find_true_indices(condition)
     if not hasattr(condition, "_keras_history"):

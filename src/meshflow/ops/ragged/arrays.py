@@ -160,9 +160,7 @@ def _interleave(xp: Namespace, *arrays: Array) -> Array:
     return xp.zeros_like(target).at[target].set(positions)
 
 
-def _check_lengths(
-    first: RaggedTensor, second: RaggedTensor, names: str = "Input tensors"
-) -> None:
+def _check_lengths(first: RaggedTensor, second: RaggedTensor, names: str = "Input tensors") -> None:
     known = find_value(first.row_splits), find_value(second.row_splits)
     if known[0] is None or known[1] is None:
         return
@@ -232,7 +230,9 @@ def squeeze(input: PyTree, axis: PyTree = None, name: str | None = None) -> PyTr
     if not isinstance(input, RaggedTensor):
         return array.squeeze(input, axis)
     if isinstance(axis, Tensor):
-        raise TypeError("squeeze of a ragged tensor: axis must be an integer or a list, not a tensor.")
+        raise TypeError(
+            "squeeze of a ragged tensor: axis must be an integer or a list, not a tensor."
+        )
     axes = to_static_value(axis, "axis")
     if axes is None:
         raise ValueError("Ragged.squeeze must have an axis argument.")
@@ -343,7 +343,9 @@ def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int
         ragged = [v for v in (params, indices) if isinstance(v, RaggedTensor)]
         dtype = ragged[0].partition.dtype if ragged else int64
         params, indices = to_ragged(params, 1, dtype), to_ragged(indices, 1, dtype)
-        names = "batch shape from indices does not match params shape, a dimension size mismatch: they"
+        names = (
+            "batch shape from indices does not match params shape, a dimension size mismatch: they"
+        )
         _check_lengths(params, indices, names)
         inner = _gather_batch(params.values, indices.values, axis - 1, batch_dims - 1)
         return indices.with_values(inner)
@@ -443,8 +445,12 @@ def _drop_inner_partition(rows: RaggedTensor) -> Callable[[PyTree], PyTree]:
 
 
 def _check_positions(positions: np.ndarray, limits: PyTree) -> np.ndarray:
-    if ((positions < 0) | (positions >= limits)).any():
-        raise InvalidValueError(f"indices = {positions.tolist()} is not in [0, {limits})")
+    is_outside = (positions < 0) | (positions >= limits)
+    if is_outside.any():
+        index = tuple(np.argwhere(is_outside)[0].tolist())
+        limit = np.broadcast_to(limits, positions.shape)[index]
+        place = f"indices[{','.join(map(str, index))}]" if index else "indices"
+        raise InvalidValueError(f"{place} = {positions[index]} is not in [0, {limit})")
     return positions
 
 

@@ -136,7 +136,7 @@ def _call_elementwise(
 
 def _encode_rows(public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any) -> PyTree:
     """Encode the code points of each innermost row as a string."""
-    if isinstance(x.values, RaggedTensor):
+    if len(x.values.shape) > 1:
         return x.with_values(public(x.values, *args, **kwargs))
     return array.stack([public(row, *args, **kwargs) for row in x])
 

@@ -20,7 +20,12 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.ops.ragged.elementwise import broadcast
-from meshflow.ops.ragged.partition import RowPartition, RowPartitionSpec, convert_integers, find_value
+from meshflow.ops.ragged.partition import (
+    RowPartition,
+    RowPartitionSpec,
+    convert_integers,
+    find_value,
+)
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
 
 __all__ = ["DynamicRaggedShape", "DynamicRaggedShapeSpec"]

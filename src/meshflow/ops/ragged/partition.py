@@ -604,7 +604,9 @@ class RowPartitionSpec(CompositeSpec):
             product = nrows * uniform_row_length if is_known else None  # type: ignore[operator]
         if product is not None and nvals not in (None, product):
             raise ValueError(
-                "nrows={}, nvals={} and uniform_row_length={} are not compatible with each other.".format(*sizes)
+                "nrows={}, nvals={} and uniform_row_length={} are not compatible with each other.".format(
+                    *sizes
+                )
             )
         self.nrows, self.uniform_row_length = nrows, uniform_row_length
         self.nvals = nvals if product is None else product

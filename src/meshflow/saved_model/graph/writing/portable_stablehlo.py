@@ -46,7 +46,9 @@ def make_portable(content: bytes, convention: int) -> tuple[bytes, int]:
     """
     with mlir_lowering.make_ir_context(), mlir_ir.Location.unknown():
         module = read_portable_artifact(content)
-        if (b"composite" in content or b"chlo." in content) and "stablehlo.composite" in str(module):
+        if (b"composite" in content or b"chlo." in content) and "stablehlo.composite" in str(
+            module
+        ):
             mlir_passes.PassManager.parse(_get_pipeline()).run(module.operation)
             content = bytes(write_portable_artifact(module))
         if b"sdy" in content:
@@ -56,7 +58,8 @@ def make_portable(content: bytes, convention: int) -> tuple[bytes, int]:
         for version in _VERSIONS:
             try:
                 return bytes(write_older_artifact(module, version, False)), _CONVENTION
-            except Exception:  # noqa: S112 - MLIR raises several types for operations of later versions.
+            except Exception:
+                # MLIR raises several types of exceptions for operations of later versions.
                 continue
     return content, convention
 
@@ -67,12 +70,15 @@ def _narrow_platform_index(module: Any) -> None:
     TensorFlow up to 2.15 does not accept an int64.
     """
     main = next(f for f in module.body.operations if f.attributes["sym_name"].value == "main")
-    attributes = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else []
+    attributes = main.attributes.get("arg_attrs", [])
     if not len(attributes) or "_platform_index" not in str(attributes[0]):
         return
     block = main.regions[0].blocks[0]
     index = block.arguments[0]
-    wide, narrow = index.type, mlir_ir.RankedTensorType.get([], mlir_ir.IntegerType.get_signless(32))
+    wide, narrow = (
+        index.type,
+        mlir_ir.RankedTensorType.get([], mlir_ir.IntegerType.get_signless(32)),
+    )
     if wide == narrow:
         return
     index.set_type(narrow)
