@@ -20,7 +20,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host, host_function
 from meshflow.environment.types import PyTree
-from meshflow.ops import array, math
+from meshflow.ops import array, math, strings
 from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.coordinates import (
     INVALID,
@@ -87,12 +87,13 @@ def to_dense(
     if validate_indices and has_static_indices(sp_input):
         _check_order(np.asarray(indices.array))
     shape = sp_input.dense_shape
+    if sp_input.dtype is string:
+        like, default = array.zeros(shape, int64), "" if default_value is None else default_value
+        return strings.place_strings(sp_input.values, indices, like, default)
     if default_value is None:
         empty = array.zeros(shape, sp_input.dtype)
     else:
         empty = array.fill(shape, convert_to_tensor(default_value, dtype=sp_input.dtype))
-    if sp_input.dtype is string:
-        return array.tensor_scatter_nd_update(empty, sp_input.indices, sp_input.values)
     return add_elements(empty, indices, sp_input.values, True)
 
 

@@ -21,6 +21,7 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype, bool_, float32, int
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import regular_expressions
+from meshflow.ops.array.creation import zeros
 from meshflow.ops.deferred_host_values import (
     DeferredValue,
     UnrecordableError,
@@ -29,6 +30,8 @@ from meshflow.ops.deferred_host_values import (
 )
 from meshflow.ops.printing import format_rows, format_value
 from meshflow.ops.ragged import RaggedTensor, split_strings
+from meshflow.ops.ragged.calls import register
+from meshflow.ops.ragged.reductions import parse_axes, reduce_axes, restore_axes
 
 __all__ = [
     "as_string",
@@ -646,6 +649,27 @@ def _split_ragged(value: RaggedTensor) -> tuple[np.ndarray, list[np.ndarray]]:
     return flat, splits
 
 
+@defer_host_values()
+def join_rows(
+    inputs: TensorLike, segment_ids: TensorLike, lengths: TensorLike, separator: str | bytes
+) -> Tensor:
+    """Join the strings of each row; see `unsorted_segment_join`. The size of `lengths` is the number of rows."""
+    count = np.shape(get_host_array(lengths))[0]
+    joined: Tensor = unsorted_segment_join(inputs, segment_ids, count, separator)
+    return joined
+
+
+@defer_host_values()
+def place_strings(
+    values: TensorLike, indices: TensorLike, like: TensorLike, default: str | bytes
+) -> Tensor:
+    """Return strings of the shape of `like` with values at int64 coordinates [n, rank]."""
+    words, places = get_host_strings(values, "place_strings"), np.asarray(get_host_array(indices))
+    result = np.full(np.shape(get_host_array(like)), to_bytes(default), object)
+    result[tuple(places.T)] = words
+    return Tensor(result)
+
+
 @accept_symbolic
 def unsorted_segment_join(
     inputs: TensorLike,
@@ -683,10 +707,32 @@ def unsorted_segment_join(
         raise InvalidArgumentError(
             f"segment_ids must be less than num_segments ({count}), got {ids.max()}."
         )
-    rows = words.reshape(ids.size, -1)
-    joined = [
-        to_bytes(separator).join(rows[ids.reshape(-1) == segment, column])
-        for segment in range(count)
-        for column in range(rows.shape[1])
-    ]
+    rows = words.reshape(ids.size, math.prod(words.shape[ids.ndim :]))
+    parts: list[list[list[bytes]]] = [[[] for _ in range(rows.shape[1])] for _ in range(count)]
+    for segment, row in zip(ids.reshape(-1).tolist(), rows.tolist(), strict=True):
+        for cell, word in zip(parts[segment] if segment >= 0 else (), row, strict=False):
+            cell.append(word)
+    joined = [to_bytes(separator).join(cell) for row in parts for cell in row]
     return make_string_tensor(joined, (count, *words.shape[ids.ndim :]))
+
+
+def _reduce_join_rows(
+    public: Callable[..., Any],
+    inputs: RaggedTensor,
+    axis: PyTree = None,
+    keepdims: bool = False,
+    separator: str | bytes = "",
+) -> PyTree:
+    axes = parse_axes(inputs, axis)
+    if axes is None:
+        return public(inputs.flat_values, None, keepdims=keepdims, separator=separator)
+
+    def join_segments(values: Tensor, ids: Tensor, count: Any) -> Tensor:
+        return join_rows(values, ids, zeros([count], int32), separator)
+
+    join_dense = lambda x, a: public(x, a, separator=separator)
+    result = reduce_axes((join_segments, join_dense), inputs, axes)
+    return restore_axes(result, axes) if keepdims else result
+
+
+register("reduce_join", _reduce_join_rows)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
@@ -617,6 +618,15 @@ class SparseTensor(CompositeTensor):
     def with_values(self, new_values: TensorLike) -> SparseTensor:
         """Return the same coordinates with other elements."""
         return SparseTensor(self._indices, new_values, self._dense_shape)
+
+    def with_dense_shape(self, dense_shape: Tensor) -> SparseTensor:
+        """Return the same elements with another shape of the full tensor, which is not checked.
+
+        The elements may be strings of a function that is being saved, which are no tensor.
+        """
+        result = copy.copy(self)
+        result._dense_shape = dense_shape
+        return result
 
     def _components(self) -> list[Tensor]:
         return [self._values]

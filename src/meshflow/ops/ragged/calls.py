@@ -21,12 +21,9 @@ from meshflow.ops.ragged import arrays, dynamic_shape, padding
 from meshflow.ops.ragged.elementwise import apply_elementwise, have_same_rows, map_flat_values
 from meshflow.ops.ragged.partition import convert_integers, find_value, make_size
 from meshflow.ops.ragged.reductions import (
-    DENSE_OPS,
     REDUCTIONS,
     SEGMENT_OPS,
-    parse_axes,
     reduce,
-    reduce_axes,
     reduce_segments,
 )
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values, get_positive_axis
@@ -146,34 +143,6 @@ def _decode_with_offsets(
 ) -> PyTree:
     """Return the characters of strings and their byte offsets, as a pair of ragged tensors."""
     return tuple(map(input.with_flat_values, public(input.flat_values, *args, **kwargs)))
-
-
-def _reduce_join(
-    public: Callable[..., Any],
-    inputs: RaggedTensor,
-    axis: PyTree = None,
-    keepdims: bool = False,
-    separator: str | bytes = "",
-) -> PyTree:
-    def join_segments(values: Tensor, ids: Tensor, count: int) -> Tensor:
-        texts = values.require_value("strings to join")
-        glue = separator if isinstance(separator, bytes) else separator.encode()
-        known = ids.require_value("rows of strings to join")
-        parts = [texts[known == i] for i in range(count)]
-        joined = np.empty((count, *texts.shape[1:]), object)
-        for index in np.ndindex(*joined.shape):
-            joined[index] = glue.join(parts[index[0]][(slice(None), *index[1:])])
-        return Tensor(joined)
-
-    axes = parse_axes(inputs, axis)
-    if axes is None:
-        return public(inputs.flat_values, None, keepdims=keepdims, separator=separator)
-    SEGMENT_OPS["join"] = join_segments
-    DENSE_OPS["join"] = lambda x, a: public(x, a, separator=separator)
-    result = reduce_axes("join", inputs, axes)
-    for a in axes if keepdims else ():
-        result = arrays.expand_dims(result, a)
-    return result
 
 
 def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, **kwargs: Any) -> PyTree:
@@ -408,7 +377,6 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
     "embedding_lookup_sparse": _look_up_sparse,
     "log_softmax": _log_softmax,
     "one_hot": _one_hot,
-    "reduce_join": _reduce_join,
     "resize": _resize,
     "resize_images": _resize,
     "safe_embedding_lookup_sparse": _look_up_sparse,
@@ -424,8 +392,8 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
 
 
 def register(name: str, handler: Callable[..., Any]) -> None:
-    """Register the implementation of an op for ragged arguments."""
-    _OPS[name] = handler
+    """Register the implementation of an op for ragged arguments, which also takes the op."""
+    _WRAPPED_OPS[name] = handler
 
 
 def call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
