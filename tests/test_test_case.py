@@ -36,6 +36,13 @@ def test_rows_of_different_lengths():
     case = a_case()
     case.assertAllEqual([[2], [3, 4]], tf.ragged.constant([[2], [3, 4]]))
     case.assertAllEqual([[2], [3, 4]], [[2], [3, 4]])
+    case.assertAllEqual(tf.ragged.constant([[1, 2], [3, 4]]), [[1, 2], [3, 4]])
+    case.assertAllEqual(tf.ragged.constant([["a"], []]), [[b"a"], []])
+    case.assertAllClose(tf.ragged.constant([[1.0], []]), [[1.0 + 1e-7], []])
+    assert case.evaluate(tf.ragged.constant([[1], []])).to_list() == [[1], []]
+    for other in ([[2, 3], [4]], tf.ragged.constant([[[2]], [[3, 4]]])):
+        with pytest.raises(AssertionError):
+            case.assertAllEqual(tf.ragged.constant([[2], [3, 4]]), other)
     with pytest.raises(AssertionError):
         case.assertAllEqual([[2], [3, 4]], [[2], [3, 5]])
 

@@ -20,6 +20,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, bool_, float32, int32, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 from meshflow.ops import regular_expressions
 from meshflow.ops.array.creation import zeros
 from meshflow.ops.deferred_host_values import (
