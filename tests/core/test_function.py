@@ -121,7 +121,7 @@ def test_a_concrete_function_is_called_by_position_by_name_and_with_tensors_only
         assert call().numpy() == 7
     with pytest.raises(TypeError, match="k=2"):
         c(x, 3, y)
-    with pytest.raises(TypeError, match="unexpected arguments"):
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
         c(x, 2, y, z=1)
     with pytest.raises(tf.errors.InvalidArgumentError, match="int32"):
         c(tf.constant(1), y)
@@ -675,7 +675,7 @@ def test_functions_made_in_a_loop_are_warned_of_twice(caplog):
 def test_concrete_function_accepts_only_its_tensors():
     concrete = tf.function(lambda x, y: y).get_concrete_function(1, tf.constant(2))
     assert int(concrete(tf.constant(3))) == 3
-    with pytest.raises(TypeError, match="missing its argument 'y'"):
+    with pytest.raises(TypeError, match="missing a required argument: 'y'"):
         concrete(1)
 
 

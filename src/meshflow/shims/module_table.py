@@ -118,7 +118,8 @@ MODULES = {
     "python.compat.compat": "tf.compat",
     "python.compat.v2_compat": "tf.compat.v1",
     "python.data": "tf.data tf.data.experimental",
-    "python.data.ops.dataset_ops": "make_one_shot_iterator=tf.compat.v1.data.make_one_shot_iterator "
+    "python.data.ops.dataset_ops": "INFINITE=tf.data.experimental.INFINITE_CARDINALITY "
+    "UNKNOWN=tf.data.experimental.UNKNOWN_CARDINALITY make_one_shot_iterator=tf.compat.v1.data.make_one_shot_iterator "
     "make_initializable_iterator=tf.compat.v1.data.make_initializable_iterator "
     "get_legacy_output_types=tf.compat.v1.data.get_output_types "
     "get_legacy_output_shapes=tf.compat.v1.data.get_output_shapes "
@@ -147,7 +148,10 @@ MODULES = {
     "python.framework": "tf tf.dtypes tf.errors tf.compat.v1",
     "python.framework.combinations": _COMBINATIONS,
     "python.framework.composite_tensor": "CompositeTensor=meshflow.core.values.composite:CompositeTensor",
-    "python.framework.config": "tf.config tf.config.experimental",
+    "python.framework.composite_tensor_gradient": _HELPERS,
+    "python.framework.config": "tf.config tf.config.experimental "
+    "disable_op_determinism=meshflow.core.runtime.determinism:disable "
+    "is_op_determinism_enabled=meshflow.core.runtime.determinism:is_enabled",
     "python.framework.dtypes": "bool=tf.bool",
     "python.framework.errors": "tf.errors",
     "python.framework.errors_impl": "tf.errors",
@@ -161,19 +165,23 @@ MODULES = {
     "executing_eagerly_outside_functions=tf.compat.v1.executing_eagerly_outside_functions "
     "name_scope=tf.compat.v1.name_scope name_scope_v1=tf.compat.v1.name_scope name_scope_v2=tf.name_scope "
     "inside_function=tf.inside_function is_dense_tensor_like=tf.is_tensor",
+    "python.framework.indexed_slices": "IndexedSlicesValue=meshflow.test.case:IndexedSlicesValue",
     "python.framework.random_seed": "tf.random tf.compat.v1.random",
     "python.framework.smart_cond": f"{_HELPERS}",
     "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
-    "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape unknown_shape={_HELPERS}:unknown_shape",
+    "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape as_dimension=tf.compat.v1.Dimension unknown_shape={_HELPERS}:unknown_shape",
     "python.framework.tensor_spec": f"DenseSpec=tf.TensorSpec {_HELPERS}",
-    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:BatchableSpec {_HELPERS}",
+    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:BatchableSpec {_HELPERS} "
+    "register_type_spec_from_value_converter="
+    "meshflow.core.values.specs:register_type_spec_from_value_converter",
     "python.framework.type_spec_registry": f"{_HELPERS}",
     "python.framework.test_combinations": _COMBINATIONS,
     "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
     "is_tf_type=tf.is_tensor MakeNdarray=tf.make_ndarray "
     f"constant_value_as_shape={_HELPERS}:constant_value_as_shape try_evaluate_constant=tf.get_static_value",
     "python.framework.test_util": f"TensorFlowTestCase=tf.test.TestCase {_TESTS} {_HELPERS} {_COMBINATIONS} tf.test",
-    "python.framework.versions": "VERSION=tf.__version__",
+    "python.framework.versions": "VERSION=tf.__version__ __version__=tf.__version__ "
+    "__git_version__=tf.version.GIT_VERSION __compiler_version__=tf.version.COMPILER_VERSION",
     "python.keras": "tf.keras",
     "python.layers": "tf.compat.v1.layers tf.keras.layers",
     "python.layers.convolutional": " ".join(
@@ -192,6 +200,7 @@ MODULES = {
     "python.lib.io.tf_record": "tf.compat.v1.python_io",
     "python.lib.io.python_io": "tf.compat.v1.python_io",
     "python.module": "tf",
+    "python.module.module": f"_is_variable={_HELPERS}:is_variable",
     "python.ops": "tf tf.math tf.nn tf.linalg tf.image tf.strings tf.random tf.sparse tf.io tf.bitwise tf.signal "
     "tf.sets tf.lookup tf.debugging tf.compat.v1 tf.compat.v1.nn tf.raw_ops",
     "python.ops.array_ops": "shape_internal=tf.shape size_internal=tf.size rank_internal=tf.rank "
@@ -202,8 +211,7 @@ MODULES = {
     "python.ops.control_flow_util_v2": f"{_HELPERS}",
     "python.ops.data_flow_ops": "tf.queue",
     "python.ops.distributions": "tf.compat.v1.distributions",
-    "python.ops.gradient_checker": f"compute_gradient={_TESTS}:compute_graph_gradient "
-    f"compute_gradient_error={_TESTS}:compute_gradient_error",
+    "python.ops.gradient_checker": "meshflow.shims.gradient_checker",
     "python.ops.gradient_checker_v2": "tf.test max_error=meshflow.test.gradients:find_max_error",
     "python.ops.image_ops": "resize_images=tf.compat.v1.image.resize_images tf.image tf.compat.v1.image",
     "python.ops.image_ops_impl": "tf.image tf.compat.v1.image",
@@ -227,7 +235,7 @@ MODULES = {
     "python.ops.numpy_ops": "tf.experimental.numpy",
     "python.ops.numpy_ops.np_config": "enable_numpy_behavior=tf.experimental.numpy.experimental_enable_numpy_behavior",
     "python.ops.parallel_for": "tf.experimental",
-    "python.ops.parallel_for.control_flow_ops": f"vectorized_map=tf.vectorized_map pfor={_HELPERS}:pfor",
+    "python.ops.parallel_for.control_flow_ops": f"vectorized_map=tf.vectorized_map pfor={_HELPERS}:pfor for_loop={_HELPERS}:for_loop",
     "python.ops.parsing_ops": "tf.io",
     "python.ops.ragged": "tf.ragged meshflow.ops.ragged.arrays meshflow.ops.ragged tf.experimental tf",
     "python.ops.ragged.ragged_array_ops": "bitcast=tf.bitcast ones=tf.ones ragged_one_hot=tf.one_hot "
@@ -280,6 +288,7 @@ MODULES = {
     "python.profiler": "tf.profiler tf.compat.v1.profiler",
     "python.profiler.profiler_v2": "tf.profiler.experimental",
     "python.profiler.trace": "tf.profiler.experimental",
+    "python.pywrap_sanitizers": _TESTS,
     "python.saved_model.nested_structure_coder": f"encode_structure={_STRUCTURES}:encode_structure "
     f"decode_proto={_STRUCTURES}:read_structure",
     "python.saved_model": "tf.saved_model tf.compat.v1.saved_model tf.saved_model.experimental",
@@ -297,10 +306,10 @@ MODULES = {
     "python.types": "tf.types.experimental",
     "python.types.core": "TensorLike=tf.types.experimental.TensorLike Tensor=tf.__internal__.types.Tensor",
     "python.util": f"{_HELPERS}",
-    "python.util.compat": "tf.compat",
+    "python.util.compat": "tf.compat collections_abc=collections.abc",
     "python.util.object_identity": f"Reference=meshflow.core.values.tensor:Reference {_HELPERS}",
     "python.util.dispatch": "tf.experimental",
-    "python.util.nest": f"tf.nest {_HELPERS}",
+    "python.util.nest": f"tf.nest {_HELPERS} _is_attrs={_HELPERS}:is_attrs _is_mapping={_HELPERS}:is_mapping",
     "python.util.tf_contextlib": "contextlib",
     "python.util.tf_inspect": f"{_HELPERS} inspect _inspect=inspect",
     "python.tf2": "enabled=tf.__internal__.tf2.enabled",

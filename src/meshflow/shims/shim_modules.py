@@ -139,7 +139,8 @@ class ShimModule(ModuleType):
     def _find_value(self, name: str) -> Any:
         if name == "__all__" and not self._is_public:
             return self._list_exports()
-        if _is_dunder(name) and (name in _OWN_ATTRIBUTES or not self._is_public):
+        is_named = name in self.__dict__.get("_names", ())
+        if _is_dunder(name) and not is_named and (name in _OWN_ATTRIBUTES or not self._is_public):
             raise AttributeError(name)
         full_name, key = f"{self.__name__}.{name}", _get_key(self.__name__)
         if self._is_public:
@@ -185,7 +186,7 @@ class ShimModule(ModuleType):
             # Modules such as `array_ops` import their generated functions.
             if name.startswith("gen_"):
                 return importlib.import_module(f"tensorflow.python.ops.{name}")
-            op = _find_generated_op(name)
+            op = _find_generated_op(name) if name.islower() else None
             if op is not None:
                 return op
         return UnavailableName(full_name, self._find_reason())

@@ -8,7 +8,7 @@ import random as python_random
 import re
 import threading
 import unittest
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, SparseTensorValue
 from meshflow.core.runtime.device_spec import DeviceSpec
-from meshflow.core.runtime.errors import InvalidArgumentError, OpError
+from meshflow.core.runtime.errors import OpError
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import TensorLike, is_tensor
@@ -162,7 +162,11 @@ class TestCase(AbslAssertions):
         """Run a block with an object that evaluates tensors, because sessions do not exist."""
         yield EagerSession(self.evaluate)
 
-    cached_session = session
+    @contextlib.contextmanager
+    def cached_session(self, *args: object, **kwargs: object) -> Iterator[EagerSession]:
+        """Run a block with an object that evaluates tensors, which is the same in all blocks of a test."""
+        session = self.__dict__.setdefault("_cached_session", EagerSession(self.evaluate))
+        yield session
 
     def test_session(
         self, *args: object, **kwargs: object
@@ -190,45 +194,58 @@ class TestCase(AbslAssertions):
 
     def assertNotAllEqual(self, a: TensorLike, b: TensorLike, msg: str | None = None) -> None:
         """Fail if `assertAllEqual` holds."""
-        self._check_fails(self.assertAllEqual, "all elements are equal", msg, a, b)
+        self._check_fails(self.assertAllEqual, "equal", msg, a, b)
 
     def assertAllClose(
         self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
-        """Fail unless `|a - b| <= atol + rtol * |b|` for all elements of two nested structures."""
+        """Fail unless `|a - b| <= atol + rtol * |b|` for all elements of two nested structures.
+
+        Raises:
+          ValueError: If only one of two values is a dictionary.
+        """
+        self._check_close(a, b, rtol, atol, msg, "")
+
+    def _check_close(
+        self, a: PyTree, b: PyTree, rtol: float, atol: float, msg: str | None, path: str
+    ) -> None:
         if isinstance(a, _RAGGED) or isinstance(b, _RAGGED):
             check = functools.partial(self.assertAllClose, rtol=rtol, atol=atol)
             self._check_rows(a, b, msg, check)
             return
-        if nest.is_nested(a) and any(
-            nest.is_nested(v) or hasattr(v, "shape") for v in _get_items(a)
-        ):
-            self.assertEqual(len(_get_items(a)), len(_get_items(b)), msg)
-            if isinstance(a, dict):
-                self.assertCountEqual(a, b, msg)
-                pairs = [(a[k], b[k], f"[{k!r}]") for k in a]
-            else:
-                pairs = [(x, y, f"[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True))]
-            for x, y, path in pairs:
-                self.assertAllClose(x, y, rtol, atol, f"{msg or ''} at {path}".strip())
+        a, b = (v._asdict() if hasattr(v, "_asdict") else v for v in (_to_numpy(a), _to_numpy(b)))
+        if isinstance(a, Mapping) != isinstance(b, Mapping):
+            raise ValueError(f"Can't compare dict to non-dict, a{path} vs b{path}. {msg or ''}")
+        if isinstance(a, Mapping):
+            self.assertCountEqual(a, b, f"mismatched keys in a{path} and b{path}. {msg or ''}")
+            for key in a:
+                self._check_close(a[key], b[key], rtol, atol, msg, f"{path}[{key}]")
             return
-        if isinstance(a, dict):
-            self.assertCountEqual(a, b, msg)
-            a, b = [a[k] for k in sorted(a)], [b[k] for k in sorted(a)]
+        if nest.is_nested(a) and any(nest.is_nested(v) or hasattr(v, "shape") for v in a):
+            self.assertEqual(len(a), len(b), f"Mismatched length: a{path}, b{path}. {msg or ''}")
+            for index, (x, y) in enumerate(zip(a, b, strict=True)):
+                self._check_close(x, y, rtol, atol, msg, f"{path}[{index}]")
+            return
         a, b = _to_array(a), _to_array(b)
-        self._check_same_shape(a, b, msg)
+        where = f"Mismatched value: a{path} is different from b{path}. {msg or ''}"
+        self._check_same_shape(a, b, where)
         if _has_rows(a):
-            for x, y in zip(a.flat, b.flat, strict=True):
-                self.assertAllClose(x, y, rtol, atol, msg)
+            for index, (x, y) in enumerate(zip(a.flat, b.flat, strict=True)):
+                self._check_close(x, y, rtol, atol, msg, f"{path}[{index}]")
             return
-        close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        self._check_all(np.asarray(close), a, b, f"not close (rtol={rtol}, atol={atol})", msg)
+        close = np.asarray(np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True))
+        if not close.all():
+            title = f"Not equal to tolerance rtol={rtol}, atol={atol}\n{where}\n"
+            rows = (v[~close][:10] for v in (a, b))
+            x, y = (v.astype(int) if v.dtype.kind == "b" else v for v in rows)
+            differences = np.abs(x - y)
+            self._check_all(close, a, b, "not close", f"{title}not close dif = {differences}\n")
 
     def assertNotAllClose(
         self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
         """Fail if `assertAllClose` holds."""
-        self._check_fails(self.assertAllClose, "all elements are close", msg, a, b, rtol, atol)
+        self._check_fails(self.assertAllClose, "close", msg, a, b, rtol, atol)
 
     def assertAllCloseAccordingToType(
         self,
@@ -277,6 +294,8 @@ class TestCase(AbslAssertions):
         distance = np.linalg.norm(_to_array(ndarray1) - _to_array(ndarray2))
         self.assertLess(float(distance), err, msg)
 
+    _NDArrayNear = lambda self, a, b, err: bool(np.linalg.norm(_to_array(a) - _to_array(b)) < err)
+
     def assertAllGreater(self, a: TensorLike, comparison_target: ArrayLike) -> None:
         """Fail unless every element is greater than a number."""
         a = _to_array(a)
@@ -307,6 +326,8 @@ class TestCase(AbslAssertions):
     ) -> None:
         """Fail unless every element is between two bounds, which are included unless open."""
         a = _to_array(target)
+        if a.dtype.kind not in "fiubV":
+            self.fail(f"The value does not have an ordered numeric type, but {a.dtype}: {a}")
         above = a > lower_bound if open_lower_bound else a >= lower_bound
         below = a < upper_bound if open_upper_bound else a <= upper_bound
         self._check_all(above & below, a, (lower_bound, upper_bound), "out of range", None)
@@ -370,18 +391,21 @@ class TestCase(AbslAssertions):
         self.assertEqual(rows, other, msg)
         check(np.array(x), np.array(y), msg=text)
 
-    def assertRaisesIncompatibleShapesError(
-        self,
-        exception_type: Any = (ValueError, InvalidArgumentError),
-        expected_err_re_or_predicate: str | Callable[[BaseException], bool] = (
-            r"[Ii]ncompatible shapes|Dimensions must be equal|required broadcastable shapes|cannot broadcast"
-        ),
-    ) -> contextlib.AbstractContextManager[None]:
-        """Fail unless the block raises an error about shapes that do not fit."""
-        return self.assertRaisesWithPredicateMatch(exception_type, expected_err_re_or_predicate)
+    def assertDictEqual(self, a: PyTree, b: PyTree, msg: str | None = None) -> None:
+        """Fail unless two dictionaries have equal items; arrays are equal if all of their elements are."""
+        self.assertIsInstance(a, dict, f"a is not a dictionary. {msg or ''}")
+        self.assertIsInstance(b, dict, f"b is not a dictionary. {msg or ''}")
+        self.assertCountEqual(a, b, msg)
+        for key in a:
+            first, second = (np.asarray(_to_numpy(v)) for v in (a[key], b[key]))
+            if first.shape or second.shape:
+                self.assertAllClose(a[key], b[key], msg=f"at {key!r}. {msg or ''}")
+            else:
+                self.assertEqual(a[key], b[key], msg)
 
     def _check_same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
-        self.assertEqual(a.shape, b.shape, f"{msg or ''} shapes {a.shape} and {b.shape} differ")
+        text = f"Shape mismatch: expected {a.shape}, got {b.shape}. {msg or ''}"
+        self.assertEqual(a.shape, b.shape, text)
 
     def _check_all(
         self, holds: np.ndarray, a: np.ndarray, b: object, failure: str, msg: str | None
@@ -391,6 +415,10 @@ class TestCase(AbslAssertions):
             return
         indices = np.argwhere(~holds)
         lines = [f"{msg or ''} {len(indices)} of {holds.size} elements are {failure}".strip()]
+        sides = [("lhs", a), *([("rhs", b)] if isinstance(b, np.ndarray) and b.shape else [])]
+        lines += [
+            f"{failure} {n} = {np.broadcast_to(v, holds.shape)[~holds][:10]}" for n, v in sides
+        ]
         for index in map(tuple, indices[:10]):
             other = b[index] if isinstance(b, np.ndarray) and b.shape == holds.shape else b
             lines.append(f"  at {list(map(int, index))}: {a[index]!r} against {other!r}")
@@ -403,11 +431,7 @@ class TestCase(AbslAssertions):
             assertion(*args)
         except AssertionError:
             return
-        self.fail(f"{msg or ''} {failure}".strip())
-
-
-def _get_items(structure: PyTree) -> list[Any]:
-    return list(structure.values()) if isinstance(structure, dict) else list(structure)
+        self.fail(f"The two values are {failure} at all elements. {msg or ''}")
 
 
 class IndexedSlicesValue(NamedTuple):
