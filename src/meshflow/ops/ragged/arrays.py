@@ -584,7 +584,8 @@ def pack_rows(rows: Sequence[Any]) -> RaggedTensor:
     """Return a ragged tensor with the given rows, which are tensors or ragged tensors."""
     dtype = next((r.partition.dtype for r in rows if isinstance(r, RaggedTensor)), int64)
     counts = array.stack([make_size(r.shape[0], dtype) for r in rows])
-    joined = drop_uniform(_concat(list(rows), 0))
+    is_ragged = any(isinstance(r, RaggedTensor) for r in rows)
+    joined = drop_uniform(_concat(list(rows), 0) if is_ragged else array.concat(list(rows), 0))
     return RaggedTensor.from_row_lengths(joined, counts, validate=False)
 
 

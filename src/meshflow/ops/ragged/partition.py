@@ -663,7 +663,8 @@ class RowPartitionSpec(CompositeSpec):
         if not isinstance(other, RowPartitionSpec) or other.dtype is not self._dtype:
             raise ValueError(f"No TypeSpec is compatible with both {self} and {other}")
         pairs = zip(self._serialize()[:3], other._serialize()[:3], strict=True)
-        return RowPartitionSpec(*[a if a == b else None for a, b in pairs], self._dtype)
+        nrows, nvals, length = (a if a == b else None for a, b in pairs)
+        return RowPartitionSpec(nrows, nvals, length, self._dtype)
 
 
 def _convert(value: TensorLike, dtype: DTypeLike | None) -> Tensor:
