@@ -21,6 +21,11 @@ from meshflow.ops.ragged.tensor import convert_values, get_positive_axis
 __all__ = ["StructuredTensor"]
 
 
+def _make_zeros(value: StructuredTensor) -> PyTree:
+    shape: PyTree = value.ragged_shape
+    return array.zeros(shape, int32)
+
+
 def _map_fields(
     function: Callable[..., PyTree], values: Sequence[StructuredTensor], rank: int
 ) -> StructuredTensor:
@@ -36,7 +41,7 @@ def _map_fields(
         )
     if not names:
         # The shape of an int32 tensor in the place of the fields is that of the result.
-        zeros = [array.zeros(v.ragged_shape, int32) for v in values]
+        zeros = [_make_zeros(v) for v in values]
         return StructuredTensor.from_shape(DynamicRaggedShape.from_tensor(function(*zeros)))
     fields = {name: function(*[v.field_value(name) for v in values]) for name in names}
     return StructuredTensor.from_fields(fields, TensorShape([None] * rank))
@@ -96,7 +101,7 @@ def _fill(fill: Callable[..., PyTree], input: StructuredTensor, dtype: DTypeLike
 
 
 def _count(input: StructuredTensor, out_type: DTypeLike | None = int32) -> Tensor:
-    return array.size(array.zeros(input.ragged_shape, int32), out_type=out_type or int32)
+    return array.size(_make_zeros(input), out_type=out_type or int32)
 
 
 _OPS: dict[str, Callable[..., Any]] = {

@@ -293,7 +293,7 @@ def _list_row_lengths(shape: DynamicRaggedShape) -> list[Any]:
     result, count = lengths[:1], lengths[0] if lengths else None
     for item in lengths[1:]:
         is_size = isinstance(item, int) and isinstance(count, int)
-        rows = (item,) * count if is_size else item
+        rows: Any = (item,) * (count or 0) if is_size else item
         result.append(rows)
         count = sum(rows) if isinstance(rows, tuple) else None
     return result

@@ -97,7 +97,7 @@ def _combine(
 
 
 @host_function
-def _merge_indices(first: Array, second: Array) -> list[Array]:
+def _merge_indices(first: Any, second: Any) -> list[Any]:
     if get_namespace(first) is not np or get_namespace(second) is not np:
         indices, owner = _find_different_rows(jnp.concatenate([first, second]))
         return [indices, *jnp.split(owner, [first.shape[0]])]
@@ -401,7 +401,7 @@ def _clip_box(first: Array, sizes: Array, shape: Array) -> list[Array]:
 
 
 @host_function
-def _select_box(indices: Array, first: Array, sizes: Array) -> list[Array]:
+def _select_box(indices: Any, first: Array, sizes: Array) -> list[Any]:
     order = find_true(((indices >= first) & (indices < first + sizes)).all(1))
     return [take(indices, order) - first, order]
 
@@ -477,7 +477,7 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
 
 
 @host_function
-def _resolve_shape(old: Array, new: Array) -> list[Array]:
+def _resolve_shape(old: Any, new: Any) -> list[Any]:
     if get_namespace(old) is not np or get_namespace(new) is not np:
         rest = jnp.prod(jnp.where(new == -1, 1, new))
         return [jnp.where(new == -1, jnp.prod(old) // jnp.maximum(rest, 1), new)]
@@ -639,7 +639,7 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
 
 
 @host_function
-def _find_row_ids(indices: Array, shape: Array) -> list[Array]:
+def _find_row_ids(indices: Any, shape: Array) -> list[Any]:
     if get_namespace(indices) is not np:
         return [_find_different_rows(indices[:, :-1])[1]]
     return [unique_rows(indices[:, :-1])[1]]

@@ -57,7 +57,7 @@ OP_ALIASES: dict[str, str] = {
         ),
         ("", "nn", "depth_to_space space_to_depth"),
         ("", "strings", "reduce_join substr"),
-        ("string_", "strings", "split to_hash_bucket to_number"),
+        ("string_", "strings", "to_hash_bucket to_number"),
     )
     for name in names.split()
 }

@@ -73,7 +73,9 @@ def string_split(
       >>> tf.compat.v1.string_split(["a|b c", "d"], "| ").values.numpy().tolist()
       [b'a', b'b', b'c', b'd']
     """
-    characters = " " if sep is None and delimiter is None else delimiter if sep is None else sep
+    characters: Any = (
+        " " if sep is None and delimiter is None else delimiter if sep is None else sep
+    )
     separators = to_bytes(characters)
 
     def split_one(text: bytes) -> list[bytes]:

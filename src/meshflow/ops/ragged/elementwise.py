@@ -325,7 +325,7 @@ def _check_rows(value: RaggedTensor, model: RaggedTensor) -> None:
         raise ValueError("All ragged inputs must have the same ragged_rank.")
     for first, second in zip(value.nested_row_splits, model.nested_row_splits, strict=True):
         known = find_value(first), find_value(second)
-        if any(splits is None for splits in known) or np.array_equal(*known):
+        if known[0] is None or known[1] is None or np.array_equal(known[0], known[1]):
             continue
         raise InvalidValueError(
             "Inputs must have identical ragged splits: the partitions have incompatible row_splits."

@@ -46,7 +46,8 @@ class RaggedTensorValue:
             raise TypeError(f"values must be a numpy array or a RaggedTensorValue, got {values!r}")
         if isinstance(values, RaggedTensorValue) and values.row_splits.dtype != row_splits.dtype:
             raise ValueError("row_splits and values.row_splits must have the same dtype")
-        self.values, self.row_splits = values, row_splits
+        self.values: Any = values
+        self.row_splits: np.ndarray = row_splits
 
     @property
     def dtype(self) -> np.dtype:
