@@ -479,8 +479,8 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
 @host_function
 def _resolve_shape(old: Any, new: Any) -> list[Any]:
     if get_namespace(old) is not np or get_namespace(new) is not np:
-        rest = jnp.prod(jnp.where(new == -1, 1, new))
-        return [jnp.where(new == -1, jnp.prod(old) // jnp.maximum(rest, 1), new)]
+        known = jnp.prod(jnp.where(new == -1, 1, new))
+        return [jnp.where(new == -1, jnp.prod(old) // jnp.maximum(known, 1), new)]
     size, unknown = int(np.prod(old)), np.flatnonzero(new == -1)
     sizes = new.copy()
     rest = int(np.prod(new[new != -1]))
