@@ -235,6 +235,9 @@ class DatasetIterator(structure.ElementLeaf, IteratorSource[Element]):
         """Return the next element, like `next(iterator)`."""
         return self.pull()
 
+    # Libraries of TensorFlow's version call this name.
+    _next_internal = IteratorSource.get_next
+
     def _produce(self) -> PyTree:
         try:
             with region(INPUT):

@@ -83,6 +83,7 @@ PACKAGES = frozenset(
 
 _HELPERS = "meshflow.shims.private_helpers"
 _STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
+_DATA = "meshflow.shims.private_data"
 _COMBINATIONS = "meshflow.shims.test_combinations"
 _INSTANCES = "meshflow.keras.engine.graph.instance_layers"
 _KERAS_DECORATORS = "meshflow.shims.keras_test_decorators"
@@ -110,18 +111,25 @@ MODULES = {
     "python.autograph": "tf.autograph tf.autograph.experimental",
     "python.autograph.core.converter": "Base=ast:NodeTransformer",
     "python.autograph.pyct.transformer": "Base=ast:NodeTransformer",
-    "python.checkpoint": "tf.train tf.train.experimental",
+    "python.checkpoint": "tf.train tf.train.experimental tf.compat.v1.train",
     "python.client": "tf.compat.v1",
     "python.client.device_lib": f"list_local_devices={_HELPERS}:list_local_devices",
     "python.data": "tf.data tf.data.experimental",
-    "python.data.ops.dataset_ops": "make_one_shot_iterator=tf.compat.v1.data.make_one_shot_iterator "
+    "python.data.experimental.ops.snapshot": _DATA,
+    "python.data.ops.dataset_ops": f"{_DATA} "
+    "UNKNOWN=tf.data.UNKNOWN_CARDINALITY INFINITE=tf.data.INFINITE_CARDINALITY "
+    "make_one_shot_iterator=tf.compat.v1.data.make_one_shot_iterator "
     "make_initializable_iterator=tf.compat.v1.data.make_initializable_iterator "
     "get_legacy_output_types=tf.compat.v1.data.get_output_types "
     "get_legacy_output_shapes=tf.compat.v1.data.get_output_shapes "
     "get_legacy_output_classes=tf.compat.v1.data.get_output_classes",
     "python.data.ops.iterator_ops": "IteratorBase=tf.data.Iterator OwnedIterator=tf.data.Iterator",
-    "python.data.util": "tf.nest",
-    "python.data.util.nest": f"tf.nest {_HELPERS}",
+    "python.data.ops.debug_mode": _DATA,
+    "python.data.ops.optional_ops": "_OptionalImpl=tf.experimental.Optional",
+    "python.data.ops.readers": "_TFRecordDataset=tf.data.TFRecordDataset",
+    "python.data.ops.test_mode": _DATA,
+    "python.data.util": f"{_DATA} tf.nest",
+    "python.data.util.nest": f"{_DATA} tf.nest {_HELPERS}",
     "python.data.util.structure": "type_spec_from_value=tf.type_spec_from_value",
     "python.distribute": "tf.distribute tf.distribute.experimental",
     "python.distribute.cluster_resolver": "tf.distribute.cluster_resolver",

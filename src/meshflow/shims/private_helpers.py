@@ -466,8 +466,8 @@ def unknown_shape(rank: int | None = None) -> tf.TensorShape:
 
 
 def is_sparse(tensor: object) -> bool:
-    """Return whether a value is a `SparseTensor`."""
-    return isinstance(tensor, tf.SparseTensor)
+    """Return whether a value is a `SparseTensor`, or one of TensorFlow 1 with arrays."""
+    return isinstance(tensor, (tf.SparseTensor, tf.compat.v1.SparseTensorValue))
 
 
 def constant_value_as_shape(tensor: Any) -> tf.TensorShape:

@@ -286,7 +286,9 @@ def _as_size(size: Any) -> int | None:
     try:
         value = operator.index(size)
     except TypeError:
-        raise TypeError(f"Dimension size must be an integer or None, got {size!r}.") from None
+        raise TypeError(
+            f"Dimension value must be integer or None or have an __index__ method, got value {size!r} of type {type(size)}."
+        ) from None
     if value < 0:
         raise ValueError(f"Dimension size must be >= 0, got {value}.")
     return value

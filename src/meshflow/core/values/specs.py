@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,36 @@ class TypeSpec:
     def is_compatible_with(self, value: Any) -> bool:
         """Check whether `value`, or another spec, satisfies this description."""
         raise NotImplementedError(f"{type(self).__name__} does not define is_compatible_with.")
+
+    def most_specific_compatible_type(self, other: TypeSpec) -> TypeSpec:
+        """Return the most specific spec that covers both; by default, equal specs only.
+
+        Raises:
+          ValueError: If there is none.
+        """
+        if self != other:
+            raise ValueError(f"No TypeSpec is compatible with both {self} and {other}")
+        return self
+
+    def most_specific_common_supertype(self, others: Sequence[TypeSpec]) -> TypeSpec | None:
+        """Return the most specific spec that covers this and others, or None.
+
+        Example:
+          >>> spec = tf.TensorSpec([2, 3], tf.float32)
+          >>> spec.most_specific_common_supertype([tf.TensorSpec([2, 4], tf.float32)]).shape
+          TensorShape([2, None])
+        """
+        try:
+            merge = lambda first, second: first.most_specific_compatible_type(second)
+            return functools.reduce(merge, others, self)
+        except (TypeError, ValueError):
+            return None
+
+    def _check_subtype(self, other: TypeSpec) -> bool:
+        """Check whether `other` describes every value that this spec describes."""
+        return self.most_specific_common_supertype([other]) == other
+
+    is_subtype_of = _check_subtype
 
     # Specs of libraries call these private methods of the specs of their components.
 
@@ -112,8 +143,10 @@ class TensorSpec(TypeSpec):
         dtype = getattr(spec_or_tensor, "dtype", None)
         return self._dtype == dtype and self._shape.is_compatible_with(spec_or_tensor.shape)
 
-    def is_subtype_of(self, other: TensorSpec) -> bool:
+    def is_subtype_of(self, other: TypeSpec) -> bool:
         """Check whether `other` describes every value that this spec describes."""
+        if not isinstance(other, TensorSpec):
+            return False
         return self._dtype == other.dtype and self._shape.is_subtype_of(other.shape)
 
     @property

@@ -173,7 +173,10 @@ class Prefetch(Unary):
 
     def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         parent = self.parent.iter_chunks(epoch)
-        return parent if parent is None or self._size == 0 else prefetch(parent, 1)
+        if parent is None or self._size == 0:
+            return parent
+        # Failures are items of a stream of chunks, but `prefetch` raises them.
+        return catch_failures(prefetch(parent, 1))
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
         """Return the index stream of the parent, without a thread of its own."""

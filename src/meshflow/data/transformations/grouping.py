@@ -15,7 +15,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random_streams import call_key_scope
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, to_int
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunks
@@ -158,10 +158,13 @@ class Window(Unary):
 
 
 def _check_key(function: ElementFunction) -> None:
-    """Raise a ValueError if a function is known to return something other than an int64 scalar."""
+    """Raise a ValueError if a function is known to return something other than an integer scalar."""
     spec = function.output_spec
+    # A Python integer becomes an int32 tensor.
     if spec is not None and not (
-        isinstance(spec, TensorSpec) and spec.is_compatible_with(TensorSpec([], dtypes.int64))
+        isinstance(spec, TensorSpec)
+        and spec.dtype in (dtypes.int32, dtypes.int64)
+        and spec.shape.is_compatible_with([])
     ):
         raise InvalidValueError(f"`key_func` must return a `tf.int64` scalar tensor, got {spec}.")
 
@@ -206,8 +209,8 @@ class GroupByWindow(RandomTransformation):
             elements.close()
 
     def count_elements(self) -> int:
-        """Return UNKNOWN_CARDINALITY, because it depends on the keys."""
-        return UNKNOWN_CARDINALITY
+        """Return INFINITE_CARDINALITY for infinite elements, else UNKNOWN_CARDINALITY, because it depends on the keys."""
+        return INFINITE_CARDINALITY if self.parent.infinite else UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Iterate over the reduced groups as they fill up, then over incomplete ones in the order of the keys."""

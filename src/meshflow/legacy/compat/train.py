@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import to_path_string
+from meshflow.files.paths import is_remote, to_path_string
 from meshflow.legacy.compat.saver import Saver, find_key
 
 __all__ = [
@@ -92,7 +93,7 @@ def generate_checkpoint_state_proto(
     """Build the contents of a `checkpoint` file.
 
     Args:
-      save_dir: Ignored.
+      save_dir: Folder of the file. If it is relative, relative paths are rewritten to start from it.
       model_checkpoint_path: Path of the latest checkpoint.
       all_model_checkpoint_paths: Paths of all checkpoints that are kept, oldest first; the latest
         one is added.
@@ -106,6 +107,12 @@ def generate_checkpoint_state_proto(
     paths = [to_path_string(path) for path in all_model_checkpoint_paths or []]
     if not paths or paths[-1] != latest:
         paths.append(latest)
+    folder = to_path_string(save_dir)
+    if not os.path.isabs(folder) and not is_remote(folder):
+        paths = [
+            p if os.path.isabs(p) or is_remote(p) else os.path.relpath(p, folder) for p in paths
+        ]
+        latest = paths[-1]
     times = list(all_model_checkpoint_timestamps or [])
     if times and len(times) != len(paths):
         raise ValueError(

@@ -280,7 +280,9 @@ class RaggedTensor(CompositeTensor, _Operators):
             return rows.with_values(cls.from_tensor(rows.values, (*inner,), row_splits_dtype=dtype))
         sizes = dense.shape.as_list()
         if ragged_rank > 1:
-            merged = array.reshape(dense, [-1, *sizes[ragged_rank:]])
+            merged = array.reshape(
+                dense, [_cumulate(sizes[:ragged_rank])[-1], *sizes[ragged_rank:]]
+            )
             values: PyTree = cls.from_tensor(merged, lengths, padding, 1, None, dtype)
             for size, count in zip(
                 sizes[ragged_rank - 1 : 0 : -1],
