@@ -330,7 +330,15 @@ def count_gpus() -> int:
 
 
 class EagerContext:
-    """The result of `tensorflow.python.eager.context.context()`."""
+    """The result of `tensorflow.python.eager.context.context()`; it also has the functions of `tf.config`."""
+
+    def __getattr__(self, name: str) -> Any:
+        for namespace in (tf.config, tf.config.experimental):
+            if hasattr(namespace, name):
+                return getattr(namespace, name)
+        raise AttributeError(
+            f"The eager context has no member {name!r}; see tf.config and tf.config.experimental."
+        )
 
     executing_eagerly = staticmethod(tf.executing_eagerly)
     list_logical_devices = staticmethod(tf.config.list_logical_devices)
@@ -348,6 +356,16 @@ class EagerContext:
 
 
 context = EagerContext
+SYNC, ASYNC = 0, 1
+_reset_context = ensure_initialized = async_wait = async_clear_error = lambda: None
+
+
+def execution_mode(mode: int | None) -> contextlib.AbstractContextManager[object]:
+    """Return a context without effect: ops start at once, and their results are awaited when they are read."""
+    return contextlib.nullcontext(mode)
+
+
+executor_scope = execution_mode
 
 
 def graph_mode() -> contextlib.AbstractContextManager[object]:
@@ -452,6 +470,13 @@ def pfor(loop_fn: Callable[[Tensor], PyTree], iters: int | Tensor, **_: object) 
     return tf.vectorized_map(loop_fn, tf.range(iters))
 
 
+def for_loop(
+    loop_fn: Callable[[Tensor], PyTree], loop_fn_dtypes: PyTree, iters: int | Tensor, **_: object
+) -> PyTree:
+    """Call a function with one index after another and stack the results, which have given dtypes."""
+    return tf.map_fn(loop_fn, tf.range(iters), fn_output_signature=loop_fn_dtypes)
+
+
 def with_dependencies(
     dependencies: Iterable[object], output_tensor: TensorLike, name: str | None = None
 ) -> Tensor:
@@ -463,6 +488,31 @@ def with_dependencies(
 def unknown_shape(rank: int | None = None) -> tf.TensorShape:
     """Return a shape of unknown sizes."""
     return tf.TensorShape(None if rank is None else [None] * rank)
+
+
+def is_ragged(value: object) -> bool:
+    """Return whether a value is a `RaggedTensor` or its value as arrays."""
+    return isinstance(value, (tf.RaggedTensor, tf.compat.v1.ragged.RaggedTensorValue))
+
+
+def convert_to_tensor_or_ragged_tensor(
+    value: Any, dtype: Any = None, preferred_dtype: Any = None, name: str | None = None
+) -> Any:
+    """Return a ragged tensor for a ragged value, or else a tensor.
+
+    Raises:
+      ValueError: If a ragged value has another dtype than the requested one.
+    """
+    if not is_ragged(value):
+        return tf.convert_to_tensor(value, dtype, preferred_dtype, name)
+    if dtype is not None and tf.as_dtype(dtype) != tf.as_dtype(value.dtype):
+        raise ValueError(
+            f"Tensor conversion requested dtype {tf.as_dtype(dtype).name} for RaggedTensor with dtype "
+            f"{tf.as_dtype(value.dtype).name}: {value!r}"
+        )
+    if isinstance(value, tf.RaggedTensor):
+        return value
+    return tf.RaggedTensor.from_nested_row_splits(value.flat_values, value.nested_row_splits)
 
 
 def is_sparse(tensor: object) -> bool:
