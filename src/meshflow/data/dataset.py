@@ -88,7 +88,8 @@ class Dataset(
         for leaf in nest.flatten(self.element_spec):
             if isinstance(leaf, DatasetSpec):
                 raise TypeError(
-                    f"`as_numpy_iterator()` is not supported for datasets of datasets: {self.element_spec}."
+                    "`as_numpy_iterator()` is not supported for datasets that produce values of type "
+                    f"{leaf.value_type} (datasets of datasets): {self.element_spec}."
                 )
             value_type = getattr(leaf, "value_type", Tensor)
             if is_extension(value_type) or issubclass(value_type, structure.ElementLeaf):

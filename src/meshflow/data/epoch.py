@@ -21,6 +21,7 @@ from meshflow.checkpoint.object_graph import PYTHON_STATE
 from meshflow.core.iterators.iterator_captures import Element, IteratorSource
 from meshflow.core.runtime.annotations import DATA, INPUT, name_thread, region
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import NotFoundError
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.data import structure
@@ -295,8 +296,12 @@ class DatasetIterator(structure.ElementLeaf, IteratorSource[Element]):
         state = parse_json(value.tobytes() if value.dtype == np.uint8 else value.item())
         self._elements.close()
         self._start_pass(state["seeds"])
-        for _ in range(state["position"]):
-            next(self._elements)
+        for index in range(state["position"]):
+            if next(self._elements, _END) is _END:
+                raise NotFoundError(
+                    f"The checkpoint is at element {state['position']} of an iterator, but {self._dataset!r} has only "
+                    f"{index} elements. Make sure the dataset definition has not changed since the checkpoint was saved."
+                )
         self._position = state["position"]
 
 

@@ -119,6 +119,10 @@ MODULES = {
     "python.compat.compat": "tf.compat",
     "python.compat.v2_compat": "tf.compat.v1",
     "python.data": "tf.data tf.data.experimental",
+    "python.data.experimental.ops.cardinality": "UNKNOWN=tf.data.UNKNOWN_CARDINALITY "
+    "INFINITE=tf.data.INFINITE_CARDINALITY",
+    "python.data.experimental.ops.distribute": _DATA,
+    "python.data.experimental.ops.io": "tf.data.experimental",
     "python.data.experimental.ops.snapshot": _DATA,
     "python.data.ops.dataset_ops": f"{_DATA} "
     "UNKNOWN=tf.data.UNKNOWN_CARDINALITY INFINITE=tf.data.INFINITE_CARDINALITY "
@@ -133,6 +137,8 @@ MODULES = {
     "python.data.ops.readers": "_TFRecordDataset=tf.data.TFRecordDataset",
     "python.data.ops.test_mode": _DATA,
     "python.data.util": f"{_DATA} tf.nest",
+    "python.data.util.random_seed": _DATA,
+    "python.data.util.sparse": _DATA,
     "python.data.util.nest": f"{_DATA} tf.nest {_HELPERS}",
     "python.data.util.structure": "type_spec_from_value=tf.type_spec_from_value",
     "python.distribute": "tf.distribute tf.distribute.experimental",

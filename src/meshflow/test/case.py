@@ -390,7 +390,9 @@ class TestCase(AbslAssertions):
         indices = np.argwhere(~holds)
         lines = [f"{msg or ''} {len(indices)} of {holds.size} elements are {failure}".strip()]
         sides = [("lhs", a), *([("rhs", b)] if isinstance(b, np.ndarray) and b.shape else [])]
-        lines += [f"{failure} {n} = {np.broadcast_to(v, holds.shape)[~holds][:10]}" for n, v in sides]
+        lines += [
+            f"{failure} {n} = {np.broadcast_to(v, holds.shape)[~holds][:10]}" for n, v in sides
+        ]
         for index in map(tuple, indices[:10]):
             other = b[index] if isinstance(b, np.ndarray) and b.shape == holds.shape else b
             lines.append(f"  at {list(map(int, index))}: {a[index]!r} against {other!r}")

@@ -290,7 +290,7 @@ def _as_size(size: Any) -> int | None:
             f"Dimension value must be integer or None or have an __index__ method, got value {size!r} of type {type(size)}."
         ) from None
     if value < 0:
-        raise ValueError(f"Dimension size must be >= 0, got {value}.")
+        raise ValueError(f"Dimension {value} must be >= 0")
     return value
 
 

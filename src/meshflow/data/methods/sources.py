@@ -560,6 +560,6 @@ def _slice_tensors(tensors: PyTree) -> Dataset:
                 )
         return constructors.ElementList(tensors, specs[0])
     element = structure.to_arrays(tensors)
-    if any(map(sparse_leaves.is_sparse, nest.flatten(element))):
+    if any(leaf is None or sparse_leaves.is_sparse(leaf) for leaf in nest.flatten(element)):
         return constructors.ElementList([element], structure.infer_spec(element)).unbatch()
     return constructors.TensorSlices(tensors)

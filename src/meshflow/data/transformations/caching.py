@@ -91,24 +91,35 @@ class Cache(Unary):
 
     def _cache_elements(self, items: Iterator[Any]) -> Iterator[Any]:
         elements, is_complete = [], True
+        count = self.parent.count_elements()
         for item in items:
             elements.append(item)
             is_complete = is_complete and type(item) is not Failure
+            if is_complete and len(elements) == count:
+                # The consumer, such as `zip`, may stop at the last element.
+                self._cached = ElementList(elements, self.element_spec)
             yield item
         if is_complete:
             self._cached = ElementList(elements, self.element_spec)
 
     def _cache_chunks(self, parts: Iterator[Any]) -> Iterator[Any]:
         cached_chunks, is_complete = [], True
+        num_missing = self.parent.count_elements()
         for chunk in parts:
             cached_chunks.append(chunk)
             is_complete = is_complete and type(chunk) is not Failure
+            if is_complete:
+                num_missing -= chunks.count_elements(chunk)
+                if num_missing == 0:
+                    self._cached = ChunkList(cached_chunks, self.element_spec)
             yield chunk
-        if is_complete and cached_chunks:
+        if is_complete and cached_chunks and self._cached is None:
             self._cached = ChunkList(cached_chunks, self.element_spec)
 
     def _write_file(self, items: Iterator[Any], are_chunks: bool = False) -> Iterator[Any]:
         assert self._file is not None
+        last: list[Any] = []
+        num_missing = self.parent.count_elements()
         with contextlib.suppress(_IncompleteCacheError), replace_file(self._file) as file:
             writer = ElementWriter(file, self.element_spec)
             write = writer.write_chunk if are_chunks else writer.write
@@ -118,10 +129,17 @@ class Cache(Unary):
                     is_complete = False
                 else:
                     write(item)
+                    num_missing -= chunks.count_elements(item) if are_chunks else 1
+                    if num_missing == 0:
+                        # The consumer, such as `zip`, may stop at the last element.
+                        last.append(item)
+                        break
                 yield item
             writer.write_end()
             if not is_complete:
                 raise _IncompleteCacheError
+        yield from last
+        yield from items
 
 
 def _read_file_chunks(path: str, spec: PyTree) -> Iterator[Any]:
@@ -208,15 +226,17 @@ class AssertCardinality(Unary):
         for item in items:
             count += type(item) is not Failure
             if 0 <= self._expected < count:
-                raise _make_count_error(self._expected, f"at least {count}")
+                raise _make_count_error(self._expected, "at least", count)
             yield item
         if count != self._expected and self._expected >= INFINITE_CARDINALITY:
-            raise _make_count_error(self._expected, f"only {count}")
+            raise _make_count_error(self._expected, "only", count)
 
 
-def _make_count_error(expected: int, actual: str) -> Exception:
+def _make_count_error(expected: int, bound: str, actual: int) -> Exception:
+    count = lambda n: f"{n} element{'' if n == 1 else 's'}"
+    wanted = "an infinite number of elements" if expected < 0 else count(expected)
     return FailedPreconditionError(
-        f"Input dataset was expected to contain {expected} elements but contained {actual} elements."
+        f"Input dataset was expected to contain {wanted} but contained {bound} {count(actual)}."
     )
 
 

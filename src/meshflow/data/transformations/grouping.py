@@ -275,6 +275,15 @@ class GroupByReducer(Unary):
         self._key = ElementFunction(key_func, parent.element_spec, "group_by_reducer")
         _check_key(self._key)
         self._reducer = reducer
+        self._function = make_state_function(
+            reducer.reduce_func,
+            self._create_state(0),
+            parent.element_spec,
+            "group_by_reducer",
+        )
+
+    def _create_state(self, key: int) -> PyTree:
+        return structure.to_arrays(self._reducer.init_func(convert_to_tensor(np.int64(key))))
 
     def _infer_spec(self) -> PyTree:
         return None
@@ -286,20 +295,11 @@ class GroupByReducer(Unary):
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Reduce all elements by key, then iterate over the results."""
         states: dict[int, Any] = {}
-        function: ElementFunction | None = None
         for element in self.parent.iter_elements(epoch):
             key = int(self._key.compute_scalar(element))
             if key not in states:
-                first = self._reducer.init_func(convert_to_tensor(np.int64(key)))
-                states[key] = structure.to_arrays(first)
-            if function is None:
-                function = make_state_function(
-                    self._reducer.reduce_func,
-                    states[key],
-                    self.parent.element_spec,
-                    "group_by_reducer",
-                )
-            states[key] = function((states[key], element))
+                states[key] = self._create_state(key)
+            states[key] = self._function((states[key], element))
         for key in sorted(states):
             state = structure.to_tensors(states[key])
             parts = state if type(state) is tuple else (state,)
