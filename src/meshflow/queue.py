@@ -291,11 +291,9 @@ class QueueBase:
 
 
 def _as_shapes(shapes: PyTree) -> list[Any]:
-    """Return a list with one shape, of a shape or such a list."""
-    is_list = (
-        isinstance(shapes, (list, tuple))
-        and len(shapes) == 1
-        and isinstance(shapes[0], (list, tuple, TensorShape))
+    """Return a list of shapes, of one shape or such a list."""
+    is_list = isinstance(shapes, (list, tuple)) and not all(
+        size is None or isinstance(size, int) for size in shapes
     )
     return list(shapes) if is_list else [shapes]
 
@@ -431,7 +429,7 @@ class PriorityQueue(FIFOQueue):
         shared_name: str | None = None,
         name: str = "priority_queue",
     ) -> None:
-        all_shapes = None if shapes is None else [[], *_as_list(shapes)]
+        all_shapes = None if shapes is None else [[], *_as_shapes(shapes)]
         super().__init__(
             capacity, ["int64", *_as_list(types)], all_shapes, names, shared_name, name
         )

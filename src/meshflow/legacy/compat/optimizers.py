@@ -336,6 +336,10 @@ class TFOptimizer(Module):
         )
 
 
+def _is_float_tensor(value: object) -> bool:
+    return isinstance(value, (Tensor, Variable)) and value.dtype.is_floating
+
+
 class _FormulaOptimizer(Optimizer):
     """Optimizer of a formula of TensorFlow's training ops.
 
@@ -367,7 +371,12 @@ class _FormulaOptimizer(Optimizer):
     def _list_arguments(self, grad: Tensor, handle: Variable) -> dict[str, Any]:
         slots = {a: self.get_slot(handle, self._slot_names.get(a, a)) for a in self._slot_values}
         name = "delta" if self._op.endswith("GradientDescent") else "grad"
-        return {"var": handle, **slots, **self._values, name: grad}
+        # Variables, such as the powers of decays, may have another dtype than this variable.
+        values = {
+            key: tf.cast(value, handle.dtype) if _is_float_tensor(value) else value
+            for key, value in self._values.items()
+        }
+        return {"var": handle, **slots, **values, name: grad}
 
     def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> None:
         apply_formula(self._op, **self._list_arguments(grad, handle))
