@@ -26,6 +26,7 @@ from meshflow.checkpoint.object_graph import (
     VARIABLE_VALUE,
     ObjectGraph,
     Trackable,
+    create_saveables,
     is_trackable,
     iterate_optimizer_slots,
     list_children,
@@ -165,6 +166,12 @@ class Restoration:
             item._restore_from_tensors(
                 {name: Tensor(self.checkpoint.read(key)) for name, key in values.items()}
             )
+        elif hasattr(item, "_gather_saveables_for_checkpoint"):
+            for name, saveable in create_saveables(item).items():
+                if name in values:
+                    arrays = self._read_arrays(values[name])
+                    tensors = [Tensor(arrays[s.name.removeprefix(name)]) for s in saveable.specs]
+                    saveable.restore(tensors, None)
         else:
             attributes = [a for a in getattr(item, "_checkpoint_attributes", ()) if a in values]
             if not attributes:

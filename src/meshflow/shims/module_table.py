@@ -84,6 +84,7 @@ PACKAGES = frozenset(
 _HELPERS = "meshflow.shims.private_helpers"
 _TESTS = "meshflow.shims.framework_tests"
 _STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
+_CHECKPOINTS = "meshflow.shims.private_checkpoints"
 _DATA = "meshflow.shims.private_data"
 _COMBINATIONS = "meshflow.shims.test_combinations"
 _INSTANCES = "meshflow.keras.engine.graph.instance_layers"
@@ -113,7 +114,7 @@ MODULES = {
     "python.autograph": "tf.autograph tf.autograph.experimental",
     "python.autograph.core.converter": "Base=ast:NodeTransformer",
     "python.autograph.pyct.transformer": "Base=ast:NodeTransformer",
-    "python.checkpoint": "tf.train tf.train.experimental tf.compat.v1.train",
+    "python.checkpoint": f"{_CHECKPOINTS} tf.train tf.train.experimental tf.compat.v1.train",
     "python.client": "tf.compat.v1",
     "python.client.device_lib": f"list_local_devices={_HELPERS}:list_local_devices",
     "python.compat.compat": "tf.compat",
@@ -294,6 +295,8 @@ MODULES = {
     "python.trackable.base": "Trackable=tf.__internal__.tracking.Trackable",
     "python.trackable.tracking": "AutoTrackable=tf.__internal__.tracking.AutoTrackable",
     "python.training": "tf.train tf.compat.v1.train",
+    "python.training.saver": _CHECKPOINTS,
+    "python.training.saving": _CHECKPOINTS,
     "python.training.moving_averages": f"assign_moving_average={_HELPERS}:assign_moving_average",
     "python.types": "tf.types.experimental",
     "python.types.core": "TensorLike=tf.types.experimental.TensorLike Tensor=tf.__internal__.types.Tensor",
