@@ -236,9 +236,7 @@ def _get_values(item: Trackable) -> dict[str, dict[str, Any]]:
         return {escape_name(name): {"": _to_array(tensor)} for name, tensor in tensors.items()}
     if hasattr(item, "_gather_saveables_for_checkpoint"):
         return {
-            name: {
-                spec.name.removeprefix(name): _to_array(spec.tensor) for spec in saveable.specs
-            }
+            name: {spec.name.removeprefix(name): _to_array(spec.tensor) for spec in saveable.specs}
             for name, saveable in create_saveables(item).items()
         }
     if hasattr(item, "_checkpoint_values"):

@@ -321,7 +321,9 @@ def _check_class(cls: type[ExtensionType]) -> None:
         # A field with the name of a private attribute would replace it.
         is_private = name in annotations and name[0] == "_" and hasattr(ExtensionType, name)
         if is_private or (not is_spec and _is_reserved(name)):
-            raise ValueError(f"{cls.__name__}: the field name {name!r} is reserved.")
+            raise ValueError(
+                f"The field annotations for {cls.__name__} are invalid. Field {name!r} is reserved; rename it."
+            )
     nested = cls.__dict__.get("Spec")
     if nested is not None and not (
         isinstance(nested, type) and nested.__bases__ in ((object,), (TypeSpec,))
@@ -396,7 +398,9 @@ class ExtensionType(CompositeTensor):
         _check_class(cls)
         cls._set_fields({**frame.f_globals, **frame.f_locals})
         fields = get_fields(cls)
-        own_init = cls.__dict__.get("__init__") or _make_constructor(_make_signature(fields))
+        own_init = cls.__dict__.get("__init__") or _make_constructor(
+            _make_signature(fields).replace(return_annotation=cls)
+        )
         cls.__init__ = _wrap_constructor(own_init)  # type: ignore[method-assign]
         nested: PyTree = cls.__dict__.get("Spec")
         members = {} if nested is None else dict(vars(nested))
@@ -525,7 +529,8 @@ def _make_constructor(signature: inspect.Signature) -> Callable[..., None]:
         self.__dict__.update(bound.arguments)
 
     first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    setattr(__init__, "__signature__", inspect.Signature([first, *signature.parameters.values()]))
+    parameters = [first, *signature.parameters.values()]
+    setattr(__init__, "__signature__", signature.replace(parameters=parameters))
     return __init__
 
 

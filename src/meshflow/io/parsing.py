@@ -64,7 +64,9 @@ def _get_feature_type(key: str, dtype: DTypeLike | None) -> _FeatureType:
 
 def _get_static_shape(key: str, shape: ShapeLike) -> list[int]:
     if shape is None:
-        raise ValueError(f"Missing shape for feature {key}. Pass the shape of a value, [] for a scalar.")
+        raise ValueError(
+            f"Missing shape for feature {key}. Pass the shape of a value, [] for a scalar."
+        )
     sizes = TensorShape(shape).as_list()
     if None in sizes:
         raise ValueError(

@@ -162,7 +162,9 @@ MODULES = {
     "python.framework": "tf tf.dtypes tf.errors tf.compat.v1",
     "python.framework.combinations": _COMBINATIONS,
     "python.framework.composite_tensor": "CompositeTensor=meshflow.core.values.composite:CompositeTensor",
-    "python.framework.config": "tf.config tf.config.experimental",
+    "python.framework.composite_tensor_gradient": _HELPERS,
+    "python.framework.config": "tf.config tf.config.experimental "
+    f"disable_op_determinism={_TESTS}:disable_op_determinism",
     "python.framework.dtypes": "bool=tf.bool",
     "python.framework.errors": "tf.errors",
     "python.framework.errors_impl": "tf.errors",
@@ -176,10 +178,11 @@ MODULES = {
     "executing_eagerly_outside_functions=tf.compat.v1.executing_eagerly_outside_functions "
     "name_scope=tf.compat.v1.name_scope name_scope_v1=tf.compat.v1.name_scope name_scope_v2=tf.name_scope "
     "inside_function=tf.inside_function is_dense_tensor_like=tf.is_tensor",
+    "python.framework.indexed_slices": "IndexedSlicesValue=meshflow.test.case:IndexedSlicesValue",
     "python.framework.random_seed": "tf.random tf.compat.v1.random",
     "python.framework.smart_cond": f"{_HELPERS}",
     "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
-    "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape unknown_shape={_HELPERS}:unknown_shape",
+    "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape as_dimension=tf.compat.v1.Dimension unknown_shape={_HELPERS}:unknown_shape",
     "python.framework.tensor_spec": f"DenseSpec=tf.TensorSpec {_HELPERS}",
     "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:BatchableSpec {_HELPERS}",
     "python.framework.type_spec_registry": f"{_HELPERS}",
@@ -188,7 +191,8 @@ MODULES = {
     "is_tf_type=tf.is_tensor MakeNdarray=tf.make_ndarray "
     f"constant_value_as_shape={_HELPERS}:constant_value_as_shape try_evaluate_constant=tf.get_static_value",
     "python.framework.test_util": f"TensorFlowTestCase=tf.test.TestCase {_TESTS} {_HELPERS} {_COMBINATIONS} tf.test",
-    "python.framework.versions": "VERSION=tf.__version__",
+    "python.framework.versions": "VERSION=tf.__version__ __version__=tf.__version__ "
+    "__git_version__=tf.version.GIT_VERSION __compiler_version__=tf.version.COMPILER_VERSION",
     "python.keras": "tf.keras",
     "python.layers": "tf.compat.v1.layers tf.keras.layers",
     "python.layers.convolutional": " ".join(
@@ -282,6 +286,7 @@ MODULES = {
     "python.profiler": "tf.profiler tf.compat.v1.profiler",
     "python.profiler.profiler_v2": "tf.profiler.experimental",
     "python.profiler.trace": "tf.profiler.experimental",
+    "python.pywrap_sanitizers": _TESTS,
     "python.saved_model.nested_structure_coder": f"encode_structure={_STRUCTURES}:encode_structure "
     f"decode_proto={_STRUCTURES}:read_structure",
     "python.saved_model": "tf.saved_model tf.compat.v1.saved_model tf.saved_model.experimental",
@@ -301,10 +306,10 @@ MODULES = {
     "python.types": "tf.types.experimental",
     "python.types.core": "TensorLike=tf.types.experimental.TensorLike Tensor=tf.__internal__.types.Tensor",
     "python.util": f"{_HELPERS}",
-    "python.util.compat": "tf.compat",
+    "python.util.compat": "tf.compat collections_abc=collections.abc",
     "python.util.object_identity": f"Reference=meshflow.core.values.tensor:Reference {_HELPERS}",
     "python.util.dispatch": "tf.experimental",
-    "python.util.nest": f"tf.nest {_HELPERS}",
+    "python.util.nest": f"tf.nest {_HELPERS} _is_attrs={_HELPERS}:is_attrs _is_mapping={_HELPERS}:is_mapping",
     "python.util.tf_contextlib": "contextlib",
     "python.util.tf_inspect": f"{_HELPERS} inspect _inspect=inspect",
     "python.tf2": "enabled=tf.__internal__.tf2.enabled",

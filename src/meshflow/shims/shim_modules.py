@@ -139,7 +139,8 @@ class ShimModule(ModuleType):
     def _find_value(self, name: str) -> Any:
         if name == "__all__" and not self._is_public:
             return self._list_exports()
-        if _is_dunder(name) and (name in _OWN_ATTRIBUTES or not self._is_public):
+        is_named = name in self.__dict__.get("_names", ())
+        if _is_dunder(name) and not is_named and (name in _OWN_ATTRIBUTES or not self._is_public):
             raise AttributeError(name)
         full_name, key = f"{self.__name__}.{name}", _get_key(self.__name__)
         if self._is_public:

@@ -65,9 +65,12 @@ def match_arguments(
     remaining = dict(kwargs)
     values: list[Any] = []
     if len(args) > len(positional):
-        raise TypeError(f"{function} takes {len(positional)} arguments, got {len(args)}.")
+        raise TypeError(
+            f"{function}: too many positional arguments: it takes {len(positional)}, got {len(args)}."
+        )
     parameters = [
-        (names[i] if i < len(names) else f"args[{i}]", value) for i, value in enumerate(positional)
+        (names[i] if i < len(names) else f"varargs_{i - len(names)}", value)
+        for i, value in enumerate(positional)
     ]
     for i, (name, template) in enumerate([*parameters, *named.items()]):
         spec_name = template.name if isinstance(template, TensorSpec) else None
@@ -78,12 +81,14 @@ def match_arguments(
         elif spec_name in remaining:
             value = remaining.pop(spec_name)
         elif any(isinstance(leaf, TypeSpec) for leaf in nest.flatten(template)):
-            raise TypeError(f"{function} is missing its argument {name!r}.")
+            raise TypeError(f"{function}: missing a required argument: {name!r}.")
         else:
             continue
         values.extend(_list_tensor_leaves(function, name, template, value))
     if remaining:
-        raise TypeError(f"{function} got unexpected arguments {sorted(remaining)}.")
+        unexpected = ", ".join(map(repr, sorted(remaining)))
+        plural = "an unexpected keyword argument" if len(remaining) == 1 else "unexpected arguments"
+        raise TypeError(f"{function} got {plural} {unexpected}.")
     return values
 
 
@@ -92,15 +97,19 @@ def _list_tensor_leaves(function: str, name: str, template: PyTree, value: PyTre
     try:
         parts = nest.flatten_up_to(template, value)
     except ValueError as error:
-        raise TypeError(f"{function}: argument {name!r}: {error}") from None
+        kind = "a Dict" if isinstance(template, Mapping) else type(template).__name__
+        raise TypeError(
+            f"Binding inputs to tf.function failed due to `Can not cast {value!r} to {kind}`. Argument {name!r} of "
+            f"{function}: {error}"
+        ) from None
     leaves = []
     for leaf, part in zip(nest.flatten(template), parts, strict=True):
         if isinstance(leaf, TypeSpec):
             leaves.append(part)
         elif leaf is not part and leaf != part:
             raise TypeError(
-                f"{function} was traced with {name}={leaf!r}, but was called with {part!r}. Call the "
-                "tf.function, or get another concrete function."
+                f"Binding inputs to tf.function failed due to `Can not cast {part!r} to {leaf!r}`. {function} was traced "
+                f"with {name}={leaf!r}, but was called with {part!r}. Call the tf.function, or get another concrete function."
             )
     return leaves
 
