@@ -110,7 +110,7 @@ class CheckpointManager:
         self._latest = find_latest_checkpoint(state, self._directory)
         if now < self._last_preserved:
             _log.warning(
-                "The clock is %.0f s behind the last checkpoint that %s preserves forever. "
+                "time.time() returned a value %.0f seconds behind the last preserved checkpoint timestamp of %s. "
                 "All existing checkpoints are kept.",
                 *(self._last_preserved - now, self._directory),
             )

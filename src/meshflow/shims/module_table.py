@@ -84,6 +84,7 @@ PACKAGES = frozenset(
 _HELPERS = "meshflow.shims.private_helpers"
 _TESTS = "meshflow.shims.framework_tests"
 _STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
+_STRATEGIES = "meshflow.shims.strategy_combinations"
 _CHECKPOINTS = "meshflow.shims.private_checkpoints"
 _DATA = "meshflow.shims.private_data"
 _COMBINATIONS = "meshflow.shims.test_combinations"
@@ -144,8 +145,8 @@ MODULES = {
     "python.data.util.structure": "type_spec_from_value=tf.type_spec_from_value",
     "python.distribute": "tf.distribute tf.distribute.experimental",
     "python.distribute.cluster_resolver": "tf.distribute.cluster_resolver",
-    "python.distribute.combinations": _COMBINATIONS,
-    "python.distribute.strategy_combinations": f"{_COMBINATIONS} {_HELPERS}",
+    "python.distribute.combinations": f"{_STRATEGIES} {_COMBINATIONS}",
+    "python.distribute.strategy_combinations": f"{_STRATEGIES} {_COMBINATIONS} {_HELPERS}",
     "python.distribute.test_util": f"{_HELPERS}",
     "python.distribute.values": "DistributedVariable=meshflow.distribute.replicas.variables:DistributedVariable",
     "python.eager": "tf tf.compat.v1",
@@ -297,7 +298,7 @@ MODULES = {
     "python.tpu": "tf.tpu tf.tpu.experimental tf.compat.v1.tpu",
     "python.trackable": f"tf.train tf.__internal__.tracking {_HELPERS}",
     "python.trackable.autotrackable": "AutoTrackable=tf.__internal__.tracking.AutoTrackable",
-    "python.trackable.base": "Trackable=tf.__internal__.tracking.Trackable",
+    "python.trackable.base": "VARIABLE_VALUE_KEY=meshflow.checkpoint.object_graph:VARIABLE_VALUE Trackable=tf.__internal__.tracking.Trackable",
     "python.trackable.tracking": "AutoTrackable=tf.__internal__.tracking.AutoTrackable",
     "python.training": "tf.train tf.compat.v1.train",
     "python.training.saver": _CHECKPOINTS,
