@@ -3,7 +3,7 @@
 import pytest
 
 import meshflow as tf
-from meshflow.shims.private_checkpoints import SaveableObject, SaveSpec, add_variable
+from meshflow.legacy.private_checkpoints import SaveableObject, SaveSpec, add_variable
 
 Trackable = tf.__internal__.tracking.AutoTrackable
 

@@ -186,5 +186,8 @@ def test_padding_queues_of_scalars_and_without_shapes():
     assert queue.dequeue_many(2).numpy().tolist() == [1.0, 2.0]
     with pytest.raises(ValueError, match="a list of shapes must be provided"):
         tf.queue.PaddingFIFOQueue(4, tf.float32, None)
+    shapes = lambda types, sizes: tf.queue.PriorityQueue(4, types, sizes).shapes
+    assert shapes(tf.string, ()) == shapes((tf.string,), ()) == [[], []]
+    assert shapes(tf.int32, [2]) == shapes(tf.int32, [[2]]) == [[], [2]]
     with pytest.raises(tf.errors.InvalidArgumentError, match="specified shapes"):
         tf.queue.FIFOQueue(4, tf.float32).dequeue_many(1)

@@ -246,3 +246,12 @@ def test_losses_of_a_traced_function_belong_to_no_graph():
         function = tf.function(lambda x: v1.losses.mean_squared_error(x, x + 1))
         assert float(function(tf.constant([1.0]))) == 1 and v1.losses.get_losses() == []
         assert float(v1.losses.get_total_loss()) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_adam_updates_variables_of_any_float_dtype(dtype):
+    variables = tf.Variable([1.0, 2.0], dtype=dtype), tf.Variable([1.0, 2.0])
+    optimizer = tf.compat.v1.train.AdamOptimizer(0.125)
+    optimizer.apply_gradients([(tf.ones([2], v.dtype), v) for v in variables])
+    for variable in variables:
+        np.testing.assert_allclose(variable.numpy(), [0.875, 1.875], rtol=1e-2)

@@ -85,8 +85,8 @@ _HELPERS = "meshflow.shims.private_helpers"
 _TESTS = "meshflow.shims.framework_tests"
 _STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
 _STRATEGIES = "meshflow.shims.strategy_combinations"
-_CHECKPOINTS = "meshflow.shims.private_checkpoints"
-_DATA = "meshflow.shims.private_data"
+_CHECKPOINTS = "meshflow.legacy.private_checkpoints"
+_DATA = "meshflow.legacy.private_data"
 _COMBINATIONS = "meshflow.shims.test_combinations"
 _INSTANCES = "meshflow.keras.engine.graph.instance_layers"
 _TEST_NAMES = f"tf.test tf.compat.v1.test {_TESTS} main=tf.test.main mock=unittest.mock"
@@ -147,7 +147,7 @@ MODULES = {
     "python.distribute.cluster_resolver": "tf.distribute.cluster_resolver",
     "python.distribute.combinations": f"{_STRATEGIES} {_COMBINATIONS}",
     "python.distribute.strategy_combinations": f"{_STRATEGIES} {_COMBINATIONS} {_HELPERS}",
-    "python.distribute.test_util": f"{_HELPERS}",
+    "python.distribute.test_util": f"{_STRATEGIES} {_HELPERS}",
     "python.distribute.values": "DistributedVariable=meshflow.distribute.replicas.variables:DistributedVariable",
     "python.eager": "tf tf.compat.v1",
     "python.eager.backprop": "tf tf.autodiff meshflow.shims.gradient_functions",

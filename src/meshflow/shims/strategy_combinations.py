@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.runtime.import_paths import get_public_package
+from meshflow.environment.types import PyTree
 from meshflow.shims import test_combinations as combinations
 from meshflow.shims.test_combinations import Combination, NamedDistribution, NamedObject, combine
 
@@ -140,6 +141,12 @@ def strategy_minus_tpu_combinations() -> list[Combination]:
 def all_strategy_combinations() -> list[Combination]:
     """Return all combinations of strategies and modes."""
     return combine(distribution=combinations.all_strategies, mode=graph_and_eager_modes)
+
+
+def gather(strategy: PyTree, value: PyTree) -> PyTree:
+    """Return the values of all replicas in a structure, each stacked to one tensor."""
+    results = strategy.experimental_local_results
+    return _tf.nest.map_structure(lambda leaf: _tf.stack(results(leaf)), value)
 
 
 def in_main_process() -> bool:
