@@ -28,6 +28,7 @@ from meshflow.data.methods.elementwise import ElementwiseMethods
 from meshflow.data.methods.groups import GroupingMethods
 from meshflow.data.methods.order import OrderMethods
 from meshflow.data.methods.sources import SourceMethods
+from meshflow.data.node import DatasetNode
 from meshflow.data.options import Options
 from meshflow.data.specs import DatasetSpec, register_value_type
 from meshflow.data.states import make_state_function
@@ -146,6 +147,10 @@ class Dataset(
                 "Dataset was empty." if not elements else "Dataset had more than one element."
             )
         return elements[0]
+
+    def _inputs(self) -> list[DatasetNode]:
+        # Libraries walk pipelines by this name of TensorFlow.
+        return list(self.parents)
 
     def __repr__(self) -> str:
         name = type(self).__name__.removesuffix("Dataset") + "Dataset"

@@ -255,6 +255,9 @@ class DatasetIterator(structure.ElementLeaf, IteratorSource[Element]):
             raise
 
     def _make_cache_key(self) -> Hashable:
+        if self._is_created_in_trace:
+            # Its elements are constants of the trace, so no other call may use a trace with them.
+            return object()
         sizes = describe_shapes(self._dataset.infer_static_shapes())
         return str(self._dataset.element_spec), self._convert, sizes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
-from meshflow.core.runtime.errors import OutOfRangeError
+from meshflow.core.runtime.errors import FailedPreconditionError, OutOfRangeError
 from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.dtypes import DTypeLike
@@ -323,12 +323,17 @@ def at(dataset: Dataset, index: IntLike) -> PyTree:
 
     Raises:
       OutOfRangeError: If there is no such element.
+      FailedPreconditionError: If the dataset is infinite.
 
     Example:
       >>> tf.data.experimental.at(tf.data.Dataset.range(6).batch(2), 1).numpy().tolist()
       [2, 3]
     """
     position = to_int(index, "index")
+    if dataset.infinite:
+        raise FailedPreconditionError(
+            "Datasets with infinite cardinality do not support random access."
+        )
     iterator = iter(dataset.skip(position)) if position >= 0 else None
     try:
         if iterator is None:

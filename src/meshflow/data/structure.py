@@ -29,7 +29,8 @@ from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor, read_ten
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
-from meshflow.ops.ragged import RaggedRow, RaggedTensorSpec
+from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
+from meshflow.ops.ragged.values import RaggedTensorValue
 
 _ARRAY = frozenset([np.ndarray])
 
@@ -66,6 +67,8 @@ def to_array(value: Any) -> Any:
         return value
     if isinstance(value, ElementLeaf) or is_sparse(value):
         return value
+    if isinstance(value, RaggedTensorValue):
+        return RaggedTensor.from_nested_row_splits(value.flat_values, value.nested_row_splits)
     value = read_tensor(value)
     if not isinstance(value, Tensor):
         value = convert_to_tensor(value)
