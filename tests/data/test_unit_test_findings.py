@@ -62,9 +62,32 @@ def test_functions_cannot_end_a_dataset():
     for data in (
         R(3).map(lambda x: tf.py_function(fail, [x], tf.int64)),
         R(3).scan(tf.constant(0), lambda s, x: (s, tf.py_function(fail, [x], tf.int64))),
+        R(3).map(lambda x: tf.compat.v1.py_func(fail, [x], tf.int64)),
+        D.from_tensor_slices(["a"]).map(lambda x: next(iter(())) if x == "a" else x),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match="produced OutOfRangeError"):
             next(iter(data))
+
+
+def test_iterators_of_a_trace_give_nested_functions_new_elements():
+    @tf.function
+    def add_up(dataset):
+        iterator = iter(dataset)
+        take = tf.function(lambda source: next(source))
+        return sum(take(iterator) for _ in range(4))
+
+    assert int(add_up(R(9))) == 6 and int(add_up(R(9))) == 6
+
+
+def test_ragged_values_of_version_1_are_ragged_tensors():
+    value = tf.compat.v1.ragged.RaggedTensorValue(np.array([1, 2, 3]), np.array([0, 2, 3]))
+    assert D.from_tensors(value).element_spec == tf.RaggedTensorSpec([2, None], tf.int64)
+    assert read(D.from_tensor_slices((value, [5, 6]))) == [([1, 2], 5), ([3], 6)]
+
+
+def test_infinite_data_has_no_random_access():
+    with pytest.raises(tf.errors.FailedPreconditionError, match="infinite"):
+        tf.data.experimental.at(R(3).repeat(), 0)
 
 
 def test_weights_of_zero():

@@ -540,10 +540,10 @@ class ElementFunction:
                 results = self._call_function(structure.to_tensors(element), self.python_function)
             except EndOfElements:
                 raise
-            except OutOfRangeError as error:
+            except (OutOfRangeError, StopIteration) as error:
                 # A loop that catches the error would take it for the end of the dataset.
                 raise InvalidArgumentError(
-                    f"Function invocation produced OutOfRangeError: {error}"
+                    f"Function invocation produced OutOfRangeError: {error!r}"
                 ) from error
             return structure.to_arrays(results)
 

@@ -437,7 +437,7 @@ class SourceMethods(DatasetNode):
         shares = np.ones(len(datasets)) if weights is None else to_array(weights)
         if shares.dtype.kind != "f":
             raise TypeError(
-                f"Invalid `weights`. They must be floating-point numbers, got {shares.dtype}."
+                f"Invalid `weights`. They must be `tf.float32` or `tf.float64` numbers, got {shares.dtype}."
             )
         if shares.shape != (len(datasets),):
             raise ValueError(
@@ -477,6 +477,10 @@ class SourceMethods(DatasetNode):
         inputs: Sequence[Dataset] = list(datasets)
         if not inputs:
             raise ValueError("Invalid `datasets`. `datasets` should not be empty.")
+        if not isinstance(choice_dataset, DatasetNode):
+            raise TypeError(
+                f"Invalid `choice_dataset`. `choice_dataset` should be a `tf.data.Dataset`, got {type(choice_dataset)}."
+            )
         return constructors.Choose(inputs, choice_dataset, stop_on_empty_dataset)
 
     def save(
