@@ -84,7 +84,17 @@ def pytest_configure(config):
     finder = HelperFinder()
     sys.meta_path.insert(0, finder)
     for argument in config.args:
-        load_helpers(Path(argument.partition("::")[0]), finder, set())
+        file = Path(argument.partition("::")[0])
+        load_helpers(file, finder, set())
+        if "np_math_ops.enable_numpy_methods_on_tensor()" in file.read_text():
+            # The main block of these files, which pytest does not run, calls it.
+            from tensorflow.python.ops.numpy_ops import np_math_ops
+
+            np_math_ops.enable_numpy_methods_on_tensor()
+    # Version 2.15 moved the class.
+    framework = importlib.import_module("tensorflow.python.framework.ops")
+    if not hasattr(framework, "Tensor"):
+        framework.Tensor = importlib.import_module("tensorflow.python.framework.tensor").Tensor
     with contextlib.suppress(ImportError):
         from absl import flags
 

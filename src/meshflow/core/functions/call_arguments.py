@@ -93,7 +93,7 @@ class CallArguments:
             return leaf_type, leaf._make_cache_key()
         if leaf_type in (set, weakref.ref):
             raise TypeError(
-                f"{self._name} got the argument {leaf!r}, which may change without being traced again. Pass a "
+                f"Could not generate a generic TraceType for {leaf!r}: it is an argument of {self._name}, but may change without being traced again. Pass a "
                 "tuple, or the object that a weakref refers to."
             )
         if not isinstance(leaf, Tensor | Variable | ShardedVariable) and _has_value_hash(leaf):

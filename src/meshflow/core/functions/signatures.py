@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ def name_specs(signature: Signature, names: Sequence[str]) -> Signature:
       signature: (args, kwargs) with `TensorSpec`s for tensors.
       names: Names of the positional parameters, in order.
 
+    Raises:
+      ValueError: If names of keywords differ only in characters that are not allowed in names of specs.
+
     Example:
       >>> from meshflow.core.values.specs import TensorSpec
       >>> from meshflow.core.functions.signatures import name_specs
@@ -35,6 +39,11 @@ def name_specs(signature: Signature, names: Sequence[str]) -> Signature:
         return TensorSpec(value.shape, value.dtype, name) if is_unnamed else value
 
     args, kwargs = signature
+    if len({re.sub(r"\W", "_", name) for name in kwargs}) < len(kwargs):
+        raise ValueError(
+            "Name collision after sanitization. Rename the parameters of the tf.function, which differ only in "
+            f"characters that are not allowed in names: {sorted(kwargs)}."
+        )
     named = [add_name(value, name) for value, name in zip(args, names, strict=False)]
     return (*named, *args[len(named) :]), {k: add_name(v, k) for k, v in kwargs.items()}
 

@@ -313,6 +313,7 @@ def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -
 
 
 def have_same_type(a: PyTree, b: PyTree) -> bool:
+    """Check whether two containers count as the same type: two mappings, lists, or equal named tuples."""
     if isinstance(a, Mapping):
         return True
     if hasattr(a, "_fields") or hasattr(b, "_fields"):
