@@ -214,3 +214,10 @@ def test_padding_queues_of_scalars_and_without_shapes():
     assert shapes(tf.int32, [2]) == shapes(tf.int32, [[2]]) == [[], [2]]
     with pytest.raises(tf.errors.InvalidArgumentError, match="specified shapes"):
         tf.queue.FIFOQueue(4, tf.float32).dequeue_many(1)
+
+
+def test_file_caches_are_written_with_the_last_element(tmp_path):
+    data = R(20).cache(str(tmp_path / "part"))
+    for count in (19, 20):
+        assert read(data.take(count)) == list(range(count))
+        assert (tmp_path / "part.meshflow").exists() == (count == 20)

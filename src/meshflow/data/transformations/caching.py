@@ -109,9 +109,15 @@ class Cache(Unary):
             cached_chunks.append(chunk)
             is_complete = is_complete and type(chunk) is not Failure
             if is_complete:
-                num_missing -= chunks.count_elements(chunk)
+                count = chunks.count_elements(chunk)
+                num_missing -= count
                 if num_missing == 0:
+                    # The consumer, such as `zip`, may stop at the last element. A consumer that stops earlier leaves the
+                    # cache empty.
+                    if count > 1:
+                        yield chunks.slice_chunk(chunk, 0, count - 1)
                     self._cached = ChunkList(cached_chunks, self.element_spec)
+                    chunk = chunks.slice_chunk(chunk, count - 1, count)
             yield chunk
         if is_complete and cached_chunks and self._cached is None:
             self._cached = ChunkList(cached_chunks, self.element_spec)
@@ -129,9 +135,13 @@ class Cache(Unary):
                     is_complete = False
                 else:
                     write(item)
-                    num_missing -= chunks.count_elements(item) if are_chunks else 1
+                    count = chunks.count_elements(item) if are_chunks else 1
+                    num_missing -= count
                     if num_missing == 0:
                         # The consumer, such as `zip`, may stop at the last element.
+                        if count > 1:
+                            yield chunks.slice_chunk(item, 0, count - 1)
+                            item = chunks.slice_chunk(item, count - 1, count)
                         last.append(item)
                         break
                 yield item
