@@ -414,8 +414,12 @@ def _one_hot(
         raise InvalidValueError(
             f"one_hot: axis must be -1 or between 0 and {indices.ndim}, got {axis}."
         )
+    if isinstance(depth, tuple):
+        raise InvalidValueError(
+            f"one_hot: depth must be a scalar, but got: {list(depth)}. [Op:OneHot]"
+        )
     if depth < 0:
-        raise InvalidValueError(f"one_hot: depth must be non-negative, got {depth}.")
+        raise InvalidValueError(f"one_hot: depth must be non-negative, got: {depth}. [Op:OneHot]")
     axis = axis % (indices.ndim + 1)
     positions = jnp.arange(depth, dtype=indices.dtype).reshape(
         [-1 if i == axis else 1 for i in _python_range(indices.ndim + 1)]
@@ -505,4 +509,8 @@ def sequence_mask(
 
 @op(same=(), differentiable=False, name="sequence_mask", sizes=("maxlen",))
 def _sequence_mask(lengths: TensorLike, maxlen: int, dtype: DType) -> Tensor:
+    if isinstance(maxlen, tuple):
+        raise InvalidValueError(
+            f"Argument `maxlen` must be scalar for sequence_mask, received `maxlen` = {list(maxlen)}."
+        )
     return (jnp.arange(maxlen, dtype=lengths.dtype) < lengths[..., None]).astype(dtype.dtype)

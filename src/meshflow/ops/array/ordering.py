@@ -23,6 +23,7 @@ from meshflow.core.values.symbolic_sizes import has_symbolic_size, pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host, host_function
 from meshflow.environment.types import Array
+from meshflow.ops.array.shaping import check_rank
 from meshflow.ops.deferred_host_values import find_recording
 
 __all__ = [
@@ -114,6 +115,15 @@ def _search_sorted(
     sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: DType
 ) -> Tensor:
     shape = values.shape
+    for name, array in (("sorted_sequence", sorted_sequence), ("values", values)):
+        check_rank(array, 1, "searchsorted", name)
+    if sorted_sequence.shape[:-1] != shape[:-1] and not has_symbolic_size(
+        (*sorted_sequence.shape, *shape)
+    ):
+        raise InvalidValueError(
+            f"searchsorted: Leading dim_size of both tensors must match, got the shapes {list(sorted_sequence.shape)} "
+            f"and {list(shape)}. [Op:LowerBound]"
+        )
     size = sorted_sequence.shape[-1]
     num_rows = functools.reduce(operator.mul, sorted_sequence.shape[:-1], 1)
     rows = sorted_sequence.reshape(num_rows, size)

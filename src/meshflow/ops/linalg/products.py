@@ -16,7 +16,7 @@ from meshflow.core.values.shapes import TensorShape, are_different
 from meshflow.core.values.symbolic_sizes import may_be_zero
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
-from meshflow.ops.array.shaping import Axes
+from meshflow.ops.array.shaping import Axes, check_rank
 from meshflow.ops.math import matmul
 from meshflow.ops.math.elementwise import compute_magnitude
 
@@ -204,6 +204,7 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.linalg.trace([[1, 2], [3, 4]]).numpy().item()
       5
     """
+    check_rank(x, 2, "trace")
     return jnp.trace(x, axis1=-2, axis2=-1, dtype=x.dtype)
 
 
