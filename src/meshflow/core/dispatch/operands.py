@@ -121,8 +121,10 @@ def cast_numpy(value: TensorLike, dtype: DType) -> TensorLike:
       value: The operand; integers for an integer type, Python values, tensors and arrays of strings
         are returned unchanged.
       dtype: The only dtype, or the default one, of the operand. Imaginary parts are discarded, except
-        for bool.
+        for bool. An empty list becomes an array of bool.
     """
+    if dtype.is_bool and isinstance(value, list) and not value:
+        return np.zeros(0, bool)
     other_kinds = "iufc" if dtype.is_bool else "bfc"
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in other_kinds:
         return value

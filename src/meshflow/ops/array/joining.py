@@ -26,7 +26,7 @@ __all__ = ["concat", "parallel_stack", "split", "stack", "unstack"]
 
 @op(name="concat", strings="moves")
 def _concat(values: Sequence[TensorLike], axis: int) -> Tensor:
-    if len(values) == 1:
+    if len(values) == 1 and not isinstance(axis, tuple):
         return values[0]
     shapes = [v.shape for v in values]
     if () in shapes and axis in (0, (0,)):

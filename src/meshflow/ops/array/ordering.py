@@ -357,7 +357,10 @@ def histogram_fixed_width_bins(
     low, high = (float(v) for v in to_static_value(value_range, "value_range"))
     if low >= high:
         raise InvalidValueError(f"value_range must rise, got [{low}, {high}].")
-    return _assign_bins(values, low, high, int(to_static_value(nbins, "nbins")), as_dtype(dtype))
+    count = int(to_static_value(nbins, "nbins"))
+    if count < 1:
+        raise InvalidValueError(f"nbins should be a positive number, but got {count}.")
+    return _assign_bins(values, low, high, count, as_dtype(dtype))
 
 
 @accept_symbolic

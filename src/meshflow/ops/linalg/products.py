@@ -12,7 +12,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape, are_different
+from meshflow.core.values.shapes import TensorShape, are_different, assume_equal
 from meshflow.core.values.symbolic_sizes import may_be_zero
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
@@ -21,6 +21,38 @@ from meshflow.ops.math import matmul
 from meshflow.ops.math.elementwise import compute_magnitude
 
 __all__ = ["adjoint", "einsum", "matrix_transpose", "matvec", "norm", "normalize", "trace"]
+
+
+def check_matrices(op_name: str, *operands: jax.Array, is_square: bool = True) -> None:
+    """Raise `InvalidArgumentError` unless operands are matrices [..., m, n], and the first one is square.
+
+    Args:
+      op_name: Name of the op, for the message.
+      *operands: The operands.
+      is_square: Whether the matrices of the first operand must be square.
+    """
+    for i, operand in enumerate(operands):
+        if operand.ndim < 2:
+            raise InvalidValueError(
+                f"{op_name}: Input tensor {i} must have rank >= 2 (In[{i}] ndims must be >= 2), got shape "
+                f"{list(operand.shape)}: it must be at least rank 2. [Op:{op_name}]"
+            )
+    rows, columns = operands[0].shape[-2:]
+    if is_square and rows != columns and not assume_equal(rows, columns):
+        raise InvalidValueError(
+            f"{op_name}: Input matrix must be square, got shape {list(operands[0].shape)} (Dimensions must be equal). "
+            f"[Op:{op_name}]"
+        )
+
+
+def check_system(op_name: str, matrix: jax.Array, rhs: jax.Array) -> None:
+    """Raise unless matrices [..., n, n] and right-hand sides [..., n, k] make systems of equations."""
+    check_matrices(op_name, matrix, rhs)
+    if matrix.shape[-2] != rhs.shape[-2] and not assume_equal(matrix.shape[-2], rhs.shape[-2]):
+        raise InvalidValueError(
+            f"{op_name}: Input matrix and rhs are incompatible: In[0] mismatch In[1] shape: {list(matrix.shape)} vs. "
+            f"{list(rhs.shape)} (Dimensions must be equal). [Op:{op_name}]"
+        )
 
 
 def conjugate_transpose(x: jax.Array) -> jax.Array:
@@ -208,6 +240,13 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
     return jnp.trace(x, axis1=-2, axis2=-1, dtype=x.dtype)
 
 
+def _check_transposable(a: jax.Array) -> None:
+    if a.ndim < 2:
+        raise InvalidValueError(
+            f"Argument `a` should be a (batch) matrix with rank >= 2, got shape {list(a.shape)}."
+        )
+
+
 @op
 def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = False) -> Tensor:
     """Transpose matrices (..., m, n) to (..., n, m), and conjugate them if `conjugate` is true.
@@ -216,6 +255,7 @@ def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = F
       >>> tf.linalg.matrix_transpose(tf.zeros([5, 2, 3])).shape
       TensorShape([5, 3, 2])
     """
+    _check_transposable(a)
     return conjugate_transpose(a) if conjugate else jnp.swapaxes(a, -1, -2)
 
 
@@ -227,4 +267,5 @@ def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.linalg.adjoint([[1 + 2j, 3j]]).numpy().tolist()
       [[(1-2j)], [-3j]]
     """
+    _check_transposable(matrix)
     return conjugate_transpose(matrix)

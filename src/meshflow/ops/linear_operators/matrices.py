@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, float32
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, debugging, linalg, math
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.linalg.banded import to_compact
 from meshflow.ops.linear_operators.linear_operator import (
     Hint,
@@ -58,6 +62,16 @@ class _TriangularOperator(LinearOperator):
         debugging.assert_positive(math.abs(self.diag_part()), message=message)
 
 
+def _parse_num_rows(num_rows: StaticInts) -> int:
+    """Return a number of rows that is a nonnegative integer, or raise TypeError or ValueError."""
+    value = to_static_value(num_rows, "num_rows")
+    if isinstance(value, float):
+        raise TypeError(f"Argument num_rows must be integer type, got {num_rows}.")
+    if np.ndim(value) or int(value) < 0:
+        raise ValueError(f"Argument num_rows must be a non-negative 0-D Tensor, got {num_rows}.")
+    return int(value)
+
+
 class _UnitaryOperator(LinearOperator):
     """Base class of operators that are the inverse of their conjugate transpose."""
 
@@ -98,6 +112,10 @@ class LinearOperatorFullMatrix(LinearOperator):
         name: str = "LinearOperatorFullMatrix",
     ) -> None:
         self._matrix = convert_to_tensor(matrix)
+        if len(self._matrix.shape) < 2:
+            raise ValueError(
+                f"Argument `matrix` must have at least 2 dimensions, got shape {self._matrix.shape}."
+            )
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, is_square)
         super().__init__(self._matrix.dtype, None, *hints, name, {"matrix": matrix})
 
@@ -197,6 +215,8 @@ class LinearOperatorDiag(_TriangularOperator):
         if is_square is False:
             raise ValueError("Only square, diagonal operators currently supported.")
         self._diag = convert_to_tensor(diag)
+        if len(self._diag.shape) < 1:
+            raise ValueError("Argument diag must have at least 1 dimension, got a scalar.")
         if not self._diag.dtype.is_complex:
             if is_self_adjoint is False:
                 raise ValueError("A real diagonal operator is always self adjoint.")
@@ -274,7 +294,7 @@ class LinearOperatorScaledIdentity(LinearOperator):
     ) -> None:
         if not is_square:
             raise ValueError("A ScaledIdentity operator is always square.")
-        self._num_rows = int(num_rows)
+        self._num_rows = _parse_num_rows(num_rows)
         self._multiplier = convert_to_tensor(multiplier)
         dtype = self._multiplier.dtype
         is_self_adjoint = is_self_adjoint if dtype.is_complex else True
@@ -369,7 +389,7 @@ class LinearOperatorIdentity(_UnitaryOperator):
             raise ValueError(
                 "An identity operator is always non-singular, self-adjoint and square."
             )
-        self._num_rows = int(num_rows)
+        self._num_rows = _parse_num_rows(num_rows)
         self._batch = [] if batch_shape is None else [int(d) for d in batch_shape]
         parameters = {"num_rows": num_rows, "batch_shape": batch_shape, "dtype": dtype}
         super().__init__(dtype or float32, None, True, True, True, True, name, parameters)
@@ -550,6 +570,8 @@ class LinearOperatorPermutation(_UnitaryOperator):
         if is_non_singular is False or is_square is False:
             raise ValueError("A Permutation operator is always non-singular and square.")
         self._perm = convert_to_tensor(perm)
+        if not self._perm.dtype.is_integer:
+            raise TypeError(f"Argument `perm` must be integer dtype, got {self._perm.dtype.name}.")
         hints = (True, is_self_adjoint, is_positive_definite, True)
         super().__init__(dtype, None, *hints, name, {"perm": perm, "dtype": dtype})
 
