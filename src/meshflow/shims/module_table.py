@@ -203,10 +203,12 @@ MODULES = {
     "python.module.module": f"_is_variable={_HELPERS}:is_variable",
     "python.ops": "tf tf.math tf.nn tf.linalg tf.image tf.strings tf.random tf.sparse tf.io tf.bitwise tf.signal "
     "tf.sets tf.lookup tf.debugging tf.compat.v1 tf.compat.v1.nn tf.raw_ops",
-    "python.ops.array_ops": "shape_internal=tf.shape size_internal=tf.size rank_internal=tf.rank "
+    "python.ops.array_ops": "diag=tf.linalg.tensor_diag diag_part=tf.linalg.tensor_diag_part "
+    "shape_internal=tf.shape size_internal=tf.size rank_internal=tf.rank "
     "shape_v2=tf.shape where_v2=tf.where",
     "python.ops.check_ops": "tf.debugging tf.compat.v1.debugging",
     "python.ops.control_flow_ops": f"tf tf.compat.v1 with_dependencies={_HELPERS}:with_dependencies",
+    "python.ops.confusion_matrix": f"{_HELPERS}",
     "python.ops.control_flow_util": f"{_HELPERS}",
     "python.ops.control_flow_util_v2": f"{_HELPERS}",
     "python.ops.data_flow_ops": "tf.queue",

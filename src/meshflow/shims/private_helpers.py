@@ -717,3 +717,26 @@ def concat_shapes(prefix: Any, suffix: Any, static: bool = False) -> PyTree:
         return tf.TensorShape(prefix).concatenate(tf.TensorShape(suffix))
     parts = (p.as_list() if isinstance(p, tf.TensorShape) else p for p in (prefix, suffix))
     return tf.concat([tf.reshape(tf.convert_to_tensor(p, tf.int32), [-1]) for p in parts], 0)
+
+
+def remove_squeezable_dimensions(
+    labels: TensorLike,
+    predictions: TensorLike,
+    expected_rank_diff: int = 0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Remove the last dimension of size 1 from labels or predictions if their ranks differ from the expected ones.
+
+    Args:
+      labels: Labels.
+      predictions: Predictions.
+      expected_rank_diff: Expected difference between the ranks of the predictions and of the labels.
+      name: Ignored.
+    """
+    labels, predictions = tf.convert_to_tensor(labels), tf.convert_to_tensor(predictions)
+    difference = len(predictions.shape) - len(labels.shape) - expected_rank_diff
+    if difference == 1 and predictions.shape[-1] in (1, None):
+        predictions = tf.squeeze(predictions, [-1])
+    elif difference == -1 and labels.shape[-1] in (1, None):
+        labels = tf.squeeze(labels, [-1])
+    return labels, predictions

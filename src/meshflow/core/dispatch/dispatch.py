@@ -553,10 +553,16 @@ def _get_annotation(parameter: inspect.Parameter) -> str:
     return annotation if isinstance(annotation, str) else ""
 
 
-# Message of JAX, for which programs search TensorFlow's message.
+# Messages of JAX, for which programs search TensorFlow's messages.
 _INCOMPATIBLE_SHAPES = re.compile(
-    r"^(\w+ got i|I)ncompatible shapes for broadcasting: (shapes=\[)?\((.*?),?\), \((.*?),?\)[.\]]$"
+    r"^(?:\w+ got i|I)ncompatible shapes for broadcasting: (?:shapes=\[)?(\(.*\))[.\]]$"
 )
+_AXIS_OUT_OF_BOUNDS = re.compile(r"axis (-?\d+) is out of bounds for array of dimension (\d+)")
+
+
+def _format_shapes(match: re.Match[str]) -> str:
+    shapes = (shape.rstrip(",") for shape in re.findall(r"\((.*?)\)", match[1]))
+    return f"Incompatible shapes: {' vs. '.join(f'[{shape}]' for shape in shapes)}"
 
 
 def translate_error(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:
@@ -586,7 +592,8 @@ def translate_error(op_name: str, error: Exception, operands: Sequence[Any]) -> 
         return error_class(
             f"{op_name} does not work on strings. [Op:{op_name}; operands: {shapes}]"
         )
-    reason = _INCOMPATIBLE_SHAPES.sub(r"Incompatible shapes: [\3] vs. [\4]", str(error))
+    reason = _INCOMPATIBLE_SHAPES.sub(_format_shapes, str(error))
+    reason = _AXIS_OUT_OF_BOUNDS.sub(r"axis \1 must be in the range [-\2, \2)", reason)
     text = f"{op_name}: {reason} [Op:{op_name}; operands: {shapes or 'none'}]"
     return errors.InvalidValueError(text)
 

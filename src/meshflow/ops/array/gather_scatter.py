@@ -90,7 +90,7 @@ def gather(
     indices: TensorLike,
     validate_indices: bool | None = None,
     axis: StaticInts | None = None,
-    batch_dims: int = 0,
+    batch_dims: int | None = 0,
     name: str | None = None,
 ) -> Tensor:
     """Gather slices along a dimension.
@@ -103,7 +103,7 @@ def gather(
       indices: Integers of any shape.
       validate_indices: Ignored.
       axis: The dimension; default `batch_dims`.
-      batch_dims: Number of leading dimensions that both tensors share.
+      batch_dims: Number of leading dimensions that both tensors share; None is 0.
       name: Ignored.
 
     Returns:
@@ -133,6 +133,7 @@ def gather(
             with suspend_autocast():
                 rows = gather(params, indices, axis=axis, batch_dims=batch_dims)
             return apply(CAST, (rows,), (dtype,))
+    batch_dims = 0 if batch_dims is None else batch_dims
     if batch_dims < 0:
         batch_dims += len(indices.shape)
     if axis is None:
@@ -141,8 +142,10 @@ def gather(
         params = convert_to_tensor(params)
         if isinstance(params, Tensor) and isinstance(indices, Tensor):
             if not -params.ndim <= axis < params.ndim:
+                least = axis + 1 if axis >= 0 else -axis
                 raise InvalidValueError(
-                    f"gather: axis {axis} is out of range for params of rank {params.ndim}."
+                    f"gather: Shape must be at least rank {least} but is rank {params.ndim}: axis {axis} is out of range "
+                    "for params of this rank. [Op:GatherV2]"
                 )
             if axis % params.ndim < batch_dims:
                 # The batch dimensions must precede the dimension that is gathered from.

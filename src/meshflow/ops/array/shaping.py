@@ -48,7 +48,8 @@ def check_rank(array: Array, minimum: int, op_name: str, subject: str = "input")
     """Raise `InvalidArgumentError` unless an operand, the subject of the message, has at least `minimum` dimensions."""
     if array.ndim < minimum:
         raise InvalidValueError(
-            f"{op_name}: {subject} must be at least {minimum}-dim, received shape: {list(array.shape)}. [Op:{op_name}]"
+            f"{op_name}: {subject} must be at least {minimum}-dim, received shape: {list(array.shape)}. It must be at least "
+            f"rank {minimum}. [Op:{op_name}]"
         )
 
 

@@ -145,7 +145,7 @@ def diag_part(
     check_rank(input, 2, "diag_part")
     rows, columns = input.shape[-2:]
     max_length, count = _get_max_length(rows, columns, low, high), high - low + 1
-    if max_length < 1:
+    if any(not -rows < diagonal < columns for diagonal in (low, high) if diagonal):
         raise InvalidValueError(f"diag_part: a matrix [{rows}, {columns}] has no diagonal k={k}.")
     if low == high:
         return jnp.diagonal(input, low, -2, -1)
