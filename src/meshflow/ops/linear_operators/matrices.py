@@ -259,8 +259,13 @@ class LinearOperatorDiag(_TriangularOperator):
 
     def assert_positive_definite(self, name: str = "assert_positive_definite") -> None:
         """Raise an `InvalidArgumentError` if a real part of the diagonal is not positive."""
-        message = "Not positive definite: Diagonal contained non-positive real parts."
+        message = "The diagonal has entries with a non-positive real part: the operator is not positive definite."
         debugging.assert_positive(math.real(self._diag), message=message)
+
+    def assert_self_adjoint(self, name: str = "assert_self_adjoint") -> None:
+        """Raise an `InvalidArgumentError` if the diagonal is not real."""
+        message = "The diagonal has non-zero imaginary parts: the operator is not self-adjoint."
+        debugging.assert_equal(self._diag, take_conjugate(self._diag, True), message=message)
 
 
 class LinearOperatorScaledIdentity(LinearOperator):

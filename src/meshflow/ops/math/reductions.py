@@ -542,7 +542,7 @@ def bincount(
             raise InvalidValueError(
                 f"bincount: `{argument}`: Shape must be rank 0, got {value}. [Op:Bincount]"
             )
-    if weights is not None and not isinstance(weights, (list, tuple)):
+    if weights is not None:
         weights = convert_to_tensor(weights)
         sizes = weights.array.shape, arr.array.shape
         are_known = not has_symbolic_size(itertools.chain(*sizes))
