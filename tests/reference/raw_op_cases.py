@@ -253,7 +253,7 @@ CALLS = [
     "SparseBincount(indices=[[0, 0], [1, 1]], values=[1, 2], dense_shape=[2, 2], size=4, weights=[1.5, 2.0])",
     "SparseBincount(indices=[[0, 0], [1, 1]], values=[1, 1], dense_shape=[2, 2], size=3, weights=[], binary_output=True)",
     "SobolSample(dim=2, num_results=2, skip=1)",
-    "Eig(input=[[1.0, 0.0], [0.0, 2.0]], Tout=tf.complex64, compute_v=False)",
+    "Eig(input=[[1.0, 0.0], [0.0, 2.0]], Tout=tf.complex64, compute_v=False)[0]",
     "ShardedFilename(basename='a', shard=1, num_shards=3)",
     "ShardedFilespec(basename='a', num_shards=3)",
     "SplitV(value=x, size_splits=[1, 2], axis=1, num_split=2)",
