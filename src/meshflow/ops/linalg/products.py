@@ -34,8 +34,8 @@ def check_matrices(op_name: str, *operands: jax.Array, is_square: bool = True) -
     for i, operand in enumerate(operands):
         if operand.ndim < 2:
             raise InvalidValueError(
-                f"{op_name}: Input tensor {i} must have rank >= 2 (In[{i}] ndims must be >= 2), got shape "
-                f"{list(operand.shape)}: it must be at least rank 2. [Op:{op_name}]"
+                f"{op_name}: Input tensor {i} must have rank >= 2, got {operand.ndim}: In[{i}] ndims must be >= 2, and "
+                f"shape {list(operand.shape)} must be at least rank 2. [Op:{op_name}]"
             )
     rows, columns = operands[0].shape[-2:]
     if is_square and rows != columns and not assume_equal(rows, columns):

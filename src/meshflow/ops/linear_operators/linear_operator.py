@@ -13,6 +13,7 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.module import Module
+from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, debugging, linalg, math
 
@@ -20,6 +21,24 @@ __all__ = ["LinearOperator"]
 
 # A promise of the caller about a matrix; None if nothing is known.
 Hint: TypeAlias = bool | None
+
+
+def keep_variable(value: TensorLike, dtype: DType | None = None) -> TensorLike:
+    """Return a variable unchanged, and any other value as a tensor."""
+    return value if isinstance(value, Variable) else convert_to_tensor(value, dtype=dtype)
+
+
+class OperatorTensor:
+    """Attribute of an operator that is a tensor; if it is assigned a variable, each access reads its current value."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._source = f"{name}_source"
+
+    def __set__(self, operator: LinearOperator, value: TensorLike) -> None:
+        setattr(operator, self._source, keep_variable(value))
+
+    def __get__(self, operator: LinearOperator, owner: type | None = None) -> Any:
+        return convert_to_tensor(getattr(operator, self._source))
 
 
 class LinearOperator(Module):

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, float32
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -18,6 +17,7 @@ from meshflow.ops.linalg.banded import to_compact
 from meshflow.ops.linear_operators.linear_operator import (
     Hint,
     LinearOperator,
+    OperatorTensor,
     broadcast_batches,
     broadcast_shapes,
     make_square_shape,
@@ -102,6 +102,8 @@ class LinearOperatorFullMatrix(LinearOperator):
       [1.0, 1.0]
     """
 
+    _matrix = OperatorTensor()
+
     def __init__(
         self,
         matrix: TensorLike,
@@ -111,7 +113,7 @@ class LinearOperatorFullMatrix(LinearOperator):
         is_square: Hint = None,
         name: str = "LinearOperatorFullMatrix",
     ) -> None:
-        self._matrix = convert_to_tensor(matrix)
+        self._matrix = matrix
         if len(self._matrix.shape) < 2:
             raise ValueError(
                 f"Argument `matrix` must have at least 2 dimensions, got shape {self._matrix.shape}."
@@ -152,6 +154,8 @@ class LinearOperatorLowerTriangular(_TriangularOperator):
       ([[1.0], [2.0]], 6.0)
     """
 
+    _matrix = OperatorTensor()
+
     def __init__(
         self,
         tril: TensorLike,
@@ -163,18 +167,21 @@ class LinearOperatorLowerTriangular(_TriangularOperator):
     ) -> None:
         if is_square is False:
             raise ValueError("Only square lower triangular operators supported at this time.")
-        tensor = convert_to_tensor(tril)
-        self._tril = linalg.band_part(tensor, -1, 0)
+        self._matrix = tril
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
-        super().__init__(tensor.dtype, None, *hints, name, {"tril": tril})
+        super().__init__(self._matrix.dtype, None, *hints, name, {"tril": tril})
 
     @property
     def tril(self) -> Tensor:
         """Return the lower triangular matrix."""
         return self._tril
 
+    @property
+    def _tril(self) -> Tensor:
+        return linalg.band_part(self._matrix, -1, 0)
+
     def _shape(self) -> TensorShape:
-        return self._tril.shape
+        return self._matrix.shape
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
         return math.matmul(self._tril, x, adjoint_a=adjoint, adjoint_b=adjoint_arg)
@@ -203,6 +210,8 @@ class LinearOperatorDiag(_TriangularOperator):
       [3.0, 8.0]
     """
 
+    _diag = OperatorTensor()
+
     def __init__(
         self,
         diag: TensorLike,
@@ -214,7 +223,7 @@ class LinearOperatorDiag(_TriangularOperator):
     ) -> None:
         if is_square is False:
             raise ValueError("Only square, diagonal operators currently supported.")
-        self._diag = convert_to_tensor(diag)
+        self._diag = diag
         if len(self._diag.shape) < 1:
             raise ValueError("Argument diag must have at least 1 dimension, got a scalar.")
         if not self._diag.dtype.is_complex:
@@ -286,6 +295,8 @@ class LinearOperatorScaledIdentity(LinearOperator):
       [[3.0, 0.0], [0.0, 3.0]]
     """
 
+    _multiplier = OperatorTensor()
+
     def __init__(
         self,
         num_rows: int,
@@ -300,7 +311,7 @@ class LinearOperatorScaledIdentity(LinearOperator):
         if not is_square:
             raise ValueError("A ScaledIdentity operator is always square.")
         self._num_rows = _parse_num_rows(num_rows)
-        self._multiplier = convert_to_tensor(multiplier)
+        self._multiplier = multiplier
         dtype = self._multiplier.dtype
         is_self_adjoint = is_self_adjoint if dtype.is_complex else True
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
@@ -501,6 +512,8 @@ class LinearOperatorHouseholder(_UnitaryOperator):
       [-3.0, 4.0]
     """
 
+    _axis = OperatorTensor()
+
     def __init__(
         self,
         reflection_axis: TensorLike,
@@ -514,7 +527,7 @@ class LinearOperatorHouseholder(_UnitaryOperator):
             raise ValueError(
                 "A Householder operator is always non-singular, self-adjoint and square, and never positive definite."
             )
-        self._axis = convert_to_tensor(reflection_axis)
+        self._axis = reflection_axis
         parameters = {"reflection_axis": reflection_axis}
         super().__init__(self._axis.dtype, None, True, True, False, True, name, parameters)
 
@@ -562,6 +575,8 @@ class LinearOperatorPermutation(_UnitaryOperator):
       [3.0, 1.0, 2.0]
     """
 
+    _perm = OperatorTensor()
+
     def __init__(
         self,
         perm: TensorLike,
@@ -574,7 +589,7 @@ class LinearOperatorPermutation(_UnitaryOperator):
     ) -> None:
         if is_non_singular is False or is_square is False:
             raise ValueError("A Permutation operator is always non-singular and square.")
-        self._perm = convert_to_tensor(perm)
+        self._perm = perm
         if not self._perm.dtype.is_integer:
             raise TypeError(f"Argument `perm` must be integer dtype, got {self._perm.dtype.name}.")
         hints = (True, is_self_adjoint, is_positive_definite, True)
@@ -624,11 +639,14 @@ class LinearOperatorTridiag(LinearOperator):
         is_square: Hint = None,
         name: str = "LinearOperatorTridiag",
     ) -> None:
-        self._compact = to_compact(diagonals, diagonals_format, "LinearOperatorTridiag")
         self._format, self._diagonals = diagonals_format, diagonals
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
         parameters = {"diagonals": diagonals, "diagonals_format": diagonals_format}
         super().__init__(self._compact.dtype, None, *hints, name, parameters)
+
+    @property
+    def _compact(self) -> Tensor:
+        return to_compact(self._diagonals, self._format, "LinearOperatorTridiag")
 
     @property
     def diagonals(self) -> PyTree:
