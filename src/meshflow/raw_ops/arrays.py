@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops import linalg as linear_algebra
+from meshflow.ops.array.shaping import StaticInts
 
 __all__ = ["ARRAY_OPS"]
 
@@ -82,7 +82,7 @@ def _compute_pad_gradient(input: TensorLike, paddings: TensorLike, mode: str) ->
 
 
 def _find_slice_positions(
-    shape: TensorLike, begin: Any, end: Any, strides: Any, **masks: int
+    shape: TensorLike, begin: StaticInts, end: StaticInts, strides: StaticInts, **masks: int
 ) -> Tensor:
     """Return the positions, in the flat array, of the elements of a slice."""
     sizes = to_static_value(shape, "shape")
@@ -91,7 +91,12 @@ def _find_slice_positions(
 
 
 def _compute_slice_gradient(
-    shape: TensorLike, begin: Any, end: Any, strides: Any, dy: TensorLike, **masks: int
+    shape: TensorLike,
+    begin: StaticInts,
+    end: StaticInts,
+    strides: StaticInts,
+    dy: TensorLike,
+    **masks: int,
 ) -> Tensor:
     positions = _find_slice_positions(shape, begin, end, strides, **masks)
     sizes = to_static_value(shape, "shape")
@@ -104,7 +109,12 @@ def _compute_slice_gradient(
 
 
 def _update_slice(
-    input: TensorLike, begin: Any, end: Any, strides: Any, value: TensorLike, **masks: int
+    input: TensorLike,
+    begin: StaticInts,
+    end: StaticInts,
+    strides: StaticInts,
+    value: TensorLike,
+    **masks: int,
 ) -> Tensor:
     x = convert_to_tensor(input)
     positions = _find_slice_positions(array.shape(x), begin, end, strides, **masks)
@@ -188,7 +198,7 @@ def _format_shard_pattern(basename: TensorLike, num_shards: TensorLike) -> Tenso
     return convert_to_tensor(name + b"-?????-of-%05d" % int(to_static_value(num_shards)))
 
 
-ARRAY_OPS: dict[str, Callable[..., Any]] = {
+ARRAY_OPS: dict[str, Callable[..., object]] = {
     "BatchToSpace": _make_v1_blocks(array.batch_to_space),
     "ConcatOffset": _find_concat_offsets,
     "Eig": _compute_eigenvalues,

@@ -73,7 +73,7 @@ def install_size_limit() -> None:
         return
 
     @functools.wraps(make_type)
-    def make_type_of_allowed_size(*args: Any) -> Any:
+    def make_type_of_allowed_size(*args: Any) -> object:
         shape, dtype = args[-1].shape, args[-1].dtype
         if all(isinstance(size, int) for size in shape):
             num_bytes = math.prod(shape) * dtype.itemsize

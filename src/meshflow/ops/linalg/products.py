@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
@@ -149,7 +150,8 @@ _MATRIX_NORMS = ("euclidean", "fro", 1, 2, float("inf"))
 def _check_norm(order: str | float, axis: Axes) -> None:
     """Raise TensorFlow's ValueError if the arguments do not define a norm."""
     if isinstance(axis, (list, tuple)):
-        if len(axis) != 2 or axis[0] == axis[1]:
+        are_integers = all(isinstance(a, (int, np.integer)) for a in axis)
+        if len(axis) != 2 or not are_integers or axis[0] == axis[1]:
             raise InvalidValueError(
                 f"'axis' must be None, an integer, or a tuple of 2 unique integers, got {axis!r}"
             )

@@ -37,7 +37,7 @@ class OperatorTensor:
     def __set__(self, operator: LinearOperator, value: TensorLike) -> None:
         setattr(operator, self._source, keep_variable(value))
 
-    def __get__(self, operator: LinearOperator, owner: type | None = None) -> Any:
+    def __get__(self, operator: LinearOperator, owner: type | None = None) -> Tensor:
         return convert_to_tensor(getattr(operator, self._source))
 
 
