@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,7 @@ def _compute_pad_gradient(input: TensorLike, paddings: TensorLike, mode: str) ->
 
 
 def _find_slice_positions(
-    shape: TensorLike, begin: StaticInts, end: StaticInts, strides: StaticInts, **masks: int
+    shape: TensorLike, begin: StaticInts, end: StaticInts, strides: StaticInts, **masks: Any
 ) -> Tensor:
     """Return the positions, in the flat array, of the elements of a slice."""
     sizes = to_static_value(shape, "shape")
@@ -96,7 +97,7 @@ def _compute_slice_gradient(
     end: StaticInts,
     strides: StaticInts,
     dy: TensorLike,
-    **masks: int,
+    **masks: Any,
 ) -> Tensor:
     positions = _find_slice_positions(shape, begin, end, strides, **masks)
     sizes = to_static_value(shape, "shape")
@@ -114,7 +115,7 @@ def _update_slice(
     end: StaticInts,
     strides: StaticInts,
     value: TensorLike,
-    **masks: int,
+    **masks: Any,
 ) -> Tensor:
     x = convert_to_tensor(input)
     positions = _find_slice_positions(array.shape(x), begin, end, strides, **masks)

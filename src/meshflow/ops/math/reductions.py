@@ -301,7 +301,7 @@ def _find_index(
         x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)
     _check_axis(axis or 0, x.ndim)
     position = (axis or 0) % x.ndim
-    if x.shape[position] == 0 and math.prod(x.shape[:position] + x.shape[position + 1 :]):
+    if x.shape[position] == 0 and all(x.shape[:position] + x.shape[position + 1 :]):
         raise InvalidValueError(
             f"Reduction axis {position} is empty in shape {list(x.shape)}. [Op:Arg{'Max' if worst < 0 else 'Min'}]"
         )
