@@ -1,4 +1,5 @@
 import csv
+import importlib
 import os
 import pathlib
 import pickle
@@ -290,3 +291,29 @@ def test_arguments_of_checkpoints_and_former_names(tmp_path, caplog):
         callbacks.ModelCheckpoint(path, save_weights_only=True, options=options)
     callbacks.experimental.BackupAndRestore(tmp_path)
     assert "endpoint is deprecated" in caplog.text
+
+
+def test_slow_batch_hooks_are_named_once(monkeypatch, caplog):
+    module = importlib.import_module("meshflow.keras.engine.training.callbacks")
+    now = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+
+    class Waiting(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            now[0] += 3.0
+
+    for own in ([Waiting()], [tf.keras.callbacks.ProgbarLogger()]):
+        callbacks = tf.keras.callbacks.CallbackList(own, verbose=0)
+        caplog.clear()
+        for batch in range(12):
+            callbacks.on_train_batch_begin(batch)
+            now[0] += 100.0 if batch == 0 else 1.0  # the first step is compiled
+            callbacks.on_train_batch_end(batch)
+        messages = [r.getMessage() for r in caplog.records]
+        assert len(messages) == isinstance(own[0], Waiting)
+    callbacks = tf.keras.callbacks.CallbackList([Waiting()], verbose=0)
+    for batch in range(6):
+        callbacks.on_train_batch_begin(batch)
+        now[0] += 1.0
+        callbacks.on_train_batch_end(batch)
+    assert "method `on_train_batch_end` is slow compared to the batch time (batch time: 1.0000s vs" in caplog.text
