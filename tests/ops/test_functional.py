@@ -187,3 +187,10 @@ def test_vectorized_map_of_python_calls():
     assert tf.vectorized_map(double, tf.constant([1, 2])).numpy().tolist() == [2, 4]
     with pytest.raises(ValueError, match="calls Python"):
         tf.vectorized_map(double, tf.constant([1, 2]), fallback_to_while_loop=False)
+
+
+def test_strings_are_mapped():
+    strings = tf.constant(["a", "bc"])
+    assert tf.map_fn(lambda s: s + "x", strings).numpy().tolist() == [b"ax", b"bcx"]
+    lengths = tf.map_fn(tf.strings.length, strings, fn_output_signature=tf.int32)
+    assert lengths.numpy().tolist() == [1, 2]

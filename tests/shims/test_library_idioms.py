@@ -3,6 +3,7 @@ TensorFlow 2.15."""
 
 import collections
 import contextlib
+import importlib
 import sys
 import types
 import unittest
@@ -495,3 +496,21 @@ def test_elements_are_read_after_assertions():
         list(dataset)
     count.assign(1)
     assert list(dataset.as_numpy_iterator()) == [1, 2]
+
+
+def test_random_generator_of_keras_backend():
+    module = importlib.import_module("meshflow.legacy.internal.keras_functions")
+    generator = module.RandomGenerator(3, force_generator=True)
+    assert [generator.make_legacy_seed() for _ in range(2)] == [3, 4]
+    seeds = [generator.make_seed_for_stateless_op().numpy().tolist() for _ in range(2)]
+    assert seeds[0] != seeds[1] and len(seeds[0]) == 2
+    again = module.RandomGenerator(3).make_seed_for_stateless_op().numpy().tolist()
+    assert again == seeds[0]
+    drawn = generator.random_uniform([2], 1, 5, "int32", nonce=1)
+    assert drawn.dtype is tf.int32 and drawn.shape == (2,)
+    fixed = module.RandomGenerator(3, "stateless").make_seed_for_stateless_op()
+    assert fixed.numpy().tolist() == [3, 0]
+
+
+def test_byte_strings_are_joined_as_paths():
+    assert tf.io.gfile.join(b"a", "b") == b"a/b" and tf.io.gfile.join("a", b"b") == "a/b"

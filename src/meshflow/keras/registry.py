@@ -277,9 +277,6 @@ class ObjectRegistry:
             return target
         if isinstance(config, dict):
             config = {k: self._create_marked(v, custom_objects) for k, v in config.items()}
-        if "module" not in identifier and not hasattr(target, "from_config"):
-            # Files of Keras up to 2.12 do not name modules; then the configuration holds arguments.
-            return target(**config)
         created = _create_from_config(target, config, custom_objects)
         build_config = identifier.get("build_config")
         if build_config and is_overridden(created, "build_from_config"):

@@ -25,7 +25,7 @@ from meshflow.core.tracing.trace import trace, trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.composite import get_batch_encoder, is_extension, is_extension_spec
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.dtypes import DType, as_dtype, string
 from meshflow.core.values.shapes import TensorShape, assume_equal
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
@@ -76,7 +76,11 @@ def _get_length(tensor: Tensor) -> int:
 
 
 def _get_element(elems: PyTree, i: int) -> PyTree:
-    return nest.map_structure(lambda t: apply(_get_row, (t,), (i,)), elems)
+    def get(t: Tensor) -> Tensor:
+        # XLA has no strings.
+        return t[i] if t.dtype is string else apply(_get_row, (t,), (i,))
+
+    return nest.map_structure(get, elems)
 
 
 def _get_element_specs(elems: PyTree) -> PyTree:

@@ -290,7 +290,8 @@ MODULES = {
     "estimator": "tf.estimator",
     # Keras.
     "keras.src": "tf.keras tf.keras.layers tf.keras.models tf.keras.utils tf.keras.backend",
-    "keras.src.backend": f"tf.keras.backend unique_object_name={_KERAS_HELPERS}:unique_object_name _current_graph={_KERAS_HELPERS}:_current_graph",
+    "keras.src.backend": "RandomGenerator=meshflow.legacy.internal.keras_functions:RandomGenerator "
+    f"tf.keras.backend unique_object_name={_KERAS_HELPERS}:unique_object_name _current_graph={_KERAS_HELPERS}:_current_graph",
     "keras.src.engine": "tf.keras.layers tf.keras.models tf.keras.utils",
     "keras.src.engine.base_layer": "BaseRandomLayer=tf.keras.__internal__.layers.BaseRandomLayer",
     "keras.src.engine.base_layer_utils": f"{_KERAS_HELPERS} {_HELPERS}",

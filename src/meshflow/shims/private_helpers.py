@@ -365,16 +365,22 @@ def get_load_options() -> None:
 class IgnoredMetric:
     """A metric of `tensorflow.python.eager.monitoring`, which measures the use of TensorFlow itself."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._value: object = 0
 
     def get_cell(self, *labels: str) -> IgnoredMetric:
         """Return the metric."""
         return self
 
     def set(self, value: object) -> None:
-        """Ignore a value."""
+        """Keep a value, which nothing but `value` reads."""
+        self._value = value
 
     add = increase_by = set
+
+    def value(self) -> object:
+        """Return the last value."""
+        return self._value
 
 
 BoolGauge = StringGauge = IntGauge = Counter = Sampler = IgnoredMetric

@@ -316,4 +316,20 @@ def test_slow_batch_hooks_are_named_once(monkeypatch, caplog):
         callbacks.on_train_batch_begin(batch)
         now[0] += 1.0
         callbacks.on_train_batch_end(batch)
-    assert "method `on_train_batch_end` is slow compared to the batch time (batch time: 1.0000s vs" in caplog.text
+    assert (
+        "method `on_train_batch_end` is slow compared to the batch time (batch time: 1.0000s vs"
+        in caplog.text
+    )
+
+
+def test_verbose_2_calls_no_batch_hooks_and_counts_steps(capsys):
+    made = model()
+    for verbose in (1, 2):
+        lists = tf.keras.callbacks.CallbackList(add_progbar=True, model=made, verbose=verbose)
+        assert lists.has_batch_hooks("train") == lists.has_batch_hooks("test") == (verbose == 1)
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(3).filter(lambda x, y: True)
+    made.fit(data, epochs=2, verbose=2, validation_data=data)
+    made.evaluate(data, verbose=2)
+    made.predict(data, verbose=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" - ")[0] for line in lines if line[0] != "E"] == ["3/3"] * 4

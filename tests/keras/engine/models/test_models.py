@@ -505,3 +505,21 @@ def test_sequential_model_with_an_empty_shape_is_built_at_its_first_call():
     assert model(tf.ones([4, 5])).shape == [4, 3]
     assert [tuple(w.shape) for w in model.weights] == [(5, 2), (2,), (2, 3), (3,)]
     assert model(tf.ones([4, 6, 5])).shape == [4, 6, 3]
+
+
+def test_subclassed_models_may_set_inputs_and_outputs():
+    class Named(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            assert self.inputs is None and self.outputs is None
+            self.inputs = {"a": tf.keras.Input([2])}
+            self.outputs = ["b"]
+            self.dense = tf.keras.layers.Dense(1)
+
+        def call(self, inputs):
+            return self.dense(inputs["a"])
+
+    model = Named()
+    model.compile("sgd", "mse")
+    model.fit({"a": tf.ones([2, 2])}, tf.ones([2, 1]), verbose=0)
+    assert list(model.inputs) == ["a"] and model.outputs == ["b"]

@@ -360,6 +360,11 @@ def compile_from_config(
                     if isinstance(settings["fn"], str):
                         settings["fn"] = family.get(settings["fn"], custom_objects)
                 value = {**value, "config": settings}
+            if "module" not in value:
+                # In `.h5` files, the configuration of a class without `from_config` holds arguments.
+                target = family.find(value["class_name"], custom_objects)
+                if isinstance(target, type) and not hasattr(target, "from_config"):
+                    return target(**value["config"])
             return family.deserialize(value, custom_objects)
         if isinstance(value, dict):
             return {k: decode(v, family) for k, v in value.items()}

@@ -449,9 +449,17 @@ class ProgbarLogger(Callback):
             )
         self.use_steps = count_mode == "steps"
         self._bar: Progbar | None = None
-        self._seen = 0
+        self._seen = self._first_step = 0
         self._training = False
         self._epochs: Any = 1
+
+    def _calls_batch_hooks(self) -> bool:
+        """Return whether the bar moves; with `verbose=2`, only the end of an epoch is printed."""
+        return self.params.get("verbose") == 1
+
+    _implements_train_batch_hooks = _calls_batch_hooks
+    _implements_test_batch_hooks = _calls_batch_hooks
+    _implements_predict_batch_hooks = _calls_batch_hooks
 
     @property
     def target(self) -> int | None:
@@ -482,7 +490,8 @@ class ProgbarLogger(Callback):
         self._reset_bar()
         if self.params.get("verbose") and self._epochs > 1:
             print_line(f"Epoch {epoch + 1}/{self._epochs}")
-        self._get_bar()
+        if self._get_bar().target is None:
+            self._first_step = self._count_steps("_train_counter")
 
     def _update_bar(self, batch: int, logs: Logs, finish: bool = False) -> None:
         bar = self._get_bar()
@@ -495,12 +504,19 @@ class ProgbarLogger(Callback):
         """Update the bar."""
         self._update_bar(batch, logs)
 
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Finish the bar."""
+    def _count_steps(self, counter: str) -> int:
+        return int(getattr(self.model, counter, 0))
+
+    def _finish_bar(self, counter: str, logs: Logs) -> None:
+        """Print the end of the bar; the model's counter of steps replaces batch hooks that were not called."""
         bar = self._get_bar()
         if bar.target is None:
-            bar.target = self._seen
-        self._update_bar(self._seen - 1, logs, finish=True)
+            bar.target = self._seen or self._count_steps(counter) - self._first_step
+        self._update_bar((self._seen or bar.target) - 1, logs, finish=True)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Finish the bar."""
+        self._finish_bar("_train_counter", logs)
 
     def on_test_begin(self, logs: Logs = None) -> None:
         """Start a bar, unless this is the validation of `fit`."""
@@ -515,7 +531,7 @@ class ProgbarLogger(Callback):
     def on_test_end(self, logs: Logs = None) -> None:
         """Finish the bar, unless this is the validation of `fit`."""
         if not self._training:
-            self._update_bar(self._seen - 1, logs, finish=True)
+            self._finish_bar("_test_counter", logs)
 
     def on_predict_begin(self, logs: Logs = None) -> None:
         """Start a bar."""
@@ -527,4 +543,4 @@ class ProgbarLogger(Callback):
 
     def on_predict_end(self, logs: Logs = None) -> None:
         """Finish the bar."""
-        self._update_bar(self._seen - 1, None, finish=True)
+        self._finish_bar("_predict_counter", None)
