@@ -455,7 +455,7 @@ class ProgbarLogger(Callback):
 
     def _calls_batch_hooks(self) -> bool:
         """Return whether the bar moves; with `verbose=2`, only the end of an epoch is printed."""
-        return self.params.get("verbose") == 1
+        return self.params.get("verbose", 1) == 1
 
     _implements_train_batch_hooks = _calls_batch_hooks
     _implements_test_batch_hooks = _calls_batch_hooks
