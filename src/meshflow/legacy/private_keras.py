@@ -39,7 +39,7 @@ is_symbolic_tensor = tf.is_symbolic_tensor
 AUCCurve = enum.Enum("AUCCurve", {"ROC": "ROC", "PR": "PR"}, type=str)
 AUCSummationMethod = enum.Enum(
     "AUCSummationMethod",
-    {name.upper(): name for name in ("interpolation", "majoring", "minoring")},
+    {"INTERPOLATION": "interpolation", "MAJORING": "majoring", "MINORING": "minoring"},
     type=str,
 )
 
