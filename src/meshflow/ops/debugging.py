@@ -15,7 +15,7 @@ import numpy as np
 from meshflow.core.autograph.runtime.logical_operators import register_assertion
 from meshflow.core.dispatch import dispatch
 from meshflow.core.dispatch.operation import clear_op_caches
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites, record_in_graph
 from meshflow.core.runtime.bounds_checks import BoundsChecking
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
@@ -82,6 +82,7 @@ def _raise_failure(message: _Message, data: Sequence[Any], summarize: int) -> No
     raise InvalidArgumentError("\n".join(lines) or "assertion failed")
 
 
+@record_in_graph
 def Assert(
     condition: TensorLike,
     data: Iterable[TensorLike],

@@ -15,7 +15,7 @@ from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.eager_forms import EagerForm, UncompiledForm
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites, record_in_graph
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, ValueNeededError
 from meshflow.core.staging import loops
@@ -299,6 +299,7 @@ def _get_dtype(signature: Any) -> DType | None:
     return signature.dtype if isinstance(signature, TypeSpec) else as_dtype(signature)
 
 
+@record_in_graph
 def scan(
     fn: Callable[..., T],
     elems: PyTree,
@@ -482,6 +483,7 @@ class _UncompiledOp(Op):
         return self.get_residual_function(static, requested)
 
 
+@record_in_graph
 def vectorized_map(
     fn: Callable[..., T], elems: PyTree, fallback_to_while_loop: bool = True, warn: bool = True
 ) -> T:

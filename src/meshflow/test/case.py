@@ -74,7 +74,7 @@ class TestCase(AbslAssertions):
 
     def evaluate(self, tensors: PyTree) -> PyTree:
         """Return the NumPy values of a structure of tensors and functions, which are called."""
-        read = lambda value: self.evaluate(value()) if callable(value) else _to_numpy(value)
+        read = lambda value: self.evaluate(value()) if callable(value) else to_numpy(value)
         return nest.map_structure(read, tensors)
 
     def evaluate_if_both_tensors(self, a: PyTree, b: PyTree) -> tuple[PyTree, PyTree]:
@@ -83,7 +83,7 @@ class TestCase(AbslAssertions):
         return (self.evaluate(a), self.evaluate(b)) if both else (a, b)
 
     def _GetNdArray(self, a: TensorLike) -> np.ndarray:
-        return np.asarray(_to_numpy(a))
+        return np.asarray(to_numpy(a))
 
     @contextlib.contextmanager
     def session(self, *args: object, **kwargs: object) -> Iterator[EagerSession]:
@@ -315,11 +315,12 @@ class IndexedSlicesValue(NamedTuple):
     dense_shape: np.ndarray | None
 
 
-def _to_numpy(value: Any) -> Any:
+def to_numpy(value: Any) -> Any:
+    """Return the arrays of a tensor; those of sparse tensors and slices as named tuples."""
     if isinstance(value, SparseTensor):
-        return SparseTensorValue(*map(_to_numpy, (value.indices, value.values, value.dense_shape)))
+        return SparseTensorValue(*map(to_numpy, (value.indices, value.values, value.dense_shape)))
     if isinstance(value, IndexedSlices):
-        return IndexedSlicesValue(*map(_to_numpy, (value.values, value.indices, value.dense_shape)))
+        return IndexedSlicesValue(*map(to_numpy, (value.values, value.indices, value.dense_shape)))
     return value.numpy() if hasattr(value, "numpy") else value
 
 
@@ -343,7 +344,7 @@ def _to_array(value: TensorLike) -> np.ndarray:
             for i, row in enumerate(value):
                 rows[i] = row
             return rows
-    array = np.asarray(_to_numpy(value))
+    array = np.asarray(to_numpy(value))
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
     return array.astype(object) if array.dtype.kind == "S" else array

@@ -73,6 +73,8 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     """
     if ForkState.forked_late:
         raise make_fork_error()
+    if context.graph is not None and context.trace is None:
+        return context.graph.call(functools.partial(_apply_recorded, op), (operands, static), {})
     try:
         if op.strings and context.trace is None and _starts_with_strings(operands):
             # JAX takes long to format its error about strings.
@@ -102,6 +104,10 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
         raise translated from error
 
 
+def _apply_recorded(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
+    return apply(op, operands, static)
+
+
 def apply_to_similar(op: Op, tensors: Sequence[Any], axis: object) -> Tensor | None:
     """Run an eager op that joins tensors of one dtype along an axis, without the checks of `apply`.
 
@@ -113,6 +119,7 @@ def apply_to_similar(op: Op, tensors: Sequence[Any], axis: object) -> Tensor | N
         or context.trace is not None
         or context.tapes
         or context.computes_on_host
+        or context.graph is not None
     ):
         return None
     if ForkState.forked_late or context.host_recorder is not None:
@@ -485,6 +492,8 @@ def op(
                 result = symbolic_calls.call_symbolically(public, args, kwargs)
                 if result is not NotImplemented:
                     return result
+            if context.graph is not None and context.trace is None:
+                return context.graph.call(public, args, kwargs)
             if context.host_recorder is not None and context.host_recorder.should_record(
                 args, kwargs
             ):

@@ -200,6 +200,8 @@ class Function:
 
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         """Run the trace for these arguments; trace the function on the first call of this kind."""
+        if context.graph is not None and context.trace is None:
+            return context.graph.call(self, args, kwargs)
         if FunctionSettings.run_eagerly or (
             self._runs_as_python_on_host and context.computes_on_host
         ):

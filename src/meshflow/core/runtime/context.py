@@ -71,6 +71,35 @@ class Trace(Protocol):
         """Record that the program sets the initial value of a variable."""
 
 
+class GraphRecorder(Protocol):
+    """Interface of a version 1 graph, which records calls instead of running them; see `legacy.graph`."""
+
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Record a call, and return its symbolic result."""
+
+    def call_layer(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the call of a Keras layer, and create its weights in the graph."""
+
+    def initialize_weights(self) -> None:
+        """Set the initial values of the weights of Keras layers that have no values."""
+
+    def differentiate(
+        self, target: Any, sources: Any, output_gradients: Any, unconnected_gradients: Any
+    ) -> Any:
+        """Record the gradients that a tape computes; see `GradientTape.gradient`."""
+
+    def make_constant(self, value: Any, name: str | None = None) -> Any:
+        """Return a symbolic tensor with a known value."""
+
+    def control_dependencies(self, control_inputs: Any) -> contextlib.AbstractContextManager[None]:
+        """Return a context whose operations run after the control inputs."""
+
+    def unique_name(self, name: str) -> str:
+        """Return a unique name below the current name scope."""
+
+
 class ValueProbe(Protocol):
     """Source of placeholder values for a trace that only determines shapes."""
 
@@ -158,7 +187,7 @@ class Context(ThreadState):
       device: The device string of the innermost `tf.device`, or None.
       variable_creators: Functions called instead of the constructor of `tf.Variable`, outermost
         first.
-      in_graph: Whether the code is in the block of a `tf.Graph`, where tensors and variables are keys of dictionaries.
+      graph: The version 1 graph that records calls while no function is traced, or None.
       place_output: Moves the outputs of eager ops and functions to a default mesh, or None.
       can_run_eagerly: Whether the traced function may also run as plain Python; ops request this by
         an exception.
@@ -202,7 +231,7 @@ class Context(ThreadState):
         self.name_counts: collections.Counter[str] | None = None
         self.device: Any = None
         self.variable_creators: list[Any] = []
-        self.in_graph = False
+        self.graph: GraphRecorder | None = None
         self.place_output: Callable[[Any], Any] | None = None
         self.can_run_eagerly = False
         self.computes_on_host = False

@@ -124,10 +124,19 @@ def convert_to_tensor(
         return value
     if required is None and dtype_hint is not None:
         try:
-            return convert_python_value(value, dtypes.as_dtype(dtype_hint))
+            return _convert_constant(value, dtypes.as_dtype(dtype_hint), name)
         except (TypeError, ValueError):
             pass
-    return convert_python_value(value, required)
+    return _convert_constant(value, required, name)
+
+
+def _convert_constant(value: TensorLike, dtype: DType | None, name: str | None) -> Tensor:
+    """Convert a value that is not a tensor; in a version 1 graph, to a constant of the graph."""
+    tensor = convert_python_value(value, dtype)
+    if context.graph is None or context.trace is not None or type(tensor) is not Tensor:
+        return tensor
+    constant: Tensor = context.graph.make_constant(tensor, name)
+    return constant
 
 
 def convert_python_value(value: TensorLike, dtype: DType | None) -> Tensor:
@@ -328,6 +337,13 @@ def constant(
       >>> tf.constant(7, shape=[2]).numpy()
       array([7, 7], dtype=int32)
     """
+    if context.graph is not None and context.trace is None:
+        graph, context.graph = context.graph, None
+        try:
+            tensor = constant(value, dtype, shape)
+        finally:
+            context.graph = graph
+        return graph.make_constant(tensor, name)  # type: ignore[no-any-return]
     required = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(value, Tensor) and required is not None and value.dtype is not required:
         value = value.numpy()

@@ -107,6 +107,8 @@ class Tensor(_Operators):
     )
     # NumPy's operators defer to those of tensors: `np_array + tensor` is a tensor.
     __array_priority__ = 100
+    # Whether the tensor belongs to a version 1 graph, and is no constant there.
+    _is_in_graph = False
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -335,7 +337,7 @@ class Tensor(_Operators):
         return (self[i] for i in range(len(self)))
 
     def __hash__(self) -> int:
-        if context.in_graph and context.trace is None:
+        if context.graph is not None and context.trace is None:
             return id(self)
         raise TypeError("Tensor is unhashable. Instead, use tensor.ref() as the key.")
 
@@ -498,7 +500,9 @@ def is_tensor(x: object) -> bool:
 
 def is_symbolic_tensor(tensor: object) -> bool:
     """Check whether a tensor belongs to a function that is being traced, so that its value is not known."""
-    return isinstance(tensor, Tensor) and isinstance(tensor._value, jax.core.Tracer)
+    return isinstance(tensor, Tensor) and (
+        tensor._is_in_graph or isinstance(tensor._value, jax.core.Tracer)
+    )
 
 
 def read_tensor(value: Any) -> Any:

@@ -618,7 +618,7 @@ class Variable(VariableRowMethods, _Operators):
         return iter(self._as_tensor())
 
     def __hash__(self) -> int:
-        if context.in_graph and context.trace is None:
+        if context.graph is not None and context.trace is None:
             return id(self)
         raise TypeError("Variable is unhashable. Instead, use variable.ref() as the key.")
 
