@@ -675,7 +675,7 @@ def test_functions_made_in_a_loop_are_warned_of_twice(caplog):
 def test_concrete_function_accepts_only_its_tensors():
     concrete = tf.function(lambda x, y: y).get_concrete_function(1, tf.constant(2))
     assert int(concrete(tf.constant(3))) == 3
-    with pytest.raises(TypeError, match="missing its argument 'y'"):
+    with pytest.raises(TypeError, match="missing a required argument: 'y'"):
         concrete(1)
 
 

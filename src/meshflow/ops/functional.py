@@ -53,10 +53,10 @@ def _convert_elements(op: str, elems: PyTree) -> tuple[PyTree, int]:
     flat = nest.flatten(tensors)
     if not flat:
         raise ValueError(
-            f"tf.{op}: elems must be a tensor or a nested structure of tensors, got {elems!r}."
+            f"tf.{op}: elems must be a Tensor or a nested structure of tensors, got {elems!r}."
         )
     if any(not t.ndim for t in flat):
-        raise ValueError(f"tf.{op}: elements in elems must be 1+ dimensional tensors, not scalars.")
+        raise ValueError(f"tf.{op}: elements in elems must be 1+ dimensional Tensors, not scalars.")
     counts = list(dict.fromkeys(map(_get_length, flat)))
     if not all(n == counts[0] or assume_equal(n, counts[0]) for n in counts[1:]):
         raise InvalidValueError(
@@ -87,9 +87,11 @@ def _to_tensors(value: PyTree) -> PyTree:
     return nest.map_structure(convert_to_tensor, value)
 
 
-def _make_empty(spec: TensorSpec) -> Tensor:
+def _make_empty(spec: Any) -> Tensor:
+    """Return no rows like a result of the function, which may be a Python number."""
+    spec = spec if isinstance(spec, TensorSpec) else convert_to_tensor(spec)
     shape = [0 if d is None else d for d in spec.shape.as_list()]
-    return Tensor(jnp.zeros((0, *shape), spec.dtype.dtype))
+    return zeros((0, *shape), spec.dtype)
 
 
 def _find_extensions(values: PyTree) -> PyTree:
@@ -286,6 +288,13 @@ def _check_signature(signature: PyTree, result: PyTree) -> None:
         return
     expected = [_get_dtype(s) for s in nest.flatten(signature)]
     actual = [t.dtype for t in nest.flatten(result)]
+    if nest.is_nested(signature):
+        try:
+            nest.assert_same_structure(signature, result)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"tf.map_fn: fn_output_signature and the result of fn differ. {error}"
+            ) from None
     if len(expected) != len(actual) or any(
         e is not None and e is not a for e, a in zip(expected, actual, strict=False)
     ):

@@ -62,7 +62,7 @@ PACKAGES = frozenset(
     """
     python python.autograph python.autograph.core python.autograph.impl python.autograph.converters
     python.autograph.pyct python.autograph.pyct.common_transformers python.autograph.pyct.static_analysis python.checkpoint python.client
-    python.compiler python.data python.data.experimental python.data.experimental.ops python.data.ops
+    python.compat python.compiler python.data python.data.experimental python.data.experimental.ops python.data.ops
     python.data.util python.debug python.distribute python.distribute.cluster_resolver python.eager
     python.eager.polymorphic_function python.feature_column python.framework python.grappler python.layers
     python.lib python.lib.core python.lib.io python.module python.ops python.ops.distributions
@@ -82,9 +82,11 @@ PACKAGES = frozenset(
 )
 
 _HELPERS = "meshflow.shims.private_helpers"
+_TESTS = "meshflow.shims.framework_tests"
 _STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
 _COMBINATIONS = "meshflow.shims.test_combinations"
 _INSTANCES = "meshflow.keras.engine.graph.instance_layers"
+_TEST_NAMES = f"tf.test tf.compat.v1.test {_TESTS} main=tf.test.main mock=unittest.mock"
 _KERAS_DECORATORS = "meshflow.shims.keras_test_decorators"
 _KERAS_TESTS = "meshflow.shims.keras_test_helpers"
 _KERAS_HELPERS = "meshflow.legacy.private_keras"
@@ -113,8 +115,11 @@ MODULES = {
     "python.checkpoint": "tf.train tf.train.experimental",
     "python.client": "tf.compat.v1",
     "python.client.device_lib": f"list_local_devices={_HELPERS}:list_local_devices",
+    "python.compat.compat": "tf.compat",
+    "python.compat.v2_compat": "tf.compat.v1",
     "python.data": "tf.data tf.data.experimental",
-    "python.data.ops.dataset_ops": "make_one_shot_iterator=tf.compat.v1.data.make_one_shot_iterator "
+    "python.data.ops.dataset_ops": "INFINITE=tf.data.experimental.INFINITE_CARDINALITY "
+    "UNKNOWN=tf.data.experimental.UNKNOWN_CARDINALITY make_one_shot_iterator=tf.compat.v1.data.make_one_shot_iterator "
     "make_initializable_iterator=tf.compat.v1.data.make_initializable_iterator "
     "get_legacy_output_types=tf.compat.v1.data.get_output_types "
     "get_legacy_output_shapes=tf.compat.v1.data.get_output_shapes "
@@ -136,12 +141,16 @@ MODULES = {
     "in_eager_mode=tf.executing_eagerly",
     "python.eager.def_function": "Function=tf.types.experimental.GenericFunction",
     "python.eager.function": "defun=tf.function ConcreteFunction=tf.types.experimental.ConcreteFunction",
+    "python.eager.test": _TEST_NAMES,
     "python.eager.monitoring": f"{_HELPERS}",
     "python.feature_column": "tf.feature_column",
     "python.feature_column.dense_features": "DenseFeatures=tf.keras.layers.DenseFeatures",
     "python.framework": "tf tf.dtypes tf.errors tf.compat.v1",
+    "python.framework.combinations": _COMBINATIONS,
     "python.framework.composite_tensor": "CompositeTensor=meshflow.core.values.composite:CompositeTensor",
-    "python.framework.config": "tf.config tf.config.experimental",
+    "python.framework.composite_tensor_gradient": _HELPERS,
+    "python.framework.config": "tf.config tf.config.experimental "
+    f"disable_op_determinism={_TESTS}:disable_op_determinism",
     "python.framework.dtypes": "bool=tf.bool",
     "python.framework.errors": "tf.errors",
     "python.framework.errors_impl": "tf.errors",
@@ -155,10 +164,11 @@ MODULES = {
     "executing_eagerly_outside_functions=tf.compat.v1.executing_eagerly_outside_functions "
     "name_scope=tf.compat.v1.name_scope name_scope_v1=tf.compat.v1.name_scope name_scope_v2=tf.name_scope "
     "inside_function=tf.inside_function is_dense_tensor_like=tf.is_tensor",
+    "python.framework.indexed_slices": "IndexedSlicesValue=meshflow.test.case:IndexedSlicesValue",
     "python.framework.random_seed": "tf.random tf.compat.v1.random",
     "python.framework.smart_cond": f"{_HELPERS}",
     "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
-    "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape unknown_shape={_HELPERS}:unknown_shape",
+    "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape as_dimension=tf.compat.v1.Dimension unknown_shape={_HELPERS}:unknown_shape",
     "python.framework.tensor_spec": f"DenseSpec=tf.TensorSpec {_HELPERS}",
     "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:BatchableSpec {_HELPERS}",
     "python.framework.type_spec_registry": f"{_HELPERS}",
@@ -166,8 +176,9 @@ MODULES = {
     "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
     "is_tf_type=tf.is_tensor MakeNdarray=tf.make_ndarray "
     f"constant_value_as_shape={_HELPERS}:constant_value_as_shape try_evaluate_constant=tf.get_static_value",
-    "python.framework.test_util": f"TensorFlowTestCase=tf.test.TestCase {_HELPERS} {_COMBINATIONS} tf.test",
-    "python.framework.versions": "VERSION=tf.__version__",
+    "python.framework.test_util": f"TensorFlowTestCase=tf.test.TestCase {_TESTS} {_HELPERS} {_COMBINATIONS} tf.test",
+    "python.framework.versions": "VERSION=tf.__version__ __version__=tf.__version__ "
+    "__git_version__=tf.version.GIT_VERSION __compiler_version__=tf.version.COMPILER_VERSION",
     "python.keras": "tf.keras",
     "python.layers": "tf.compat.v1.layers tf.keras.layers",
     "python.layers.convolutional": " ".join(
@@ -196,7 +207,9 @@ MODULES = {
     "python.ops.control_flow_util_v2": f"{_HELPERS}",
     "python.ops.data_flow_ops": "tf.queue",
     "python.ops.distributions": "tf.compat.v1.distributions",
-    "python.ops.gradient_checker_v2": "tf.test",
+    "python.ops.gradient_checker": f"compute_gradient={_TESTS}:compute_graph_gradient "
+    f"compute_gradient_error={_TESTS}:compute_gradient_error",
+    "python.ops.gradient_checker_v2": "tf.test max_error=meshflow.test.gradients:find_max_error",
     "python.ops.image_ops": "tf.image tf.compat.v1.image",
     "python.ops.image_ops_impl": "tf.image tf.compat.v1.image",
     "python.ops.init_ops": f"tf.compat.v1.initializers tf.compat.v1 {_FANS}",
@@ -219,9 +232,11 @@ MODULES = {
     "python.ops.numpy_ops": "tf.experimental.numpy",
     "python.ops.numpy_ops.np_config": "enable_numpy_behavior=tf.experimental.numpy.experimental_enable_numpy_behavior",
     "python.ops.parallel_for": "tf.experimental",
-    "python.ops.parallel_for.control_flow_ops": f"vectorized_map=tf.vectorized_map pfor={_HELPERS}:pfor",
+    "python.ops.parallel_for.control_flow_ops": f"vectorized_map=tf.vectorized_map pfor={_HELPERS}:pfor for_loop={_HELPERS}:for_loop",
     "python.ops.parsing_ops": "tf.io",
-    "python.ops.ragged": "tf.ragged tf",
+    "python.ops.ragged": "tf.ragged tf.experimental tf",
+    "python.ops.ragged.ragged_tensor": f"is_ragged={_HELPERS}:is_ragged convert_to_tensor_or_ragged_tensor="
+    f"{_HELPERS}:convert_to_tensor_or_ragged_tensor",
     "python.ops.random_ops": "tf.random tf.compat.v1.random tf.compat.v1 random_uniform=tf.random.uniform "
     "random_normal=tf.random.normal truncated_normal=tf.random.truncated_normal "
     "random_shuffle=tf.random.shuffle parameterized_truncated_normal=tf.random.truncated_normal",
@@ -248,14 +263,16 @@ MODULES = {
     "python.platform.flags": "absl.flags",
     "python.platform.app": "absl.app run=tf.compat.v1.app.run",
     "python.platform.gfile": "tf.io.gfile tf.compat.v1.gfile",
-    "python.platform.googletest": f"absl.testing.absltest {_HELPERS}",
-    "python.platform.resource_loader": "tf.compat.v1.resource_loader",
+    "python.platform.benchmark": "tf.test",
+    "python.platform.googletest": f"tf.compat.v1.test absl.testing.absltest {_TESTS} {_HELPERS} mock=unittest.mock",
+    "python.platform.resource_loader": f"tf.compat.v1.resource_loader {_TESTS}",
     "python.platform.sysconfig": "tf.sysconfig",
-    "python.platform.test": "tf.test tf.compat.v1.test main=tf.test.main mock=unittest.mock",
+    "python.platform.test": _TEST_NAMES,
     "python.platform.tf_logging": "tf.compat.v1.logging",
     "python.profiler": "tf.profiler tf.compat.v1.profiler",
     "python.profiler.profiler_v2": "tf.profiler.experimental",
     "python.profiler.trace": "tf.profiler.experimental",
+    "python.pywrap_sanitizers": _TESTS,
     "python.saved_model.nested_structure_coder": f"encode_structure={_STRUCTURES}:encode_structure "
     f"decode_proto={_STRUCTURES}:read_structure",
     "python.saved_model": "tf.saved_model tf.compat.v1.saved_model tf.saved_model.experimental",
@@ -273,10 +290,10 @@ MODULES = {
     "python.types": "tf.types.experimental",
     "python.types.core": "TensorLike=tf.types.experimental.TensorLike Tensor=tf.__internal__.types.Tensor",
     "python.util": f"{_HELPERS}",
-    "python.util.compat": "tf.compat",
+    "python.util.compat": "tf.compat collections_abc=collections.abc",
     "python.util.object_identity": f"Reference=meshflow.core.values.tensor:Reference {_HELPERS}",
     "python.util.dispatch": "tf.experimental",
-    "python.util.nest": f"tf.nest {_HELPERS}",
+    "python.util.nest": f"tf.nest {_HELPERS} _is_attrs={_HELPERS}:is_attrs _is_mapping={_HELPERS}:is_mapping",
     "python.util.tf_contextlib": "contextlib",
     "python.util.tf_inspect": f"{_HELPERS} inspect _inspect=inspect",
     "python.tf2": "enabled=tf.__internal__.tf2.enabled",

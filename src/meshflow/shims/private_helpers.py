@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import inspect
 import uuid
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSet, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSet,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -213,22 +222,85 @@ def convert_variables_to_tensors(structure: PyTree) -> PyTree:
     )
 
 
+STRUCTURES_HAVE_MISMATCHING_TYPES = (
+    "The two structures don't have the same sequence type. Input structure has type {input_type}, while shallow "
+    "structure has type {shallow_type}."
+)
+STRUCTURES_HAVE_MISMATCHING_LENGTHS = (
+    "The two structures don't have the same sequence length. Input structure has length {input_length}, while "
+    "shallow structure has length {shallow_length}."
+)
+SHALLOW_TREE_HAS_INVALID_KEYS = (
+    "The shallow_tree's keys are not a subset of the input_tree's keys. The input_tree lacks {}."
+)
+
+
 def assert_shallow_structure(
     shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, **_: object
 ) -> None:
-    """Raise an error if a structure lacks an element of a shallow structure, or has other containers."""
-    flatten_up_to(shallow_tree, input_tree)
-    if not check_types or not nest.is_nested(shallow_tree):
+    """Check that a structure has the containers of a shallow structure.
+
+    Raises:
+      TypeError: If a part is no container, or a container of another type.
+      ValueError: If a container has other keys or another number of parts.
+    """
+    if not nest.is_nested(shallow_tree):
         return
-    kinds = (dict, list, tuple)
-    if any(isinstance(shallow_tree, k) != isinstance(input_tree, k) for k in kinds):
+    if not nest.is_nested(input_tree):
         raise TypeError(
-            "The two structures don't have the same sequence type. Input structure has type "
-            f"{type(input_tree).__name__}, while shallow structure has type {type(shallow_tree).__name__}."
+            "If shallow structure is a sequence, input must also be a sequence. Input has type: "
+            f"{type(input_tree)}."
         )
-    is_dict = isinstance(shallow_tree, dict)
-    for key, part in shallow_tree.items() if is_dict else enumerate(shallow_tree):
-        assert_shallow_structure(part, input_tree[key], check_types)
+    kinds, is_mapped = (type(shallow_tree), type(input_tree)), is_mapping(shallow_tree)
+    is_same = kinds[0] is kinds[1] or nest.have_same_type(shallow_tree, input_tree)
+    if is_mapped != is_mapping(input_tree) or (check_types and not is_same):
+        raise TypeError(
+            STRUCTURES_HAVE_MISMATCHING_TYPES.format(input_type=kinds[1], shallow_type=kinds[0])
+        )
+    if len(shallow_tree) != len(input_tree):
+        raise ValueError(
+            STRUCTURES_HAVE_MISMATCHING_LENGTHS.format(
+                input_length=len(input_tree), shallow_length=len(shallow_tree)
+            )
+        )
+    if is_mapped and (missing := sorted(set(shallow_tree) - set(input_tree))):
+        raise ValueError(SHALLOW_TREE_HAS_INVALID_KEYS.format(missing))
+    for key in shallow_tree if is_mapped else range(len(shallow_tree)):
+        assert_shallow_structure(shallow_tree[key], input_tree[key], check_types)
+
+
+def flatten_with_tuple_paths_up_to(
+    shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, **_: object
+) -> list[tuple[tuple[Any, ...], Any]]:
+    """Return the parts of a structure at the leaves of a shallow structure, each after its path."""
+    assert_shallow_structure(shallow_tree, input_tree, check_types)
+    parts = flatten_up_to(shallow_tree, input_tree)
+    return list(zip(yield_flat_paths(shallow_tree), parts, strict=True))
+
+
+def flatten_dict_items(dictionary: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a dictionary with one item for each leaf of its keys, which are structures like their values.
+
+    Raises:
+      TypeError: If the argument is no dictionary.
+      ValueError: If a key has another structure than its value, or a leaf of the keys is not unique.
+    """
+    if not is_mapping(dictionary):
+        raise TypeError(f"input must be a dictionary, got {type(dictionary).__name__}.")
+    items: dict[Any, Any] = {}
+    for key, value in dictionary.items():
+        keys = nest.flatten(key) if nest.is_nested(key) else [key]
+        values = nest.flatten(value) if nest.is_nested(key) else [value]
+        if len(keys) != len(values):
+            raise ValueError(
+                f"Could not flatten dictionary. Key had {len(keys)} elements, but value had {len(values)} "
+                f"elements. Key: {keys}, value: {values}."
+            )
+        for k, v in zip(keys, values, strict=True):
+            if k in items:
+                raise ValueError(f"Could not flatten dictionary: the key {k} is not unique.")
+            items[k] = v
+    return items
 
 
 def unwrap_value(value: _T) -> _T:
@@ -330,7 +402,15 @@ def count_gpus() -> int:
 
 
 class EagerContext:
-    """The result of `tensorflow.python.eager.context.context()`."""
+    """The result of `tensorflow.python.eager.context.context()`; it also has the functions of `tf.config`."""
+
+    def __getattr__(self, name: str) -> Any:
+        for namespace in (tf.config, tf.config.experimental):
+            if hasattr(namespace, name):
+                return getattr(namespace, name)
+        raise AttributeError(
+            f"The eager context has no member {name!r}; see tf.config and tf.config.experimental."
+        )
 
     executing_eagerly = staticmethod(tf.executing_eagerly)
     list_logical_devices = staticmethod(tf.config.list_logical_devices)
@@ -348,6 +428,16 @@ class EagerContext:
 
 
 context = EagerContext
+SYNC, ASYNC = 0, 1
+_reset_context = ensure_initialized = async_wait = async_clear_error = lambda: None
+
+
+def execution_mode(mode: int | None) -> contextlib.AbstractContextManager[object]:
+    """Return a context without effect: ops start at once, and their results are awaited when they are read."""
+    return contextlib.nullcontext(mode)
+
+
+executor_scope = execution_mode
 
 
 def graph_mode() -> contextlib.AbstractContextManager[object]:
@@ -433,6 +523,30 @@ def write_string_to_file(filename: str, file_content: str | bytes) -> None:
 # ---- tensors --------------------------------------------------------------------------------
 
 
+class CompositeTensorGradient(abc.ABC):
+    """Base class of `__composite_gradient__` of extension types, which selects the parts that have gradients."""
+
+    @abc.abstractmethod
+    def get_gradient_components(self, value: Any) -> PyTree:
+        """Return the parts of a value that have gradients."""
+
+    @abc.abstractmethod
+    def replace_gradient_components(self, value: Any, component_grads: PyTree) -> Any:
+        """Return a value with gradients as these parts."""
+
+
+class WithValuesCompositeTensorGradient(CompositeTensorGradient):
+    """The gradient of a value is that of its attribute `values`, in a value of the same class."""
+
+    def get_gradient_components(self, value: Any) -> PyTree:
+        """Return the attribute `values`."""
+        return value.values
+
+    def replace_gradient_components(self, value: Any, component_grads: PyTree) -> Any:
+        """Return a value with another attribute `values`."""
+        return value.with_values(component_grads)
+
+
 def smart_constant_value(pred: Any) -> bool | None:
     """Return the value of a condition, or None if it is unknown during tracing."""
     value = tf.get_static_value(pred) if tf.is_tensor(pred) else pred
@@ -452,6 +566,13 @@ def pfor(loop_fn: Callable[[Tensor], PyTree], iters: int | Tensor, **_: object) 
     return tf.vectorized_map(loop_fn, tf.range(iters))
 
 
+def for_loop(
+    loop_fn: Callable[[Tensor], PyTree], loop_fn_dtypes: PyTree, iters: int | Tensor, **_: object
+) -> PyTree:
+    """Call a function with one index after another and stack the results, which have given dtypes."""
+    return tf.map_fn(loop_fn, tf.range(iters), fn_output_signature=loop_fn_dtypes)
+
+
 def with_dependencies(
     dependencies: Iterable[object], output_tensor: TensorLike, name: str | None = None
 ) -> Tensor:
@@ -463,6 +584,31 @@ def with_dependencies(
 def unknown_shape(rank: int | None = None) -> tf.TensorShape:
     """Return a shape of unknown sizes."""
     return tf.TensorShape(None if rank is None else [None] * rank)
+
+
+def is_ragged(value: object) -> bool:
+    """Return whether a value is a `RaggedTensor` or its value as arrays."""
+    return isinstance(value, (tf.RaggedTensor, tf.compat.v1.ragged.RaggedTensorValue))
+
+
+def convert_to_tensor_or_ragged_tensor(
+    value: Any, dtype: Any = None, preferred_dtype: Any = None, name: str | None = None
+) -> Any:
+    """Return a ragged tensor for a ragged value, or else a tensor.
+
+    Raises:
+      ValueError: If a ragged value has another dtype than the requested one.
+    """
+    if not is_ragged(value):
+        return tf.convert_to_tensor(value, dtype, preferred_dtype, name)
+    if dtype is not None and tf.as_dtype(dtype) != tf.as_dtype(value.dtype):
+        raise ValueError(
+            f"Tensor conversion requested dtype {tf.as_dtype(dtype).name} for RaggedTensor with dtype "
+            f"{tf.as_dtype(value.dtype).name}: {value!r}"
+        )
+    if isinstance(value, tf.RaggedTensor):
+        return value
+    return tf.RaggedTensor.from_nested_row_splits(value.flat_values, value.nested_row_splits)
 
 
 def is_sparse(tensor: object) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import random as python_random
 import re
+import threading
 import unittest
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import TensorLike, is_tensor
 from meshflow.environment.types import ArrayLike, PyTree
 from meshflow.keras.settings import reset_uids
+from meshflow.ops.ragged.tensor import RaggedTensor
+from meshflow.ops.ragged.values import RaggedTensorValue, read_ragged_value
 from meshflow.ops.random import set_seed
 from meshflow.test.assertions import AbslAssertions
 
@@ -51,6 +54,52 @@ class EagerSession:
         return self._evaluate(fetches)
 
 
+class CheckedThread:
+    """Thread of a test, which fails if the target of the thread raises an error.
+
+    Args:
+      test: The test.
+      target: Function that the thread calls.
+      args: Its positional arguments.
+      kwargs: Its keyword arguments.
+    """
+
+    def __init__(
+        self, test: unittest.TestCase, target: Callable[..., object], args: Iterable[Any], kwargs: dict[str, Any]
+    ) -> None:  # fmt: skip
+        self._test, self._was_joined = test, False
+        self._call = lambda: target(*args, **kwargs)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._error: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            self._error = error
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Return whether the thread runs."""
+        return self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for the thread, and fail if it raised an error."""
+        self._was_joined = True
+        self._thread.join()
+        if self._error is not None:
+            raise AssertionError(f"Error in checkedThread: {self._error}") from self._error
+
+    def check_termination(self) -> None:
+        """Fail if the test did not join the thread."""
+        if not self._was_joined:
+            state = "never joined, and it still runs" if self.is_alive() else "never joined"
+            self._test.fail(f"A checked thread was {state}.")
+
+
 class TestCase(AbslAssertions):
     """`unittest.TestCase` with assertions about tensors, arrays and nested structures.
 
@@ -67,6 +116,24 @@ class TestCase(AbslAssertions):
         python_random.seed(_SEED)
         np.random.seed(_SEED)
         set_seed(_SEED)
+        self._threads: list[CheckedThread] = []
+
+    def tearDown(self) -> None:
+        """Check that all threads of `checkedThread` ended; a subclass that overrides this must call it."""
+        for thread in getattr(self, "_threads", ()):
+            thread.check_termination()
+        super().tearDown()
+
+    def checkedThread(
+        self,
+        target: Callable[..., object],
+        args: Iterable[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> CheckedThread:
+        """Return a thread; the test fails if the target raises an error or the test does not join the thread."""
+        thread = CheckedThread(self, target, tuple(args or ()), dict(kwargs or {}))
+        self._threads = [*getattr(self, "_threads", ()), thread]
+        return thread
 
     def get_temp_dir(self) -> str:
         """Return a directory that is deleted after the test."""
@@ -90,7 +157,11 @@ class TestCase(AbslAssertions):
         """Run a block with an object that evaluates tensors, because sessions do not exist."""
         yield EagerSession(self.evaluate)
 
-    cached_session = session
+    @contextlib.contextmanager
+    def cached_session(self, *args: object, **kwargs: object) -> Iterator[EagerSession]:
+        """Run a block with an object that evaluates tensors, which is the same in all blocks of a test."""
+        session = self.__dict__.setdefault("_cached_session", EagerSession(self.evaluate))
+        yield session
 
     def test_session(
         self, *args: object, **kwargs: object
@@ -112,41 +183,54 @@ class TestCase(AbslAssertions):
 
     def assertNotAllEqual(self, a: TensorLike, b: TensorLike, msg: str | None = None) -> None:
         """Fail if `assertAllEqual` holds."""
-        self._check_fails(self.assertAllEqual, "all elements are equal", msg, a, b)
+        self._check_fails(self.assertAllEqual, "equal", msg, a, b)
 
     def assertAllClose(
         self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
-        """Fail unless `|a - b| <= atol + rtol * |b|` for all elements of two nested structures."""
-        if nest.is_nested(a) and any(
-            nest.is_nested(v) or hasattr(v, "shape") for v in _get_items(a)
-        ):
-            self.assertEqual(len(_get_items(a)), len(_get_items(b)), msg)
-            if isinstance(a, dict):
-                self.assertCountEqual(a, b, msg)
-                pairs = [(a[k], b[k], f"[{k!r}]") for k in a]
-            else:
-                pairs = [(x, y, f"[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True))]
-            for x, y, path in pairs:
-                self.assertAllClose(x, y, rtol, atol, f"{msg or ''} at {path}".strip())
+        """Fail unless `|a - b| <= atol + rtol * |b|` for all elements of two nested structures.
+
+        Raises:
+          ValueError: If only one of two values is a dictionary.
+        """
+        self._check_close(a, b, rtol, atol, msg, "")
+
+    def _check_close(
+        self, a: PyTree, b: PyTree, rtol: float, atol: float, msg: str | None, path: str
+    ) -> None:
+        a, b = (v._asdict() if hasattr(v, "_asdict") else v for v in (to_numpy(a), to_numpy(b)))
+        if isinstance(a, Mapping) != isinstance(b, Mapping):
+            raise ValueError(f"Can't compare dict to non-dict, a{path} vs b{path}. {msg or ''}")
+        if isinstance(a, Mapping):
+            self.assertCountEqual(a, b, f"mismatched keys in a{path} and b{path}. {msg or ''}")
+            for key in a:
+                self._check_close(a[key], b[key], rtol, atol, msg, f"{path}[{key}]")
             return
-        if isinstance(a, dict):
-            self.assertCountEqual(a, b, msg)
-            a, b = [a[k] for k in sorted(a)], [b[k] for k in sorted(a)]
+        if nest.is_nested(a) and any(nest.is_nested(v) or hasattr(v, "shape") for v in a):
+            self.assertEqual(len(a), len(b), f"Mismatched length: a{path}, b{path}. {msg or ''}")
+            for index, (x, y) in enumerate(zip(a, b, strict=True)):
+                self._check_close(x, y, rtol, atol, msg, f"{path}[{index}]")
+            return
         a, b = _to_array(a), _to_array(b)
-        self._check_same_shape(a, b, msg)
+        where = f"Mismatched value: a{path} is different from b{path}. {msg or ''}"
+        self._check_same_shape(a, b, where)
         if _has_rows(a):
-            for x, y in zip(a.flat, b.flat, strict=True):
-                self.assertAllClose(x, y, rtol, atol, msg)
+            for index, (x, y) in enumerate(zip(a.flat, b.flat, strict=True)):
+                self._check_close(x, y, rtol, atol, msg, f"{path}[{index}]")
             return
-        close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        self._check_all(np.asarray(close), a, b, f"not close (rtol={rtol}, atol={atol})", msg)
+        close = np.asarray(np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True))
+        if not close.all():
+            title = f"Not equal to tolerance rtol={rtol}, atol={atol}\n{where}\n"
+            rows = (v[~close][:10] for v in (a, b))
+            x, y = (v.astype(int) if v.dtype.kind == "b" else v for v in rows)
+            differences = np.abs(x - y)
+            self._check_all(close, a, b, "not close", f"{title}not close dif = {differences}\n")
 
     def assertNotAllClose(
         self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
         """Fail if `assertAllClose` holds."""
-        self._check_fails(self.assertAllClose, "all elements are close", msg, a, b, rtol, atol)
+        self._check_fails(self.assertAllClose, "close", msg, a, b, rtol, atol)
 
     def assertAllCloseAccordingToType(
         self,
@@ -195,6 +279,8 @@ class TestCase(AbslAssertions):
         distance = np.linalg.norm(_to_array(ndarray1) - _to_array(ndarray2))
         self.assertLess(float(distance), err, msg)
 
+    _NDArrayNear = lambda self, a, b, err: bool(np.linalg.norm(_to_array(a) - _to_array(b)) < err)
+
     def assertAllGreater(self, a: TensorLike, comparison_target: ArrayLike) -> None:
         """Fail unless every element is greater than a number."""
         a = _to_array(a)
@@ -225,6 +311,8 @@ class TestCase(AbslAssertions):
     ) -> None:
         """Fail unless every element is between two bounds, which are included unless open."""
         a = _to_array(target)
+        if a.dtype.kind not in "fiubV":
+            self.fail(f"The value does not have an ordered numeric type, but {a.dtype}: {a}")
         above = a > lower_bound if open_lower_bound else a >= lower_bound
         below = a < upper_bound if open_upper_bound else a <= upper_bound
         self._check_all(above & below, a, (lower_bound, upper_bound), "out of range", None)
@@ -277,8 +365,21 @@ class TestCase(AbslAssertions):
         """Fail unless the block raises a matching `tf.errors.OpError`."""
         return self.assertRaisesWithPredicateMatch(OpError, expected_err_re_or_predicate)
 
+    def assertDictEqual(self, a: Any, b: Any, msg: str | None = None) -> None:
+        """Fail unless two dictionaries have equal items; arrays are equal if all of their elements are."""
+        self.assertIsInstance(a, dict, f"a is not a dictionary. {msg or ''}")
+        self.assertIsInstance(b, dict, f"b is not a dictionary. {msg or ''}")
+        self.assertCountEqual(a, b, msg)
+        for key in a:
+            first, second = (np.asarray(to_numpy(v)) for v in (a[key], b[key]))
+            if first.shape or second.shape:
+                self.assertAllClose(a[key], b[key], msg=f"at {key!r}. {msg or ''}")
+            else:
+                self.assertEqual(a[key], b[key], msg)
+
     def _check_same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
-        self.assertEqual(a.shape, b.shape, f"{msg or ''} shapes {a.shape} and {b.shape} differ")
+        text = f"Shape mismatch: expected {a.shape}, got {b.shape}. {msg or ''}"
+        self.assertEqual(a.shape, b.shape, text)
 
     def _check_all(
         self, holds: np.ndarray, a: np.ndarray, b: object, failure: str, msg: str | None
@@ -288,6 +389,8 @@ class TestCase(AbslAssertions):
             return
         indices = np.argwhere(~holds)
         lines = [f"{msg or ''} {len(indices)} of {holds.size} elements are {failure}".strip()]
+        sides = [("lhs", a), *([("rhs", b)] if isinstance(b, np.ndarray) and b.shape else [])]
+        lines += [f"{failure} {n} = {np.broadcast_to(v, holds.shape)[~holds][:10]}" for n, v in sides]
         for index in map(tuple, indices[:10]):
             other = b[index] if isinstance(b, np.ndarray) and b.shape == holds.shape else b
             lines.append(f"  at {list(map(int, index))}: {a[index]!r} against {other!r}")
@@ -300,11 +403,7 @@ class TestCase(AbslAssertions):
             assertion(*args)
         except AssertionError:
             return
-        self.fail(f"{msg or ''} {failure}".strip())
-
-
-def _get_items(structure: PyTree) -> list[Any]:
-    return list(structure.values()) if isinstance(structure, dict) else list(structure)
+        self.fail(f"The two values are {failure} at all elements. {msg or ''}")
 
 
 class IndexedSlicesValue(NamedTuple):
@@ -321,6 +420,8 @@ def to_numpy(value: Any) -> Any:
         return SparseTensorValue(*map(to_numpy, (value.indices, value.values, value.dense_shape)))
     if isinstance(value, IndexedSlices):
         return IndexedSlicesValue(*map(to_numpy, (value.values, value.indices, value.dense_shape)))
+    if isinstance(value, RaggedTensor):
+        return read_ragged_value(value)
     return value.numpy() if hasattr(value, "numpy") else value
 
 
@@ -336,6 +437,9 @@ def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _to_array(value: TensorLike) -> np.ndarray:
+    value = to_numpy(value)
+    if isinstance(value, RaggedTensorValue):
+        value = value.to_list()
     if isinstance(value, (list, tuple)):
         value = [_to_array(v) for v in value]
         if len({v.shape for v in value}) > 1:
@@ -344,7 +448,7 @@ def _to_array(value: TensorLike) -> np.ndarray:
             for i, row in enumerate(value):
                 rows[i] = row
             return rows
-    array = np.asarray(to_numpy(value))
+    array = np.asarray(value)
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
     return array.astype(object) if array.dtype.kind == "S" else array

@@ -1020,7 +1020,7 @@ def function(
 
     def decorate(target: Callable[..., Any]) -> Function:
         if not callable(target):
-            raise TypeError(f"tf.function requires a callable object, got {target!r}.")
+            raise TypeError(f"tf.function: {target!r} is not a callable object.")
         return Function(target, input_signature, autograph, reduce, jit_compile=must_compile)
 
     return decorate if func is None else decorate(func)

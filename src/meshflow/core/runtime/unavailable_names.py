@@ -25,9 +25,6 @@ _NAMES_BY_REASON: dict[str, str] = {
         "compat.v1.resource_loader sysconfig.get_compile_flags sysconfig.get_link_flags"
     ),
     "use tf.RaggedTensor.to_tensor, whose rows may be empty.": "ragged_fill_empty_rows ragged_fill_empty_rows_grad",
-    "values of sessions do not exist; use tf.ragged.constant and RaggedTensor.numpy.": (
-        "compat.v1.ragged.RaggedTensorValue compat.v1.ragged.constant_value"
-    ),
     "use tf.experimental.dispatch_for_api and its relatives.": (
         "__internal__.dispatch.GlobalOpDispatcher"
     ),

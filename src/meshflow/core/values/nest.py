@@ -166,6 +166,11 @@ def pack_sequence_as(
       >>> tf.nest.pack_sequence_as({"a": 0, "b": (0, 0)}, [1, 2, 3])
       {'a': 1, 'b': (2, 3)}
     """
+    if isinstance(flat_sequence, str | bytes):
+        raise TypeError(
+            f"Attempted to pack value:\n  {flat_sequence!r}\ninto a structure, but found incompatible type "
+            f"`{type(flat_sequence)}` instead. Pass a list of values."
+        )
     flat = list(flat_sequence)
     is_simple = type(structure) in (tuple, list) and len(structure) == len(flat)
     if is_simple and not any(is_nested(item) for item in structure):
@@ -173,8 +178,13 @@ def pack_sequence_as(
         return type(structure)(flat)
     expected = len(flatten(structure))
     if expected != len(flat):
+        if not is_nested(structure):
+            raise ValueError(
+                f"The target structure is a single value ({structure!r}), but flat_sequence has {len(flat)} values; "
+                "nest cannot guarantee that it is safe to map one to the other."
+            )
         raise ValueError(
-            f"Structure had {expected} elements, but flat_sequence had {len(flat)} elements. "
+            f"Structure had {expected} atoms, but flat_sequence had {len(flat)} items. "
             f"Structure: {structure!r}."
         )
     return _pack(structure, iter(flat))
@@ -237,7 +247,8 @@ def map_structure(func: Callable[..., Any], *structure: PyTree, **kwargs: Any) -
     unknown = sorted(kwargs.keys() - {"check_types", "expand_composites"})
     if unknown:
         raise ValueError(
-            f"map_structure takes the keywords check_types and expand_composites only, got {unknown}."
+            "Only valid keyword arguments are check_types and expand_composites, not: "
+            f"{', '.join(unknown)}."
         )
     if not callable(func):
         raise TypeError(f"func must be callable, got: {func!r}")
@@ -283,7 +294,7 @@ def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -
     if not is_nested(a):
         return
     if isinstance(a, Mapping) != isinstance(b, Mapping) or (
-        check_types and not _have_same_type(a, b)
+        check_types and not have_same_type(a, b)
     ):
         raise TypeError(
             "The two structures don't have the same sequence type: at "
@@ -292,15 +303,17 @@ def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -
     keys_a = sort_keys(a) if isinstance(a, Mapping) else list(range(len(a)))
     keys_b = sort_keys(b) if isinstance(b, Mapping) else list(range(len(b)))
     if keys_a != keys_b:
+        difference = "set of keys" if isinstance(a, Mapping) else "number of elements"
         raise ValueError(
-            f"The two structures don't have the same number of elements or keys: at {path} the "
+            f"The two structures don't have the same {difference}: at {path} the "
             f"first has {keys_a}, the second {keys_b}."
         )
     for key in keys_a:
         _assert_same_structure(a[key], b[key], check_types, f"{path}[{key!r}]")
 
 
-def _have_same_type(a: PyTree, b: PyTree) -> bool:
+def have_same_type(a: PyTree, b: PyTree) -> bool:
+    """Check whether two containers count as the same type: two mappings, lists, or equal named tuples."""
     if isinstance(a, Mapping):
         return True
     if hasattr(a, "_fields") or hasattr(b, "_fields"):

@@ -56,6 +56,9 @@ _OTHER_MODULES = {
     **{f"summary.{n}": "meshflow.io.protos" for n in ("Event", "Summary")},
     "random.get_seed": "meshflow.legacy.compat.op_aliases",
     "random.set_random_seed": "meshflow.legacy.compat.v1",
+    **{
+        f"ragged.{n}": "meshflow.ops.ragged.values" for n in ("RaggedTensorValue", "constant_value")
+    },
     "test.get_temp_dir": "meshflow.test.build_info",
     "test.mock": "unittest",
     **{
