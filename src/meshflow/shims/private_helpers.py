@@ -26,6 +26,14 @@ from meshflow.core.values import composite, nest
 from meshflow.core.values.bounded_spec import BoundedTensorSpec as BoundedTensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
+from meshflow.shims.graph_test_modes import (  # noqa: F401 - private names of TensorFlow
+    deprecated_graph_mode_only,
+    run_all_in_deprecated_graph_mode_only,
+    run_all_in_graph_and_eager_modes,
+    run_deprecated_v1,
+    run_in_graph_and_eager_modes,
+    run_v1_only,
+)
 
 _T = TypeVar("_T")
 
@@ -63,14 +71,11 @@ do_not_doc_inheritable = do_not_doc_in_subclasses = for_subclass_implementers = 
 doc_private = doc_in_current_and_subclasses = ignore_decorator
 no_automatic_dependency_tracking = ignore_decorator
 no_automatic_dependency_tracking_scope = contextlib.nullcontext
-run_in_graph_and_eager_modes = run_all_in_graph_and_eager_modes = run_v2_only = ignore_decorator
-run_deprecated_v1 = run_v1_only = run_with_all_model_types = run_all_keras_modes = ignore_decorator
+run_v2_only = run_with_all_model_types = run_all_keras_modes = ignore_decorator
 make_composite_tensor = dispatch_for_types = ignore_decorator
-deprecated_graph_mode_only = register_dense_tensor_like_type = ignore_decorator
+register_dense_tensor_like_type = ignore_decorator
 disable_xla = disable_all_xla = enable_control_flow_v2 = also_run_as_tf_function = ignore_decorator
-run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_graph = (
-    ignore_decorator
-)
+disable_tfrt = build_as_function_and_v1_graph = ignore_decorator
 disable_cudnn_autotune = ignore_decorator
 
 
@@ -441,7 +446,7 @@ executor_scope = execution_mode
 
 
 def graph_mode() -> contextlib.AbstractContextManager[object]:
-    """Return a context with a graph of its own, in which ops run at once."""
+    """Return a context with a graph of its own, which records calls."""
     return tf.Graph().as_default()
 
 

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, SparseTensorValue
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.errors import OpError
+from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import TensorLike, is_tensor
@@ -140,7 +142,16 @@ class TestCase(AbslAssertions):
         return self._get_temp_directory()
 
     def evaluate(self, tensors: PyTree) -> PyTree:
-        """Return the NumPy values of a structure of tensors and functions, which are called."""
+        """Return the NumPy values of a structure of tensors and functions, which are called.
+
+        In a version 1 graph, the default session computes the values, or that of `cached_session`.
+        """
+        if context.graph is not None and context.trace is None:
+            session = get_public_package().compat.v1.get_default_session()
+            if session is not None:
+                return session.run(tensors)
+            with self.cached_session() as cached:
+                return cached.run(tensors)
         read = lambda value: self.evaluate(value()) if callable(value) else to_numpy(value)
         return nest.map_structure(read, tensors)
 
@@ -153,19 +164,33 @@ class TestCase(AbslAssertions):
         return np.asarray(to_numpy(a))
 
     @contextlib.contextmanager
-    def session(self, *args: object, **kwargs: object) -> Iterator[EagerSession]:
-        """Run a block with an object that evaluates tensors, because sessions do not exist."""
-        yield EagerSession(self.evaluate)
+    def session(
+        self, graph: Any = None, config: Any = None, *args: object, **kwargs: object
+    ) -> Iterator[Any]:
+        """Run a block with a session of the graph, or in eager execution with an object that evaluates tensors."""
+        if context.graph is None:
+            yield EagerSession(self.evaluate)
+            return
+        with get_public_package().compat.v1.Session(graph=graph, config=config) as session:
+            with session.graph.as_default():
+                yield session
 
     @contextlib.contextmanager
-    def cached_session(self, *args: object, **kwargs: object) -> Iterator[EagerSession]:
-        """Run a block with an object that evaluates tensors, which is the same in all blocks of a test."""
-        session = self.__dict__.setdefault("_cached_session", EagerSession(self.evaluate))
-        yield session
+    def cached_session(
+        self, graph: Any = None, config: Any = None, *args: object, **kwargs: object
+    ) -> Iterator[Any]:
+        """Run a block like `session`, with the same session in all blocks of a test."""
+        if context.graph is None:
+            yield self.__dict__.setdefault("_cached_session", EagerSession(self.evaluate))
+            return
+        session = self.__dict__.get("_cached_graph_session")
+        if session is None or session.graph is not (graph or context.graph):
+            session = get_public_package().compat.v1.Session(graph=graph, config=config)
+            self._cached_graph_session = session
+        with session.graph.as_default(), session.as_default():
+            yield session
 
-    def test_session(
-        self, *args: object, **kwargs: object
-    ) -> contextlib.AbstractContextManager[EagerSession]:
+    def test_session(self, *args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[Any]:
         """Return `session()`; test runners skip this method, which has the name of a test."""
         if self._testMethodName == "test_session":
             self.skipTest("Not a test.")
@@ -390,7 +415,9 @@ class TestCase(AbslAssertions):
         indices = np.argwhere(~holds)
         lines = [f"{msg or ''} {len(indices)} of {holds.size} elements are {failure}".strip()]
         sides = [("lhs", a), *([("rhs", b)] if isinstance(b, np.ndarray) and b.shape else [])]
-        lines += [f"{failure} {n} = {np.broadcast_to(v, holds.shape)[~holds][:10]}" for n, v in sides]
+        lines += [
+            f"{failure} {n} = {np.broadcast_to(v, holds.shape)[~holds][:10]}" for n, v in sides
+        ]
         for index in map(tuple, indices[:10]):
             other = b[index] if isinstance(b, np.ndarray) and b.shape == holds.shape else b
             lines.append(f"  at {list(map(int, index))}: {a[index]!r} against {other!r}")
@@ -422,6 +449,8 @@ def to_numpy(value: Any) -> Any:
         return IndexedSlicesValue(*map(to_numpy, (value.values, value.indices, value.dense_shape)))
     if isinstance(value, RaggedTensor):
         return read_ragged_value(value)
+    if context.graph is not None and getattr(value, "graph", None) is context.graph:
+        return value.eval()
     return value.numpy() if hasattr(value, "numpy") else value
 
 

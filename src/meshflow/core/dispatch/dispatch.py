@@ -74,7 +74,7 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     if ForkState.forked_late:
         raise make_fork_error()
     if context.graph is not None and context.trace is None:
-        return context.graph.call(functools.partial(_apply_recorded, op), (operands, static), {})
+        return context.graph.call(_make_recorded_form(op), (operands, static), {})
     try:
         if op.strings and context.trace is None and _starts_with_strings(operands):
             # JAX takes long to format its error about strings.
@@ -104,8 +104,15 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
         raise translated from error
 
 
-def _apply_recorded(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
-    return apply(op, operands, static)
+@functools.cache
+def _make_recorded_form(op: Op) -> Callable[..., Any]:
+    """Return a function with the name of an op that applies it, for the graphs of version 1."""
+
+    def call(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
+        return apply(op, operands, static)
+
+    call.__name__ = op.name
+    return call
 
 
 def apply_to_similar(op: Op, tensors: Sequence[Any], axis: object) -> Tensor | None:

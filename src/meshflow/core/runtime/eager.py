@@ -37,7 +37,9 @@ def control_dependencies(control_inputs: object) -> Iterator[None]:
       control_inputs: Operations and tensors of the graph.
     """
     recorder = context.graph if context.trace is None else None
-    with contextlib.nullcontext() if recorder is None else recorder.control_dependencies(
-        control_inputs
+    with (
+        contextlib.nullcontext()
+        if recorder is None
+        else recorder.control_dependencies(control_inputs)
     ):
         yield

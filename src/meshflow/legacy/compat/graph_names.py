@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
-from meshflow.legacy.graph.operations import GraphTensor, Operation
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorValue  # noqa: F401 - a public name
 from meshflow.core.values.dimensions import Dimension  # noqa: F401 - a public name
 from meshflow.core.values.dtypes import DTypeLike
@@ -19,6 +17,8 @@ from meshflow.environment.types import StrPath
 from meshflow.io import protos
 from meshflow.io.records import read_records
 from meshflow.legacy.compat.public_package import tf
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.operations import GraphTensor, Operation
 
 _KEYS = (
     "ACTIVATIONS ASSET_FILEPATHS BIASES CONCATENATED_VARIABLES COND_CONTEXT EVAL_STEP GLOBAL_STEP GLOBAL_VARIABLES "
@@ -165,9 +165,7 @@ def colocate_with(op: object, ignore_existing: bool = False) -> Iterator[None]:
     yield
 
 
-def placeholder(
-    dtype: DTypeLike, shape: ShapeLike = None, name: str | None = None
-) -> Tensor:
+def placeholder(dtype: DTypeLike, shape: ShapeLike = None, name: str | None = None) -> Tensor:
     """Create a tensor that `Session.run` must feed.
 
     Args:
@@ -326,40 +324,22 @@ def summary_iterator(path: StrPath) -> Iterator[Any]:
     return (protos.Event.FromString(record) for record in read_records(path))
 
 
-class FileWriter:
-    """Writer of event files, which is not compatible with eager execution.
-
-    Raises:
-      RuntimeError: Always.
-    """
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        _raise_incompatible()
-
-
 class FileWriterCache:
     """Cache of `FileWriter`s, which are not compatible with eager execution."""
 
     @staticmethod
     def get(logdir: StrPath) -> NoReturn:
         """Raise a RuntimeError."""
-        _raise_incompatible()
+        raise RuntimeError("tf.summary.FileWriterCache is not available: create a FileWriter.")
 
     @staticmethod
     def clear() -> None:
         """Do nothing."""
 
 
-def _raise_incompatible() -> NoReturn:
-    raise RuntimeError(
-        "tf.summary.FileWriter is not compatible with eager execution. Use `tf.summary.create_file_writer`."
-    )
-
-
 __all__ = [
     *(
         "Dimension",
-        "FileWriter",
         "FileWriterCache",
         "GraphKeys",
         "SparseTensorValue",

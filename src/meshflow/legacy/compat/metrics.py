@@ -151,7 +151,10 @@ def _record_metric(
         result: Tensor = state.result()
         return result
 
-    with graph.set_variable_collections(["local_variables", "metric_variables"]), tf.name_scope(name):
+    with (
+        graph.set_variable_collections(["local_variables", "metric_variables"]),
+        tf.name_scope(name),
+    ):
         state = getattr(tf.keras.metrics, keras_name)(**settings)
         if not state.weights:
             sizes = [[1, *[n or 1 for n in o.shape.as_list()[1:]]] for o in operands]

@@ -34,7 +34,7 @@ _MODULES = {
     "keras.backend": ("sessions",),
     "keras.layers": ("keras_layers",),
     "keras.utils": ("keras_utils",),
-    "summary": ("graph_names",),
+    "summary": ("summaries", "graph_names"),
     "train": ("train", "optimizers", "learning_rates", "graph_names"),
 }
 # Paths in version 1 by other ones.

@@ -179,8 +179,8 @@ class Optimizer:
         if has_explicit_graph():
             graph = get_default_graph()
             self._create_slots([v for _, v in present])
-            train_op = graph.record(
-                self._apply_in_run, (present, global_step), name=name or self._name
+            train_op = graph.record_effect(
+                self._apply_in_run, (present, global_step), name or self._name
             )
             graph.add_to_collection("train_op", train_op)
             return train_op  # type: ignore[no-any-return]

@@ -20,11 +20,11 @@ from meshflow.checkpoint.object_graph import get_stored_value
 from meshflow.checkpoint.object_graph_message import GRAPH_KEY, map_full_names_to_keys
 from meshflow.checkpoint.state_file import CheckpointState, write_state
 from meshflow.core.runtime.errors import NotFoundError
+from meshflow.core.values.tensor import is_tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.core.values.tensor import is_tensor
 from meshflow.files.paths import get_parent, to_path_string
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 from meshflow.legacy.graph.sessions import use_session

@@ -208,7 +208,15 @@ for _method in ("debug", "info", "warning", "error"):
 
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
-    - {"annotations", "set_eager_execution", "Any", "TYPE_CHECKING", "Callable", "Tensor", "TensorLike"}
+    - {
+        "annotations",
+        "set_eager_execution",
+        "Any",
+        "TYPE_CHECKING",
+        "Callable",
+        "Tensor",
+        "TensorLike",
+    }
 )
 
 # Names that need an optional package, by the modules that have them.

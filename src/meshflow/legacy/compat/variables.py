@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.runtime.context import ThreadState
 from meshflow.core.values.dtypes import DType, DTypeLike
@@ -21,6 +20,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.legacy.compat.public_package import tf
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
 __all__ = [
     "AUTO_REUSE",
@@ -271,7 +271,7 @@ def variable_scope(
         last = name.rpartition("/")[2]
     else:
         last = default_name if name_or_scope is None else name_or_scope
-        if last is None or not last and not in_graph:
+        if last is None or (not last and not in_graph):
             raise ValueError("If default_name is None then name_or_scope is required")
         if reuse is True and name_or_scope is None:
             raise ValueError("reuse=True cannot be used without a name_or_scope")

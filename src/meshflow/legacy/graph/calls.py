@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor
@@ -136,8 +133,8 @@ class Call:
 
     def _is_pure(self) -> bool:
         package, _, module = str(getattr(self._function, "__module__", "")).partition(".ops.")
-        return module.partition(".")[0] in _PURE_PACKAGES or module == "" and package.endswith(
-            ".variables.indexing"
+        return module.partition(".")[0] in _PURE_PACKAGES or (
+            module == "" and package.endswith(".variables.indexing")
         )
 
     def _infer_specs(self) -> list[KerasTensor]:
@@ -149,7 +146,9 @@ class Call:
         error: Exception | None = None
         for rank in _RANKS:
             symbols = [
-                KerasTensor(TensorSpec([None] * rank, t.dtype)) if t.shape.rank is None else t._symbol
+                KerasTensor(TensorSpec([None] * rank, t.dtype))
+                if t.shape.rank is None
+                else t._symbol
                 for t in symbolic
             ]
             try:
@@ -200,7 +199,9 @@ class Call:
 
 def list_tensors(result: PyTree) -> list[Tensor]:
     """Return the tensors of a result, with the parts of composite tensors."""
-    return [leaf for leaf in map(_as_tensor, nest.flatten_parts(result)) if isinstance(leaf, Tensor)]
+    return [
+        leaf for leaf in map(_as_tensor, nest.flatten_parts(result)) if isinstance(leaf, Tensor)
+    ]
 
 
 def fill_result(result: PyTree, tensors: Sequence[Tensor]) -> PyTree:

@@ -74,7 +74,7 @@ class Run:
         found = self.values.get(id(tensor))
         if found is not None:
             return found
-        if tensor.is_constant:
+        if tensor.is_constant and not tensor.op.inputs:
             return self._watch(tensor, Tensor(tensor._value))
         if self._find_outer is not None:
             return self._watch(tensor, self._find_outer(tensor))
@@ -187,7 +187,9 @@ class Body:
             shape = [
                 None if invents_sizes and n in _INVENTED_SIZES else n for n in value.array.shape
             ]
-            operation = Operation(graph, graph.unique_name("arg"), "Placeholder", _return_nothing, ())
+            operation = Operation(
+                graph, graph.unique_name("arg"), "Placeholder", _return_nothing, ()
+            )
             placeholders.append(operation.add_output(TensorSpec(shape, value.dtype)))
             return placeholders[-1]
 

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.gradients import symbolic_gradients
 from meshflow.core.gradients.gradient_targets import UnconnectedGradients, parse_unconnected
+from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
-from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.graph.calls import fill_result, list_tensors, replace_in_graphs
 from meshflow.legacy.graph.execution import Find, Run, sort_operations, suspend_recording
 from meshflow.legacy.graph.operations import GraphTensor, Operation
 
 if TYPE_CHECKING:
     from meshflow.legacy.graph.graph import Graph
+
+tf: Any = get_public_package()
 
 
 def gradients(
@@ -60,9 +62,9 @@ def gradients(
     operation.sources = sources
     result: list[Any] = list(fill_result(template, list(map(operation.add_output, specs))))
     if is_zero:
-        from meshflow.legacy.compat.public_package import tf
-
-        result = [tf.zeros_like(x) if g is None else g for g, x in zip(result, sources, strict=True)]
+        result = [
+            tf.zeros_like(x) if g is None else g for g, x in zip(result, sources, strict=True)
+        ]
     return result
 
 
@@ -70,7 +72,9 @@ def _adapt_gradient(expected: Any, gradient: Any, x: Any) -> Any:
     """Return a gradient in the form that the inference found; zeros if this run has no path to `x`."""
     if isinstance(expected, IndexedSlices) and not isinstance(gradient, IndexedSlices):
         rows = tf.range(tf.shape(x)[0] if gradient is not None else 0)
-        return IndexedSlices(tf.gather(tf.zeros_like(x) if gradient is None else gradient, rows), rows)
+        return IndexedSlices(
+            tf.gather(tf.zeros_like(x) if gradient is None else gradient, rows), rows
+        )
     if isinstance(expected, Tensor):
         return tf.zeros_like(x) if gradient is None else tf.convert_to_tensor(gradient)
     return gradient if expected is not None else None
@@ -102,12 +106,16 @@ def _infer_gradients(
             reached.update(id(t) for t in operation.outputs)
     path = [o for o in needed if any(id(t) in reached for t in o.outputs)]
     computed = {id(t) for o in path for t in o.outputs} - sources
-    used = [t for o in path for t in o.inputs] + ys + [s for s in (*seeds, *stopped) if s is not None]
+    used = (
+        [t for o in path for t in o.inputs] + ys + [s for s in (*seeds, *stopped) if s is not None]
+    )
     used += [x for x in xs if isinstance(x, GraphTensor)]
     given = {
         id(t): t
         for t in used
-        if isinstance(t, GraphTensor) and id(t) not in computed and (not t.is_constant or id(t) in sources)
+        if isinstance(t, GraphTensor)
+        and id(t) not in computed
+        and (not t.is_constant or id(t) in sources)
     }
     gradients: list[Any] = []
 
@@ -136,7 +144,9 @@ def _infer_gradients(
     return gradients, described
 
 
-def hessians(graph: Graph, ys: PyTree, xs: PyTree, name: str = "hessians", **kwargs: Any) -> list[Any]:
+def hessians(
+    graph: Graph, ys: PyTree, xs: PyTree, name: str = "hessians", **kwargs: Any
+) -> list[Any]:
     """Record the second derivatives of the sum of `ys` with respect to each of `xs`; see `tf.hessians`."""
     results = []
     for x in nest.flatten(xs):
@@ -144,7 +154,9 @@ def hessians(graph: Graph, ys: PyTree, xs: PyTree, name: str = "hessians", **kwa
         count = first.shape.num_elements()
         if count is None:
             raise ValueError("tf.hessians: the number of elements of x must be known in a graph.")
-        rows = [gradients(graph, first[i], x, unconnected_gradients="zero")[0] for i in range(count)]
+        rows = [
+            gradients(graph, first[i], x, unconnected_gradients="zero")[0] for i in range(count)
+        ]
         sizes = tf.shape(x)
         results.append(tf.reshape(tf.stack(rows), tf.concat([sizes, sizes], 0)))
     return results

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import re
+import functools
+import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-import numpy as np
-
+from meshflow.core.config.graph_mode import GraphBase
 from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, NotAvailableError
-from meshflow.core.runtime.name_scopes import get_current_name_scope
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
@@ -21,16 +21,21 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
-from meshflow.legacy.graph.calls import Call, fill_result, list_tensors, graph_functions, replace_in_graphs
-from meshflow.legacy.graph.execution import Find, state, suspend_recording
+from meshflow.legacy.graph.calls import (
+    Call,
+    fill_result,
+    graph_functions,
+    list_tensors,
+    replace_in_graphs,
+)
+from meshflow.legacy.graph.execution import Find, state
 from meshflow.legacy.graph.gradients import gradients
 from meshflow.legacy.graph.operations import GraphTensor, Operation, get_operation_type
 from meshflow.ops import python_function
 from meshflow.ops.array import inspection
 
 
-class Graph:
+class Graph(GraphBase):
     """Graph of TensorFlow 1: operations that a session runs.
 
     In a block with `as_default`, each call of a public function adds an operation, and returns symbolic tensors.
@@ -46,15 +51,14 @@ class Graph:
     building_function = False
 
     def __init__(self) -> None:
-        self.seed: int | None = None
+        super().__init__()
         self.reset()
 
     def reset(self) -> None:
         """Remove all operations, names and collections."""
+        super().reset()
         self._operations: list[Operation] = []
         self._by_name: dict[str, Operation] = {}
-        self._name_counts: dict[str, int] = {}
-        self._collections: dict[object, list[Any]] = {}
         self._variables: list[Any] = []
         self._variable_collections: Iterable[object] | None = None
         self._recorded: list[list[Operation]] = []
@@ -102,6 +106,8 @@ class Graph:
         if own is not None:
             return own(self, *args, **kwargs)
         name = kwargs.get("name")
+        if name is None and (position := _find_name_position(function)) < len(args):
+            name = args[position]
         return self.record(function, args, kwargs, name if isinstance(name, str) else None)
 
     def record(
@@ -123,32 +129,28 @@ class Graph:
             # Errors of shapes are those of a graph that is built.
             raise InvalidValueError(str(error)) from error
         kind = get_operation_type(function)
-        compute = call.compute if values is None else _make_constant_source(values)
         operation = Operation(
             self,
             self.name_operation(name or kind),
-            "Const" if values is not None and not call.inputs else kind,
-            compute,
+            kind,
+            _make_constant_source(values) if values and not call.inputs else call.compute,
             call.inputs,
             self._control_inputs[-1],
         )
-        if values is None or not call.inputs:
-            tensors = [
-                operation.add_output(spec, None if values is None else values[i])
-                for i, spec in enumerate(specs)
-            ]
-        else:
-            # A session may feed the inputs of an operation on constants.
-            operation._compute = call.compute
-            tensors = [
-                operation.add_output(s, v) for s, v in zip(specs, values, strict=True)
-            ]
+        constants = values or [None] * len(specs)
+        tensors = [operation.add_output(s, v) for s, v in zip(specs, constants, strict=True)]
         for tensor in call.inputs:
             tensor._consumers.append(operation)
         result = fill_result(call.result, tensors)
         call.result = None
         operation._structure = result
         return result if tensors else operation
+
+    def record_effect(
+        self, function: Callable[..., Any], args: tuple[Any, ...], name: str
+    ) -> Operation:
+        """Record a call without results, which is not traced."""
+        return self.add_call(Call(self, function, args, {}), name)
 
     def add_call(self, call: Call, name: str) -> Operation:
         """Add an operation that runs a call, without outputs."""
@@ -191,9 +193,7 @@ class Graph:
         )
         return nest.pack_sequence_as(sources, found)
 
-    def record_source(
-        self, function: Callable[[], PyTree], specs: PyTree, name: str
-    ) -> PyTree:
+    def record_source(self, function: Callable[[], PyTree], specs: PyTree, name: str) -> PyTree:
         """Record a call without arguments whose result has the structure and the specs `specs`."""
         self._check_open()
         operation = Operation(
@@ -310,9 +310,7 @@ class Graph:
         if not isinstance(name, str):
             raise TypeError(f"Operation names are strings (or similar), not {type(name).__name__}.")
         if name not in self._by_name:
-            raise KeyError(
-                f"The name {name!r} refers to an Operation not in the graph."
-            )
+            raise KeyError(f"The name {name!r} refers to an Operation not in the graph.")
         return self._by_name[name]
 
     def get_tensor_by_name(self, name: str) -> GraphTensor:
@@ -327,7 +325,7 @@ class Graph:
         operation_name, colon, index = name.rpartition(":")
         if not colon or not index.isdigit():
             raise ValueError(
-                f'The name {name!r} looks like an (invalid) Operation name, not a Tensor. Tensor names must be of the '
+                f"The name {name!r} looks like an (invalid) Operation name, not a Tensor. Tensor names must be of the "
                 'form "<op_name>:<output_index>".'
             )
         operation = self._by_name.get(operation_name)
@@ -375,10 +373,6 @@ class Graph:
 
     # ---- names -----------------------------------------------------------------------------
 
-    def get_name_scope(self) -> str:
-        """Return the current name scope."""
-        return get_current_name_scope()
-
     def name_scope(self, name: str | None) -> contextlib.AbstractContextManager[str]:
         """Return a context that prefixes the names of operations."""
         from meshflow.core.runtime.name_scopes import name_scope
@@ -390,19 +384,6 @@ class Graph:
         if name.endswith("/"):
             return self.unique_name(name[:-1], in_scope=False)
         return self.unique_name(name)
-
-    def unique_name(self, name: str, mark_as_used: bool = True, in_scope: bool = True) -> str:
-        """Return a name that was not used before: `name`, `name_1` and so on."""
-        scope = get_current_name_scope() if in_scope and context.graph is self else ""
-        name = f"{scope}/{name}" if scope else name
-        unique, key = name, name.lower()
-        count = self._name_counts.get(key, 0)
-        while unique.lower() in self._name_counts:
-            count, unique = count + 1, f"{name}_{max(count, 1)}"
-        if mark_as_used:
-            self._name_counts[key] = max(count, 1)
-            self._name_counts.setdefault(unique.lower(), 1)
-        return unique
 
     def device(self, device_name_or_function: Any) -> contextlib.AbstractContextManager[Any]:
         """Return a context for operations on a device, which has no effect."""
@@ -460,50 +441,14 @@ class Graph:
         )
         return variable
 
-    @property
-    def collections(self) -> list[object]:
-        """Return the names of the collections."""
-        return list(self._collections)
 
-    def get_all_collection_keys(self) -> list[object]:
-        """Return `collections`."""
-        return self.collections
-
-    def get_collection(self, name: object, scope: str | None = None) -> list[Any]:
-        """Return the values of a collection.
-
-        Args:
-          name: Name of the collection.
-          scope: Regular expression; only values with names that start with a match are returned.
-        """
-        values = self._collections.get(name, ())
-        return [v for v in values if not scope or re.match(scope, getattr(v, "name", None) or "")]
-
-    def get_collection_ref(self, name: object) -> list[Any]:
-        """Return the list of the values of a collection; changes of it change the collection."""
-        return self._collections.setdefault(name, [])
-
-    def add_to_collection(self, name: object, value: object) -> None:
-        """Add a value to a collection."""
-        self.get_collection_ref(name).append(value)
-
-    def add_to_collections(self, names: Iterable[object], value: object) -> None:
-        """Add a value to each of several collections, or to one that is named by a string."""
-        for name in dict.fromkeys([names] if isinstance(names, str) else names):
-            self.add_to_collection(name, value)
-
-    def clear_collection(self, name: object) -> None:
-        """Remove all values of a collection."""
-        self._collections.pop(name, None)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name):
-            if name.startswith("_"):
-                raise AttributeError(name)
-            raise NotAvailableError(
-                f"tf.Graph has no member {name!r}: graphs consist of recorded calls, which have no protocol buffers."
-            )
+@functools.lru_cache(maxsize=4096)
+def _find_name_position(function: Callable[..., Any]) -> int:
+    """Return the position of the parameter `name`, or a large number."""
+    try:
+        return list(inspect.signature(function).parameters).index("name")
+    except (TypeError, ValueError):
+        return sys.maxsize
 
 
 def _make_constant_source(values: list[Tensor]) -> Callable[[Find], Sequence[Any]]:
@@ -572,12 +517,10 @@ def _return_tensors(
     graph: Graph, tensors: Iterable[Any], control_inputs: Any = None, name: str | None = None
 ) -> list[Any]:
     """Return tensors that are computed after all of them; see `tf.tuple`."""
-    from meshflow.legacy.compat.public_package import tf
-
     found = list(tensors)
     with graph.control_dependencies([t for t in found if t is not None]):
         with graph.control_dependencies(control_inputs or []):
-            return [t if t is None else tf.identity(t) for t in found]
+            return [t if t is None else inspection.identity(t) for t in found]
 
 
 replace_in_graphs(

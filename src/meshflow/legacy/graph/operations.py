@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshflow.core.config.graph_mode import OperationBase
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import OperatorNotAllowedInGraphError, ValueNeededError
 from meshflow.core.values.dtypes import DType
@@ -62,8 +63,8 @@ def get_operation_type(function: Callable[..., Any]) -> str:
     return _TYPES.get(name) or "".join(p[:1].upper() + p[1:] for p in name.split("_"))
 
 
-class Operation:
-    """Call of a function in a graph, or in eager execution a type without objects.
+class Operation(OperationBase):
+    """Call of a function in a graph.
 
     Attributes:
       graph: The graph.
@@ -241,9 +242,7 @@ class GraphTensor(Tensor):
 
     def numpy(self) -> Any:
         """Raise an `AttributeError`: a session computes the value."""
-        raise AttributeError(
-            f"{self!r} has no numpy(): it is symbolic. Use Session.run or eval()."
-        )
+        raise AttributeError(f"{self!r} has no numpy(): it is symbolic. Use Session.run or eval().")
 
     def _require_python_value(self, use: str) -> np.ndarray:
         raise OperatorNotAllowedInGraphError(
@@ -281,7 +280,9 @@ class GraphTensor(Tensor):
         return f'Tensor("{self.name}", shape={_format_shape(self.shape)}, dtype={self.dtype.name})'
 
     def __repr__(self) -> str:
-        return f"<tf.Tensor '{self.name}' shape={_format_shape(self.shape)} dtype={self.dtype.name}>"
+        return (
+            f"<tf.Tensor '{self.name}' shape={_format_shape(self.shape)} dtype={self.dtype.name}>"
+        )
 
     if not TYPE_CHECKING:
 

@@ -11,8 +11,10 @@ from typing import Any, Self
 import numpy as np
 
 from meshflow.core.config.session_config import ConfigProto
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.context import ThreadState
 from meshflow.core.runtime.device_to_host import to_host
+from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
@@ -55,7 +57,9 @@ class Session:
 
     def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:  # fmt: skip
         if graph is not None and not isinstance(graph, Graph):
-            raise TypeError(f"Argument `graph` must be a tf.Graph, but got {type(graph).__name__!r}.")
+            raise TypeError(
+                f"Argument `graph` must be a tf.Graph, but got {type(graph).__name__!r}."
+            )
         self._config, self._defaults = config, contextlib.ExitStack()
         self._graph = graph or get_default_graph()
         self._has_own_graph = graph is not None
@@ -116,7 +120,7 @@ class Session:
                 found = nest.map_parts(
                     lambda part: run.find(part) if isinstance(part, GraphTensor) else part, leaf
                 )
-                return to_numpy(read_tensor(found))
+                return to_numpy(found if isinstance(found, CompositeTensor) else read_tensor(found))
 
             return _map_fetches(get_value, elements)
 
@@ -147,19 +151,17 @@ class Session:
         """Return the values of fed tensors as tensors, by the `id` of the fed tensor."""
         values: dict[int, Any] = {}
         for key, value in feed_dict.items():
-            if isinstance(key, CompositeTensor):
-                parts = nest.flatten_parts(key)
-                given = nest.flatten_parts(value) if isinstance(value, CompositeTensor) else [*value]
-                pairs = list(zip(parts, given, strict=False))
+            if isinstance(key, SparseTensor):
+                pairs = list(zip((key.indices, key.values, key.dense_shape), value, strict=True))
+            elif isinstance(key, CompositeTensor):
+                pairs = list(zip(nest.flatten_parts(key), nest.flatten_parts(value), strict=True))
             else:
                 pairs = [(key, value)]
             for fed, part in pairs:
                 try:
                     tensor = self._graph.as_graph_element(fed, allow_operation=False)
                 except (TypeError, KeyError, ValueError) as error:
-                    raise TypeError(
-                        f"Cannot interpret feed_dict key as Tensor: {error}"
-                    ) from None
+                    raise TypeError(f"Cannot interpret feed_dict key as Tensor: {error}") from None
                 values[id(tensor)] = self._convert_feed(tensor, part)
         return values
 
@@ -231,9 +233,7 @@ class Session:
 
     def list_devices(self) -> list[Any]:
         """Return the devices of this process."""
-        from meshflow.legacy.compat.public_package import tf
-
-        return list(tf.config.list_logical_devices())
+        return list(get_public_package().config.list_logical_devices())
 
     def close(self) -> None:
         """Close the session, which cannot run operations afterwards."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -66,12 +67,17 @@ class GraphVariable(Variable):
             raise ValueError("initial_value must be specified.")
         unique = graph.unique_name(name.rstrip("/") if name else "Variable")
 
-        def compute() -> Tensor:
-            value = initial_value() if callable(initial_value) else initial_value
+        def compute(initial_value: Any) -> Tensor:
+            with warnings.catch_warnings():
+                # The inference of the shape calls an initializer of Keras, too.
+                warnings.filterwarnings("ignore", ".*being called multiple times")
+                value = initial_value() if callable(initial_value) else initial_value
             return convert_to_tensor(value, dtype=kind)
 
         with graph.control_dependencies(None):
-            result = graph.record(compute, name=f"{unique}/Initializer/initial_value/")
+            result = graph.record(
+                compute, (initial_value,), name=f"{unique}/Initializer/initial_value/"
+            )
         self._initial_value: GraphTensor = result
         shape = kwargs.pop("shape", None)
         validates = kwargs.pop("validate_shape", True)

@@ -15,7 +15,11 @@ from meshflow.core.dispatch.composite import (
     make_elementwise_row_rule,
 )
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites, record_in_graph
+from meshflow.core.dispatch.symbolic_calls import (
+    accept_symbolic,
+    dispatch_composites,
+    record_in_graph,
+)
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
