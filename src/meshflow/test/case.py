@@ -171,9 +171,9 @@ class TestCase(AbslAssertions):
         if context.graph is None:
             yield EagerSession(self.evaluate)
             return
-        with get_public_package().compat.v1.Session(graph=graph, config=config) as session:
-            with session.graph.as_default():
-                yield session
+        session = get_public_package().compat.v1.Session(graph=graph, config=config)
+        with session, session.graph.as_default():
+            yield session
 
     @contextlib.contextmanager
     def cached_session(

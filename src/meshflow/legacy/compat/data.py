@@ -11,7 +11,7 @@ from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
 __all__ = [
-    "Iterator",
+    "GraphIterator",
     "get_output_classes",
     "get_output_shapes",
     "get_output_types",
@@ -40,7 +40,7 @@ def get_output_classes(dataset_or_iterator: Any) -> PyTree:
     return _map_element_spec(dataset_or_iterator, lambda spec: spec.value_type)
 
 
-class Iterator:
+class GraphIterator:
     """Iterator of a graph, whose elements are operations.
 
     Args:
@@ -104,7 +104,7 @@ class Iterator:
 
 def make_one_shot_iterator(dataset: Any) -> Any:
     """Return an iterator over a dataset."""
-    return Iterator(dataset, True) if has_explicit_graph() else iter(dataset)
+    return GraphIterator(dataset, True) if has_explicit_graph() else iter(dataset)
 
 
 def make_initializable_iterator(dataset: Any, shared_name: str | None = None) -> Any:
@@ -114,4 +114,4 @@ def make_initializable_iterator(dataset: Any, shared_name: str | None = None) ->
       dataset: The dataset.
       shared_name: Ignored.
     """
-    return Iterator(dataset, False) if has_explicit_graph() else iter(dataset)
+    return GraphIterator(dataset, False) if has_explicit_graph() else iter(dataset)

@@ -18,7 +18,7 @@ from meshflow.io import protos
 from meshflow.io.records import read_records
 from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
-from meshflow.legacy.graph.operations import GraphTensor, Operation
+from meshflow.legacy.graph.operations import Operation, SymbolicTensor
 
 _KEYS = (
     "ACTIVATIONS ASSET_FILEPATHS BIASES CONCATENATED_VARIABLES COND_CONTEXT EVAL_STEP GLOBAL_STEP GLOBAL_VARIABLES "
@@ -233,8 +233,8 @@ def placeholder_with_default(
         graph,
         graph.name_operation(name or "PlaceholderWithDefault"),
         "PlaceholderWithDefault",
-        lambda find: [find(value) if isinstance(value, GraphTensor) else value],
-        [value] if isinstance(value, GraphTensor) else [],
+        lambda find: [find(value) if isinstance(value, SymbolicTensor) else value],
+        [value] if isinstance(value, SymbolicTensor) else [],
     )
     return operation.add_output(tf.TensorSpec(sizes, value.dtype))
 

@@ -17,7 +17,7 @@ from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.legacy.graph.execution import Body, Find, state, suspend_recording
-from meshflow.legacy.graph.operations import GraphTensor
+from meshflow.legacy.graph.operations import SymbolicTensor
 
 if TYPE_CHECKING:
     from meshflow.legacy.graph.graph import Graph
@@ -80,22 +80,22 @@ class Call:
             else leaf
             for leaf in nest.flatten(self._split)
         ]
-        self.inputs: list[GraphTensor] = []
+        self.inputs: list[SymbolicTensor] = []
         self.variables: list[Any] = []
         self.result: PyTree = None
-        self._add_inputs([leaf for leaf in self._leaves if isinstance(leaf, GraphTensor)])
+        self._add_inputs([leaf for leaf in self._leaves if isinstance(leaf, SymbolicTensor)])
         self._bodies = [leaf for leaf in self._leaves if isinstance(leaf, Body)]
 
-    def _add_inputs(self, tensors: Sequence[GraphTensor]) -> None:
+    def _add_inputs(self, tensors: Sequence[SymbolicTensor]) -> None:
         self.inputs = list({id(t): t for t in (*self.inputs, *tensors)}.values())
 
     def run(self, find: Find, invents_sizes: bool = False) -> PyTree:
         """Call the function on the values that `find` returns for graph tensors."""
 
-        def get_value(leaf: Any) -> Any:
+        def get_value(leaf: PyTree) -> Any:
             if isinstance(leaf, Body):
                 return leaf.bind(find, invents_sizes)
-            return find(leaf) if isinstance(leaf, GraphTensor) else leaf
+            return find(leaf) if isinstance(leaf, SymbolicTensor) else leaf
 
         parts = nest.pack_sequence_as(self._split, [get_value(leaf) for leaf in self._leaves])
         args, kwargs = _join_slices(nest.join_composites(self._arguments, parts))
@@ -141,14 +141,14 @@ class Call:
         """Infer the results for the shapes of the inputs; an unknown rank is replaced by known ones."""
         symbolic = [t for t in self.inputs if not t.is_constant]
         if all(t.shape.rank is not None for t in symbolic):
-            return self._infer_with_symbols(symbolic, [t._symbol for t in symbolic])
+            return self._infer_with_symbols(symbolic, [t.symbol for t in symbolic])
         found: list[list[KerasTensor]] = []
         error: Exception | None = None
         for rank in _RANKS:
             symbols = [
                 KerasTensor(TensorSpec([None] * rank, t.dtype))
                 if t.shape.rank is None
-                else t._symbol
+                else t.symbol
                 for t in symbolic
             ]
             try:
@@ -165,15 +165,15 @@ class Call:
         ] if len(found) > 1 else [KerasTensor(TensorSpec(None, t.dtype)) for t in found[0]]  # fmt: skip
 
     def _infer_with_symbols(
-        self, symbolic: list[GraphTensor], symbols: list[KerasTensor]
+        self, symbolic: list[SymbolicTensor], symbols: list[KerasTensor]
     ) -> list[KerasTensor]:
-        self._captured: list[GraphTensor] = []
+        self._captured: list[SymbolicTensor] = []
         invents_sizes = not all(s.shape.is_fully_defined() for s in symbols)
 
-        def call(*values: Any) -> list[Any]:
+        def call(*values: PyTree) -> list[Any]:
             known = {id(t): v for t, v in zip(symbolic, values, strict=True)}
 
-            def find(tensor: GraphTensor) -> Any:
+            def find(tensor: SymbolicTensor) -> Any:
                 if id(tensor) in known:
                     return known[id(tensor)]
                 return _get_constant(tensor) if tensor.is_constant else self._capture(tensor)
@@ -189,7 +189,7 @@ class Call:
             finally:
                 state.read_variables = saved
 
-    def _capture(self, tensor: GraphTensor) -> Tensor:
+    def _capture(self, tensor: SymbolicTensor) -> Tensor:
         self._captured.append(tensor)
         sizes = [1 if n is None else n for n in tensor.shape.as_list()] if tensor.shape.rank else []
         if tensor.dtype.dtype == object:
@@ -212,22 +212,22 @@ def fill_result(result: PyTree, tensors: Sequence[Tensor]) -> PyTree:
     )
 
 
-def _as_tensor(leaf: Any) -> Any:
+def _as_tensor(leaf: PyTree) -> Any:
     """Return the tensor of an array, a number of NumPy or a variable, and other values unchanged."""
     if isinstance(leaf, (np.ndarray, np.generic)):
         return Tensor(np.asarray(leaf))
     return read_tensor(leaf)
 
 
-def _get_constant(tensor: GraphTensor) -> Tensor:
+def _get_constant(tensor: SymbolicTensor) -> Tensor:
     return Tensor(tensor._value)
 
 
-def _split_slice(leaf: Any) -> Any:
+def _split_slice(leaf: PyTree) -> Any:
     return _SliceParts(leaf.start, leaf.stop, leaf.step) if isinstance(leaf, slice) else leaf
 
 
-def _join_slices(structure: Any) -> Any:
+def _join_slices(structure: PyTree) -> Any:
     if isinstance(structure, _SliceParts):
         return slice(*structure)
     if type(structure) in (list, tuple):

@@ -17,12 +17,12 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.environment.types import PyTree
-from meshflow.legacy.graph.operations import GraphTensor, Operation
+from meshflow.legacy.graph.operations import Operation, SymbolicTensor
 
 if TYPE_CHECKING:
     from meshflow.legacy.graph.graph import Graph
 
-Find = Callable[[GraphTensor], Any]
+Find = Callable[[SymbolicTensor], Any]
 # Sizes of placeholders in the inference of shapes; see `keras.engine.layer.shape_inference`.
 _INVENTED_SIZES = (720, 5040, 6, 12)
 
@@ -65,11 +65,11 @@ class Run:
         find_outer: Find | None = None,
     ) -> None:
         self.values, self._find_outer = values, find_outer
-        self._sources = {id(x) for x in sources if isinstance(x, GraphTensor)}
-        self._variables = [x for x in sources if not isinstance(x, GraphTensor)]
+        self._sources = {id(x) for x in sources if isinstance(x, SymbolicTensor)}
+        self._variables = [x for x in sources if not isinstance(x, SymbolicTensor)]
         self._tape = GradientTape(persistent=True) if sources else None
 
-    def find(self, tensor: GraphTensor) -> Any:
+    def find(self, tensor: SymbolicTensor) -> Any:
         """Return the value of a tensor; an operation that has not run yet runs now."""
         found = self.values.get(id(tensor))
         if found is not None:
@@ -96,12 +96,12 @@ class Run:
     def _execute(self, operations: Iterable[Operation]) -> None:
         with suspend_recording(self.find):
             for operation in operations:
-                results = operation._compute(self.find)
+                results = operation.compute(self.find)
                 for tensor, value in zip(operation.outputs, results, strict=False):
                     if id(tensor) not in self.values:
                         self.values[id(tensor)] = self._watch(tensor, value)
 
-    def _watch(self, tensor: GraphTensor, value: Any) -> Any:
+    def _watch(self, tensor: SymbolicTensor, value: PyTree) -> Any:
         """Watch a tensor with respect to which gradients are computed."""
         if self._tape is None or id(tensor) not in self._sources:
             return value
@@ -145,7 +145,7 @@ def sort_operations(
         found[id(operation)] = operation
         stack += [t.op for t in operation.inputs if id(t) not in known]
         stack += operation.control_inputs
-    return sorted(found.values(), key=lambda o: o._number)
+    return sorted(found.values(), key=lambda o: o.number)
 
 
 class Body:
@@ -160,10 +160,10 @@ class Body:
 
     def __init__(self, graph: Graph, function: Callable[..., Any]) -> None:
         self._graph, self._function = graph, function
-        self._placeholders: list[GraphTensor] | None = None
+        self._placeholders: list[SymbolicTensor] | None = None
         self._result: PyTree = None
         self._operations: list[Operation] = []
-        self.captures: list[GraphTensor] = []
+        self.captures: list[SymbolicTensor] = []
 
     @property
     def is_built(self) -> bool:
@@ -178,11 +178,11 @@ class Body:
           kwargs: Keyword arguments.
           invents_sizes: Whether some sizes of the arguments are placeholders for unknown ones.
         """
-        placeholders: list[GraphTensor] = []
+        placeholders: list[SymbolicTensor] = []
         graph = self._graph
 
-        def make_placeholder(value: Any) -> Any:
-            if not isinstance(value, Tensor) or isinstance(value, GraphTensor):
+        def make_placeholder(value: PyTree) -> Any:
+            if not isinstance(value, Tensor) or isinstance(value, SymbolicTensor):
                 return value
             shape = [
                 None if invents_sizes and n in _INVENTED_SIZES else n for n in value.array.shape
@@ -200,7 +200,7 @@ class Body:
         self._placeholders = placeholders
         members = {id(o) for o in operations}
         results = nest.flatten_parts(self._result)
-        tensors = [r for r in results if isinstance(r, GraphTensor)]
+        tensors = [r for r in results if isinstance(r, SymbolicTensor)]
         roots = [t.op for t in tensors] + [r for r in results if isinstance(r, Operation)]
         given = {id(t) for t in placeholders}
         self._operations = sort_operations(roots, given, members)
@@ -220,10 +220,10 @@ class Body:
             run = Run({id(t): v for t, v in pairs}, sources, find)
             run.execute(self._operations)
 
-            def get_value(leaf: Any) -> Any:
+            def get_value(leaf: PyTree) -> Any:
                 if isinstance(leaf, Operation):
                     return Tensor(np.array(True))
-                return run.find(leaf) if isinstance(leaf, GraphTensor) else leaf
+                return run.find(leaf) if isinstance(leaf, SymbolicTensor) else leaf
 
             return nest.map_parts(get_value, self._result)
 
@@ -234,5 +234,5 @@ def _return_nothing(find: Find) -> Sequence[Any]:
     return ()
 
 
-def _read_variable(leaf: Any) -> Any:
+def _read_variable(leaf: PyTree) -> Any:
     return leaf if isinstance(leaf, Tensor) else read_tensor(leaf)

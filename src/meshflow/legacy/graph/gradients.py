@@ -17,7 +17,7 @@ from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.legacy.graph.calls import fill_result, list_tensors, replace_in_graphs
 from meshflow.legacy.graph.execution import Find, Run, sort_operations, suspend_recording
-from meshflow.legacy.graph.operations import GraphTensor, Operation
+from meshflow.legacy.graph.operations import Operation, SymbolicTensor
 
 if TYPE_CHECKING:
     from meshflow.legacy.graph.graph import Graph
@@ -46,11 +46,11 @@ def gradients(
     seeds = [None if s is None else _to_graph_tensor(graph, s) for s in seeds]
     stopped = [] if stop_gradients is None else nest.flatten(stop_gradients)
     is_zero = parse_unconnected(unconnected_gradients) is UnconnectedGradients.ZERO
-    inputs = [t for t in (*targets, *sources, *seeds, *stopped) if isinstance(t, GraphTensor)]
+    inputs = [t for t in (*targets, *sources, *seeds, *stopped) if isinstance(t, SymbolicTensor)]
 
     def compute(find: Find) -> Sequence[Any]:
         run: Run = find.__self__  # type: ignore[attr-defined]
-        values = [[find(t) if isinstance(t, GraphTensor) else t for t in part] for part in parts]
+        values = [[find(t) if isinstance(t, SymbolicTensor) else t for t in part] for part in parts]
         found = run.differentiate(*values)
         return list_tensors(list(map(_adapt_gradient, template, found, values[1])))
 
@@ -68,7 +68,7 @@ def gradients(
     return result
 
 
-def _adapt_gradient(expected: Any, gradient: Any, x: Any) -> Any:
+def _adapt_gradient(expected: PyTree, gradient: PyTree, x: PyTree) -> Any:
     """Return a gradient in the form that the inference found; zeros if this run has no path to `x`."""
     if isinstance(expected, IndexedSlices) and not isinstance(gradient, IndexedSlices):
         rows = tf.range(tf.shape(x)[0] if gradient is not None else 0)
@@ -80,15 +80,15 @@ def _adapt_gradient(expected: Any, gradient: Any, x: Any) -> Any:
     return gradient if expected is not None else None
 
 
-def _to_graph_tensor(graph: Graph, value: Any) -> GraphTensor:
+def _to_graph_tensor(graph: Graph, value: PyTree) -> SymbolicTensor:
     tensor = tf.convert_to_tensor(value)
-    if not isinstance(tensor, GraphTensor):
+    if not isinstance(tensor, SymbolicTensor):
         tensor = graph.make_constant(tensor)
     return tensor
 
 
 def _infer_gradients(
-    ys: list[GraphTensor], xs: list[Any], seeds: list[Any], stopped: list[Any]
+    ys: list[SymbolicTensor], xs: list[Any], seeds: list[Any], stopped: list[Any]
 ) -> tuple[list[Any], list[KerasTensor]]:
     """Return the structure of the gradients, with None for those that are not connected, and their specs.
 
@@ -98,7 +98,7 @@ def _infer_gradients(
     sources = {id(x) for x in xs}
     reached: set[int] = set()
     for operation in needed:
-        call = getattr(operation._compute, "__self__", None)
+        call = getattr(operation.compute, "__self__", None)
         leaves = getattr(call, "variables", ())
         if any(id(t) in reached or id(t) in sources for t in (*operation.inputs, *leaves)) or any(
             id(t) in sources for t in operation.outputs
@@ -109,22 +109,22 @@ def _infer_gradients(
     used = (
         [t for o in path for t in o.inputs] + ys + [s for s in (*seeds, *stopped) if s is not None]
     )
-    used += [x for x in xs if isinstance(x, GraphTensor)]
+    used += [x for x in xs if isinstance(x, SymbolicTensor)]
     given = {
         id(t): t
         for t in used
-        if isinstance(t, GraphTensor)
+        if isinstance(t, SymbolicTensor)
         and id(t) not in computed
         and (not t.is_constant or id(t) in sources)
     }
     gradients: list[Any] = []
 
-    def call_all(*values: Any) -> list[Any]:
+    def call_all(*values: PyTree) -> list[Any]:
         known = dict(zip(given, values, strict=True))
         run = Run(known, xs)
         run.execute([o for o in path if any(id(t) not in known for t in o.outputs)])
         found = [
-            [run.find(t) if isinstance(t, GraphTensor) else t for t in part]
+            [run.find(t) if isinstance(t, SymbolicTensor) else t for t in part]
             for part in (ys, xs, seeds, stopped)
         ]
         gradients[:] = run.differentiate(*found)
@@ -132,7 +132,7 @@ def _infer_gradients(
 
     with suspend_recording():
         specs: list[KerasTensor] = list(
-            infer_op_outputs(call_all, tuple(t._symbol for t in given.values()), {})
+            infer_op_outputs(call_all, tuple(t.symbol for t in given.values()), {})
         )
     supply = iter(specs)
     described: list[KerasTensor] = []

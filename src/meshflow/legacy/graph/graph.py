@@ -14,6 +14,7 @@ from meshflow.core.config.graph_mode import GraphBase
 from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
@@ -30,7 +31,8 @@ from meshflow.legacy.graph.calls import (
 )
 from meshflow.legacy.graph.execution import Find, state
 from meshflow.legacy.graph.gradients import gradients
-from meshflow.legacy.graph.operations import GraphTensor, Operation, get_operation_type
+from meshflow.legacy.graph.operations import Operation, SymbolicTensor, get_operation_type
+from meshflow.legacy.graph.variables import GraphVariable
 from meshflow.ops import python_function
 from meshflow.ops.array import inspection
 
@@ -140,7 +142,7 @@ class Graph(GraphBase):
         constants = values or [None] * len(specs)
         tensors = [operation.add_output(s, v) for s, v in zip(specs, constants, strict=True)]
         for tensor in call.inputs:
-            tensor._consumers.append(operation)
+            tensor.add_reader(operation)
         result = fill_result(call.result, tensors)
         call.result = None
         operation._structure = result
@@ -163,7 +165,7 @@ class Graph(GraphBase):
             self._control_inputs[-1],
         )
         for tensor in call.inputs:
-            tensor._consumers.append(operation)
+            tensor.add_reader(operation)
         return operation
 
     def call_layer(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
@@ -181,7 +183,7 @@ class Graph(GraphBase):
                 variable.set_initial_value()
 
     def differentiate(
-        self, target: Any, sources: Any, output_gradients: Any, unconnected_gradients: Any
+        self, target: PyTree, sources: PyTree, output_gradients: PyTree, unconnected_gradients: Any
     ) -> PyTree:
         """Record the gradients that a tape computes; a graph records all operations anyway."""
         found = gradients(
@@ -209,7 +211,7 @@ class Graph(GraphBase):
 
     def make_constant(
         self, value: Tensor, name: str | None = None, control_inputs: Sequence[Operation] = ()
-    ) -> GraphTensor:
+    ) -> SymbolicTensor:
         """Add a constant."""
         operation = Operation(
             self,
@@ -223,7 +225,7 @@ class Graph(GraphBase):
 
     def make_placeholder(
         self, dtype: DTypeLike, shape: ShapeLike = None, name: str | None = None
-    ) -> GraphTensor:
+    ) -> SymbolicTensor:
         """Add a tensor that a session must feed."""
         self._check_open()
         kind, sizes = as_dtype(dtype), TensorShape(shape)
@@ -251,7 +253,7 @@ class Graph(GraphBase):
         )
 
     @contextlib.contextmanager
-    def control_dependencies(self, control_inputs: Any) -> Iterator[None]:
+    def control_dependencies(self, control_inputs: PyTree) -> Iterator[None]:
         """Return a context whose operations run after the control inputs.
 
         Args:
@@ -313,7 +315,7 @@ class Graph(GraphBase):
             raise KeyError(f"The name {name!r} refers to an Operation not in the graph.")
         return self._by_name[name]
 
-    def get_tensor_by_name(self, name: str) -> GraphTensor:
+    def get_tensor_by_name(self, name: str) -> SymbolicTensor:
         """Return the tensor with a name such as `"add:0"`.
 
         Raises:
@@ -337,7 +339,7 @@ class Graph(GraphBase):
         return operation.outputs[int(index)]
 
     def as_graph_element(
-        self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True
+        self, obj: PyTree, allow_tensor: bool = True, allow_operation: bool = True
     ) -> Any:
         """Return the tensor or operation of the graph that an object refers to.
 
@@ -360,7 +362,7 @@ class Graph(GraphBase):
                 return self.get_tensor_by_name(obj)
             raise ValueError(f"Name {obj!r} appears to refer to a Tensor, not an Operation.")
         element = obj._as_graph_element() if hasattr(obj, "_as_graph_element") else obj
-        is_tensor = isinstance(element, GraphTensor) and allow_tensor
+        is_tensor = isinstance(element, SymbolicTensor) and allow_tensor
         if not is_tensor and not (isinstance(element, Operation) and allow_operation):
             kinds = " or ".join(
                 n for n, b in (("Tensor", allow_tensor), ("Operation", allow_operation)) if b
@@ -375,8 +377,6 @@ class Graph(GraphBase):
 
     def name_scope(self, name: str | None) -> contextlib.AbstractContextManager[str]:
         """Return a context that prefixes the names of operations."""
-        from meshflow.core.runtime.name_scopes import name_scope
-
         return name_scope(name or "")
 
     def name_operation(self, name: str) -> str:
@@ -397,7 +397,7 @@ class Graph(GraphBase):
         """Return whether a session may feed a tensor."""
         return True
 
-    def is_fetchable(self, tensor_or_op: Any) -> bool:
+    def is_fetchable(self, tensor_or_op: PyTree) -> bool:
         """Return whether a session may fetch a tensor or operation."""
         return True
 
@@ -430,8 +430,6 @@ class Graph(GraphBase):
         if context.trace is not None or context.graph is not self:
             # A variable that a traced function creates belongs only to the function.
             return next_creator(**kwargs)
-        from meshflow.legacy.graph.variables import GraphVariable
-
         variable = GraphVariable(self, **kwargs)
         self._variables.append(variable)
         names = self._variable_collections
@@ -455,14 +453,14 @@ def _make_constant_source(values: list[Tensor]) -> Callable[[Find], Sequence[Any
     return lambda find: values
 
 
-def find_operations(values: Any) -> list[Operation]:
+def find_operations(values: PyTree) -> list[Operation]:
     """Return the operations that compute a nested structure of operations, tensors and variables."""
     if isinstance(values, (Operation, Tensor)):
         values = [values]
     found = []
     for leaf in nest.flatten_parts(list(values) if not isinstance(values, dict) else values):
         element = leaf._as_graph_element() if hasattr(leaf, "_as_graph_element") else leaf
-        if isinstance(element, GraphTensor):
+        if isinstance(element, SymbolicTensor):
             found.append(element.op)
         elif isinstance(element, Operation):
             found.append(element)
@@ -500,13 +498,13 @@ def _call_on_graph_tensors(
     if context.graph is not None and context.trace is None:
         return context.graph.call(function, args, kwargs)
     leaves = nest.flatten_parts((args, kwargs))
-    tensor = next((v for v in leaves if isinstance(v, GraphTensor)), None)
+    tensor = next((v for v in leaves if isinstance(v, SymbolicTensor)), None)
     if tensor is None:
         return NotImplemented
     if state.find is not None:
         find = state.find
         args, kwargs = nest.map_parts(
-            lambda v: find(v) if isinstance(v, GraphTensor) else v, (args, kwargs)
+            lambda v: find(v) if isinstance(v, SymbolicTensor) else v, (args, kwargs)
         )
         return function(*args, **kwargs)
     with tensor.graph.as_default():
@@ -514,13 +512,12 @@ def _call_on_graph_tensors(
 
 
 def _return_tensors(
-    graph: Graph, tensors: Iterable[Any], control_inputs: Any = None, name: str | None = None
+    graph: Graph, tensors: Iterable[Any], control_inputs: PyTree = None, name: str | None = None
 ) -> list[Any]:
     """Return tensors that are computed after all of them; see `tf.tuple`."""
     found = list(tensors)
-    with graph.control_dependencies([t for t in found if t is not None]):
-        with graph.control_dependencies(control_inputs or []):
-            return [t if t is None else inspection.identity(t) for t in found]
+    with graph.control_dependencies([t for t in (*found, control_inputs) if t is not None]):
+        return [t if t is None else inspection.identity(t) for t in found]
 
 
 replace_in_graphs(
@@ -544,10 +541,10 @@ def _record_python_function(function: Callable[..., Any]) -> None:
     replace_in_graphs(function, record)
 
 
-def _make_result_spec(result: Any) -> TensorSpec:
+def _make_result_spec(result: PyTree) -> TensorSpec:
     return result if isinstance(result, TensorSpec) else TensorSpec(None, as_dtype(result))
 
 
 _record_python_function(python_function.py_function)
 _record_python_function(python_function.numpy_function)
-symbolic_calls.register_symbolic_type(GraphTensor, _call_on_graph_tensors)
+symbolic_calls.register_symbolic_type(SymbolicTensor, _call_on_graph_tensors)

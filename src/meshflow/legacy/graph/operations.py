@@ -78,9 +78,9 @@ class Operation(OperationBase):
     graph: Graph
     name: str
     type: str
-    inputs: Sequence[GraphTensor]
+    inputs: Sequence[SymbolicTensor]
     control_inputs: list[Operation]
-    outputs: list[GraphTensor]
+    outputs: list[SymbolicTensor]
     # Tensors and variables with respect to which the operation computes gradients.
     sources: Sequence[Any] = ()
 
@@ -90,16 +90,16 @@ class Operation(OperationBase):
         name: str,
         type: str,
         compute: Callable[[Any], Sequence[Any]],
-        inputs: Sequence[GraphTensor],
+        inputs: Sequence[SymbolicTensor],
         control_inputs: Sequence[Operation] = (),
     ) -> None:
         self.graph, self.name, self.type = graph, name, type
         # Function of a `Run` that returns the values of the outputs.
-        self._compute = compute
+        self.compute = compute
         self.inputs, self.control_inputs = tuple(inputs), list(control_inputs)
         self.outputs = []
         self._structure: PyTree = None
-        self._number = graph.add_operation(self)
+        self.number = graph.add_operation(self)
         self._device = context.device
 
     @property
@@ -122,23 +122,23 @@ class Operation(OperationBase):
         """Return the name of the device that was requested, or an empty string."""
         return "" if self._device is None else str(self._device)
 
-    def values(self) -> tuple[GraphTensor, ...]:
+    def values(self) -> tuple[SymbolicTensor, ...]:
         """Return the outputs."""
         return tuple(self.outputs)
 
-    def run(self, feed_dict: Any = None, session: Any = None) -> None:
+    def run(self, feed_dict: PyTree = None, session: Any = None) -> None:
         """Run the operation in a session, by default the default one."""
-        _get_session(session, self.graph).run(self, feed_dict)
+        get_session_of(session, self.graph).run(self, feed_dict)
 
     def _add_control_input(self, operation: Operation) -> None:
         self.control_inputs.append(operation)
 
     def add_output(
         self, spec: KerasTensor | TensorSpec, value: Tensor | None = None
-    ) -> GraphTensor:
+    ) -> SymbolicTensor:
         """Add a result with the shape and dtype of a spec, and the value of a constant."""
         symbol = spec if isinstance(spec, KerasTensor) else KerasTensor(spec)
-        tensor = GraphTensor(self, len(self.outputs), symbol, value)
+        tensor = SymbolicTensor(self, len(self.outputs), symbol, value)
         self.outputs.append(tensor)
         return tensor
 
@@ -146,7 +146,7 @@ class Operation(OperationBase):
         return f"<tf.Operation {self.name!r} type={self.type}>"
 
 
-class GraphTensor(Tensor):
+class SymbolicTensor(Tensor):
     """Symbolic tensor of a graph.
 
     Args:
@@ -156,14 +156,14 @@ class GraphTensor(Tensor):
       value: Its value if it is a constant, or None.
     """
 
-    __slots__ = ("_consumers", "_symbol", "op", "value_index")
+    __slots__ = ("_readers", "op", "symbol", "value_index")
 
     def __init__(
         self, op: Operation, value_index: int, symbol: KerasTensor, value: Tensor | None
     ) -> None:
-        self.op, self.value_index, self._symbol = op, value_index, symbol
+        self.op, self.value_index, self.symbol = op, value_index, symbol
         self._owner = None
-        self._consumers: list[Operation] = []
+        self._readers: list[Operation] = []
         if value is not None:
             self._value = value._value
 
@@ -184,12 +184,12 @@ class GraphTensor(Tensor):
     @property
     def dtype(self) -> DType:
         """Return the dtype of the elements."""
-        return self._symbol.dtype
+        return self.symbol.dtype
 
     @property
     def shape(self) -> TensorShape:
         """Return the static shape."""
-        return self._symbol.shape
+        return self.symbol.shape
 
     @property
     def ndim(self) -> int | None:  # type: ignore[override]
@@ -208,7 +208,11 @@ class GraphTensor(Tensor):
 
     def consumers(self) -> list[Operation]:
         """Return the operations that read the tensor."""
-        return list(self._consumers)
+        return list(self._readers)
+
+    def add_reader(self, operation: Operation) -> None:
+        """Add an operation that reads the tensor."""
+        self._readers.append(operation)
 
     def set_shape(self, shape: ShapeLike) -> None:
         """Merge a shape into the static shape.
@@ -217,11 +221,11 @@ class GraphTensor(Tensor):
           ValueError: If the shapes are incompatible.
         """
         merged = self.shape.merge_with(shape)
-        self._symbol = KerasTensor(TensorSpec(merged, self.dtype))
+        self.symbol = KerasTensor(TensorSpec(merged, self.dtype))
 
-    def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
+    def eval(self, feed_dict: PyTree = None, session: Any = None) -> Any:
         """Return the value in a session, by default the default one."""
-        return _get_session(session, self.graph).run(self, feed_dict)
+        return get_session_of(session, self.graph).run(self, feed_dict)
 
     def find_known_value(self) -> np.ndarray | None:
         """Return the value of a constant, or None."""
@@ -295,7 +299,7 @@ class GraphTensor(Tensor):
 _find_slot = Tensor.__dict__["_value"].__get__
 
 
-def _has_value(tensor: GraphTensor) -> bool:
+def _has_value(tensor: SymbolicTensor) -> bool:
     try:
         _find_slot(tensor)
     except AttributeError:
@@ -319,7 +323,8 @@ def register_default_session(find: Callable[[], Any]) -> None:
     _find_session[:] = [find]
 
 
-def _get_session(session: Any, graph: Graph) -> Any:
+def get_session_of(session: Any, graph: Graph) -> Any:
+    """Return a session, or the default one, which must be one of a graph."""
     found = session if session is not None else _find_session[0]()
     if found is None:
         raise ValueError(
@@ -334,13 +339,13 @@ def _get_session(session: Any, graph: Graph) -> Any:
     return found
 
 
-def _index(tensor: GraphTensor, key: Any) -> Any:
+def _index(tensor: SymbolicTensor, key: PyTree) -> Any:
     graph = tensor.graph if context.graph is None else context.graph
     return graph.call(getitem, (tensor, key), {})
 
 
-GraphTensor.__getitem__ = _index  # type: ignore[method-assign, assignment]
-install_operators(GraphTensor)
-GraphTensor.__eq__ = lambda self, other: self is other  # type: ignore[method-assign, assignment]
-GraphTensor.__ne__ = lambda self, other: self is not other  # type: ignore[method-assign, assignment]
-GraphTensor.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
+SymbolicTensor.__getitem__ = _index  # type: ignore[method-assign, assignment]
+install_operators(SymbolicTensor)
+SymbolicTensor.__eq__ = lambda self, other: self is other  # type: ignore[method-assign, assignment]
+SymbolicTensor.__ne__ = lambda self, other: self is not other  # type: ignore[method-assign, assignment]
+SymbolicTensor.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]

@@ -23,7 +23,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.legacy.graph.execution import Run, sort_operations, suspend_recording
 from meshflow.legacy.graph.graph import Graph, get_default_graph
-from meshflow.legacy.graph.operations import GraphTensor, Operation, register_default_session
+from meshflow.legacy.graph.operations import Operation, SymbolicTensor, register_default_session
 from meshflow.test.case import to_numpy
 
 __all__ = ["InteractiveSession", "Session", "get_default_session", "get_session", "set_session"]
@@ -114,11 +114,11 @@ class Session:
             run = Run(values, [x for o in operations for x in o.sources])
             run.execute(operations)
 
-            def get_value(leaf: Any) -> Any:
+            def get_value(leaf: PyTree) -> Any:
                 if isinstance(leaf, Operation):
                     return None
                 found = nest.map_parts(
-                    lambda part: run.find(part) if isinstance(part, GraphTensor) else part, leaf
+                    lambda part: run.find(part) if isinstance(part, SymbolicTensor) else part, leaf
                 )
                 return to_numpy(found if isinstance(found, CompositeTensor) else read_tensor(found))
 
@@ -128,7 +128,9 @@ class Session:
         """Return the tensor or operation that a fetch refers to."""
         if isinstance(fetch, CompositeTensor):
             return fetch
-        if isinstance(fetch, (str, GraphTensor, Operation)) or hasattr(fetch, "_as_graph_element"):
+        if isinstance(fetch, (str, SymbolicTensor, Operation)) or hasattr(
+            fetch, "_as_graph_element"
+        ):
             try:
                 return self._graph.as_graph_element(fetch)
             except KeyError as error:
@@ -166,19 +168,19 @@ class Session:
         return values
 
     @staticmethod
-    def _convert_feed(tensor: GraphTensor, value: Any) -> Tensor:
-        if isinstance(value, GraphTensor):
+    def _convert_feed(tensor: SymbolicTensor, value: PyTree) -> Tensor:
+        if isinstance(value, SymbolicTensor):
             raise TypeError(
                 "The value of a feed cannot be a tf.Tensor object. Acceptable feed values include Python scalars, "
                 f"strings, lists, numpy ndarrays, or TensorHandles. For reference, the tensor object was {value} "
                 f"which was passed to the feed with key {tensor}."
             )
-        if isinstance(value, int) and tensor.dtype.is_integer:
-            if not tensor.dtype.min <= value <= tensor.dtype.max:
-                raise TypeError(
-                    f"Type of feed value {value} with type {type(value)} is not compatible with Tensor type "
-                    f"{tensor.dtype.as_numpy_dtype}."
-                )
+        kind = tensor.dtype
+        if type(value) is int and kind.is_integer and not kind.min <= value <= kind.max:
+            raise TypeError(
+                f"Type of feed value {value} with type {type(value)} is not compatible with Tensor type "
+                f"{kind.as_numpy_dtype}."
+            )
         if isinstance(value, Tensor):
             array: Any = to_host(value.array)
         elif tensor.dtype.dtype == object:
@@ -267,8 +269,8 @@ class InteractiveSession(Session):
         self._defaults.close()
 
 
-def _is_symbolic(leaf: Any) -> bool:
-    return isinstance(leaf, (GraphTensor, Operation))
+def _is_symbolic(leaf: PyTree) -> bool:
+    return isinstance(leaf, (SymbolicTensor, Operation))
 
 
 def _map_fetches(function: Callable[[Any], Any], fetches: PyTree) -> PyTree:
@@ -285,9 +287,9 @@ def _map_fetches(function: Callable[[Any], Any], fetches: PyTree) -> PyTree:
 @contextlib.contextmanager
 def use_session(session: object) -> Iterator[None]:
     """Run a block at once, on the values that the variables have in a session, if it is one."""
-    with suspend_recording():
-        with session.use_variables() if isinstance(session, Session) else contextlib.nullcontext():
-            yield
+    is_session = isinstance(session, Session)
+    with suspend_recording(), session.use_variables() if is_session else contextlib.nullcontext():  # type: ignore[attr-defined]
+        yield
 
 
 def get_default_session() -> Session | None:

@@ -17,9 +17,9 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.environment.types import Array
+from meshflow.environment.types import Array, PyTree
 from meshflow.legacy.graph.execution import Run, state, suspend_recording
-from meshflow.legacy.graph.operations import GraphTensor, Operation, _get_session
+from meshflow.legacy.graph.operations import Operation, SymbolicTensor, get_session_of
 
 if TYPE_CHECKING:
     from meshflow.legacy.graph.graph import Graph
@@ -56,7 +56,7 @@ class GraphVariable(Variable):
     def _create(
         self,
         graph: Graph,
-        initial_value: Any = None,
+        initial_value: PyTree = None,
         dtype: DTypeLike | None = None,
         name: str | None = None,
         **kwargs: Any,
@@ -67,7 +67,7 @@ class GraphVariable(Variable):
             raise ValueError("initial_value must be specified.")
         unique = graph.unique_name(name.rstrip("/") if name else "Variable")
 
-        def compute(initial_value: Any) -> Tensor:
+        def compute(initial_value: PyTree) -> Tensor:
             with warnings.catch_warnings():
                 # The inference of the shape calls an initializer of Keras, too.
                 warnings.filterwarnings("ignore", ".*being called multiple times")
@@ -78,7 +78,7 @@ class GraphVariable(Variable):
             result = graph.record(
                 compute, (initial_value,), name=f"{unique}/Initializer/initial_value/"
             )
-        self._initial_value: GraphTensor = result
+        self._initial_value: SymbolicTensor = result
         shape = kwargs.pop("shape", None)
         validates = kwargs.pop("validate_shape", True)
         static = TensorShape(shape if shape is not None else result.shape if validates else None)
@@ -101,7 +101,7 @@ class GraphVariable(Variable):
                 initialize, (self, result), name=f"{unique}/Assign/"
             ).op
             handle = Operation(graph, unique, "VarHandleOp", lambda find: [self._as_tensor()], ())
-        self._handle = handle.add_output(result._symbol)
+        self._handle = handle.add_output(result.symbol)
 
     # ---- values ----------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class GraphVariable(Variable):
         with suspend_recording():
             self._write(Run({}).find(self._initial_value))
 
-    def reset(self, value: Any = None) -> None:
+    def reset(self, value: PyTree = None) -> None:
         """Set the stored value, or remove it."""
         self._value = self._blank if value is None else value
 
@@ -151,7 +151,7 @@ class GraphVariable(Variable):
 
     _read = _as_tensor
 
-    def _as_graph_element(self) -> GraphTensor:
+    def _as_graph_element(self) -> SymbolicTensor:
         return self._handle
 
     @property
@@ -186,11 +186,11 @@ class GraphVariable(Variable):
 
     def eval(self, session: Any = None) -> Any:
         """Return the value in a session, by default the default one."""
-        return _get_session(session, self.graph).run(self)
+        return get_session_of(session, self.graph).run(self)
 
-    def load(self, value: Any, session: Any = None) -> None:
+    def load(self, value: PyTree, session: Any = None) -> None:
         """Set the value in a session."""
-        found = _get_session(session, self.graph)
+        found = get_session_of(session, self.graph)
         with suspend_recording(), found.use_variables():
             self._write(self._check_value(value, "load a value"))
 
@@ -214,7 +214,7 @@ class GraphVariable(Variable):
 
 
 def _get_stored_dtype(dtype: np.dtype) -> Any:
-    return np.dtype(np.float32) if dtype == object else dtype
+    return np.dtype(np.float32) if dtype.kind == "O" else dtype
 
 
 def read_variable(variable: GraphVariable) -> Tensor:
@@ -222,7 +222,7 @@ def read_variable(variable: GraphVariable) -> Tensor:
     return variable._as_tensor()
 
 
-def initialize(variable: GraphVariable, value: Any) -> Tensor:
+def initialize(variable: GraphVariable, value: PyTree) -> Tensor:
     """Set the initial value of a variable, and return it."""
     if context.trace is None:
         variable._write(value)
