@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,10 +17,7 @@ from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.legacy.graph.execution import Body, Find, state, suspend_recording
-from meshflow.legacy.graph.operations import SymbolicTensor
-
-if TYPE_CHECKING:
-    from meshflow.legacy.graph.graph import Graph
+from meshflow.legacy.graph.operations import GraphOfOperations, SymbolicTensor
 
 # Functions of a graph that it calls instead of recording a function, by the `id` of the latter.
 graph_functions: dict[int, Callable[..., Any]] = {}
@@ -65,7 +62,7 @@ class Call:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: GraphOfOperations,
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.environment.types import PyTree
-from meshflow.legacy.graph.operations import Operation, SymbolicTensor
-
-if TYPE_CHECKING:
-    from meshflow.legacy.graph.graph import Graph
+from meshflow.legacy.graph.operations import GraphOfOperations, Operation, SymbolicTensor
 
 Find = Callable[[SymbolicTensor], Any]
 # Sizes of placeholders in the inference of shapes; see `keras.engine.layer.shape_inference`.
@@ -158,7 +155,7 @@ class Body:
       function: The function.
     """
 
-    def __init__(self, graph: Graph, function: Callable[..., Any]) -> None:
+    def __init__(self, graph: GraphOfOperations, function: Callable[..., Any]) -> None:
         self._graph, self._function = graph, function
         self._placeholders: list[SymbolicTensor] | None = None
         self._result: PyTree = None

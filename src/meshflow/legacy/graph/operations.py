@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,9 +19,6 @@ from meshflow.core.variables.indexing import getitem
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.ops.operators import install_operators
-
-if TYPE_CHECKING:
-    from meshflow.legacy.graph.graph import Graph
 
 # Types of operations in TensorFlow, where these are not the name of the function in camel case.
 _TYPES = {
@@ -63,6 +61,44 @@ def get_operation_type(function: Callable[..., Any]) -> str:
     return _TYPES.get(name) or "".join(p[:1].upper() + p[1:] for p in name.split("_"))
 
 
+class GraphOfOperations(Protocol):
+    """Interface of a graph for its operations and variables; see `graph.Graph`."""
+
+    def add_operation(self, operation: Operation) -> int:
+        """Add an operation, and return its number in the order of creation."""
+
+    def name_operation(self, name: str) -> str:
+        """Return a unique name below the current name scope."""
+
+    def unique_name(self, name: str) -> str:
+        """Return a unique name below the current name scope."""
+
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> PyTree:
+        """Record a call."""
+
+    def record(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        name: str | None = None,
+    ) -> PyTree:
+        """Record a call as an operation with a name."""
+
+    def make_constant(self, value: Tensor, name: str | None = None) -> SymbolicTensor:
+        """Add a constant."""
+
+    def record_body(self) -> contextlib.AbstractContextManager[list[Operation]]:
+        """Return a context that adds operations to a list instead of the graph."""
+
+    def control_dependencies(
+        self, control_inputs: PyTree
+    ) -> contextlib.AbstractContextManager[None]:
+        """Return a context whose operations run after the control inputs."""
+
+
 class Operation(OperationBase):
     """Call of a function in a graph.
 
@@ -75,7 +111,7 @@ class Operation(OperationBase):
       outputs: Symbolic tensors among the results.
     """
 
-    graph: Graph
+    graph: GraphOfOperations
     name: str
     type: str
     inputs: Sequence[SymbolicTensor]
@@ -86,7 +122,7 @@ class Operation(OperationBase):
 
     def __init__(
         self,
-        graph: Graph,
+        graph: GraphOfOperations,
         name: str,
         type: str,
         compute: Callable[[Any], Sequence[Any]],
@@ -168,7 +204,7 @@ class SymbolicTensor(Tensor):
             self._value = value._value
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> GraphOfOperations:
         """Return the graph of the tensor."""
         return self.op.graph
 
@@ -323,7 +359,7 @@ def register_default_session(find: Callable[[], Any]) -> None:
     _find_session[:] = [find]
 
 
-def get_session_of(session: Any, graph: Graph) -> Any:
+def get_session_of(session: Any, graph: GraphOfOperations) -> Any:
     """Return a session, or the default one, which must be one of a graph."""
     found = session if session is not None else _find_session[0]()
     if found is None:

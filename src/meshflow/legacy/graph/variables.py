@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,10 +19,12 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array, PyTree
 from meshflow.legacy.graph.execution import Run, state, suspend_recording
-from meshflow.legacy.graph.operations import Operation, SymbolicTensor, get_session_of
-
-if TYPE_CHECKING:
-    from meshflow.legacy.graph.graph import Graph
+from meshflow.legacy.graph.operations import (
+    GraphOfOperations,
+    Operation,
+    SymbolicTensor,
+    get_session_of,
+)
 
 
 class GraphVariable(Variable):
@@ -55,7 +57,7 @@ class GraphVariable(Variable):
 
     def _create(
         self,
-        graph: Graph,
+        graph: GraphOfOperations,
         initial_value: PyTree = None,
         dtype: DTypeLike | None = None,
         name: str | None = None,
