@@ -99,7 +99,9 @@ class GraphBase:
 
     def unique_name(self, name: str, mark_as_used: bool = True, in_scope: bool = True) -> str:
         """Return a name that was not used before: `name`, `name_1` and so on."""
-        scope = get_current_name_scope() if in_scope and context.graph is self else ""
+        # The innermost graph has the open scopes.
+        owner: object = context.graph
+        scope = get_current_name_scope() if in_scope and owner is self else ""
         name = f"{scope}/{name}" if scope else name
         unique, key = name, name.lower()
         count = self._name_counts.get(key, 0)

@@ -13,6 +13,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from meshflow.environment.types import PyTree
+
 
 class Recorder(Protocol):
     """Interface of objects that record ops while these run: gradient tapes and forward accumulators."""
@@ -75,25 +77,33 @@ class GraphRecorder(Protocol):
     """Interface of a version 1 graph, which records calls instead of running them; see `legacy.graph`."""
 
     def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+        self, function: Callable[..., PyTree], args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> PyTree:
         """Record a call, and return its symbolic result."""
 
-    def call_layer(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_layer(
+        self, layer: PyTree, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> PyTree:
         """Record the call of a Keras layer, and create its weights in the graph."""
 
     def initialize_weights(self) -> None:
         """Set the initial values of the weights of Keras layers that have no values."""
 
     def differentiate(
-        self, target: Any, sources: Any, output_gradients: Any, unconnected_gradients: Any
-    ) -> Any:
+        self,
+        target: PyTree,
+        sources: PyTree,
+        output_gradients: PyTree,
+        unconnected_gradients: PyTree,
+    ) -> PyTree:
         """Record the gradients that a tape computes; see `GradientTape.gradient`."""
 
-    def make_constant(self, value: Any, name: str | None = None) -> Any:
+    def make_constant(self, value: PyTree, name: str | None = None) -> PyTree:
         """Return a symbolic tensor with a known value."""
 
-    def control_dependencies(self, control_inputs: Any) -> contextlib.AbstractContextManager[None]:
+    def control_dependencies(
+        self, control_inputs: PyTree
+    ) -> contextlib.AbstractContextManager[None]:
         """Return a context whose operations run after the control inputs."""
 
     def unique_name(self, name: str) -> str:

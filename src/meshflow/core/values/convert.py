@@ -343,7 +343,7 @@ def constant(
             tensor = constant(value, dtype, shape)
         finally:
             context.graph = graph
-        return graph.make_constant(tensor, name)  # type: ignore[no-any-return]
+        return graph.make_constant(tensor, name)
     required = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(value, Tensor) and required is not None and value.dtype is not required:
         value = value.numpy()

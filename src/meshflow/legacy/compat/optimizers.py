@@ -183,7 +183,7 @@ class Optimizer:
                 self._apply_in_run, (present, global_step), name or self._name
             )
             graph.add_to_collection("train_op", train_op)
-            return train_op  # type: ignore[no-any-return]
+            return train_op  # type: ignore[return-value]
         if (
             tf.distribute.get_strategy().num_replicas_in_sync > 1
             and not tf.distribute.in_cross_replica_context()

@@ -217,7 +217,7 @@ def _as_tensor(leaf: PyTree) -> Any:
 
 
 def _get_constant(tensor: SymbolicTensor) -> Tensor:
-    return Tensor(tensor._value)
+    return Tensor(tensor.array)
 
 
 def _split_slice(leaf: PyTree) -> Any:

@@ -72,7 +72,7 @@ class Run:
         if found is not None:
             return found
         if tensor.is_constant and not tensor.op.inputs:
-            return self._watch(tensor, Tensor(tensor._value))
+            return self._watch(tensor, Tensor(tensor.array))
         if self._find_outer is not None:
             return self._watch(tensor, self._find_outer(tensor))
         self._execute(sort_operations([tensor.op], self.values))
@@ -104,7 +104,7 @@ class Run:
             return value
         if not self._tape.watches(value):
             # The value may be that of another tensor, with other uses.
-            value = Tensor(value._value)
+            value = Tensor(value.array)
             self.values[id(tensor)] = value
         if is_differentiable(value):
             self._tape.watch(value)

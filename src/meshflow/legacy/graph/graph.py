@@ -86,7 +86,7 @@ class Graph(GraphBase):
         token = _default_graph.set(self)
         saved = context.graph, context.variable_creators, context.name_scopes, context.name_counts
         context.graph, context.name_scopes = self, self._name_scopes
-        context.variable_creators = [*context.variable_creators, self._create_variable]
+        context.variable_creators = [*context.variable_creators, self.create_variable]
         try:
             yield self
         finally:
@@ -145,7 +145,6 @@ class Graph(GraphBase):
             tensor.add_reader(operation)
         result = fill_result(call.result, tensors)
         call.result = None
-        operation._structure = result
         return result if tensors else operation
 
     def record_effect(
@@ -416,7 +415,7 @@ class Graph(GraphBase):
         finally:
             self._variable_collections = saved
 
-    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    def create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         """Create a variable, and add it to collections."""
         if self._is_calling_layer and context.graph is None:
             # The call of the layer is traced to infer its results.
@@ -424,7 +423,7 @@ class Graph(GraphBase):
             self._is_calling_layer = False
             try:
                 with init_scope(), self.control_dependencies(None):
-                    return self._create_variable(next_creator, **kwargs)
+                    return self.create_variable(next_creator, **kwargs)
             finally:
                 context.graph, self._is_calling_layer = saved, True
         if context.trace is not None or context.graph is not self:
@@ -483,7 +482,7 @@ def set_eager_execution(value: bool) -> None:
         context.variable_creators = []
     elif context.graph is None:
         context.graph = _root_graph
-        context.variable_creators = [_root_graph._create_variable]
+        context.variable_creators = [_root_graph.create_variable]
 
 
 def has_explicit_graph() -> bool:

@@ -134,7 +134,6 @@ class Operation(OperationBase):
         self.compute = compute
         self.inputs, self.control_inputs = tuple(inputs), list(control_inputs)
         self.outputs = []
-        self._structure: PyTree = None
         self.number = graph.add_operation(self)
         self._device = context.device
 
@@ -201,7 +200,7 @@ class SymbolicTensor(Tensor):
         self._owner = None
         self._readers: list[Operation] = []
         if value is not None:
-            self._value = value._value
+            self._value = value.array
 
     @property
     def graph(self) -> GraphOfOperations:

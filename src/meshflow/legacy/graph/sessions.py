@@ -63,8 +63,8 @@ class Session:
         self._config, self._defaults = config, contextlib.ExitStack()
         self._graph = graph or get_default_graph()
         self._has_own_graph = graph is not None
-        self._is_closed = False
-        self._variable_values: dict[int, Any] = {}
+        self.is_closed = False
+        self.variable_values: dict[int, Any] = {}
 
     @property
     def graph(self) -> Graph:
@@ -99,7 +99,7 @@ class Session:
           TypeError: If a fetch or a key of `feed_dict` is no tensor.
           ValueError: If a value does not fit its tensor, or a tensor belongs to another graph.
         """
-        if self._is_closed:
+        if self.is_closed:
             raise RuntimeError("Attempted to use a closed Session.")
         elements = _map_fetches(self._find_element, fetches)
         leaves: list[Any] = []
@@ -201,11 +201,13 @@ class Session:
         if graph.session is not self:
             variables = graph.list_variables()
             if graph.session is not None:
-                graph.session._variable_values = {id(v): v._value for v in variables if v.is_set}
-            if graph.session is not None or self._variable_values:
+                graph.session.variable_values = {
+                    id(v): v.get_stored() for v in variables if v.is_set
+                }
+            if graph.session is not None or self.variable_values:
                 for variable in variables:
                     if not variable.initializes_on_read:
-                        variable.reset(self._variable_values.get(id(variable)))
+                        variable.reset(self.variable_values.get(id(variable)))
             graph.session = self
         yield
 
@@ -239,7 +241,7 @@ class Session:
 
     def close(self) -> None:
         """Close the session, which cannot run operations afterwards."""
-        self._is_closed = True
+        self.is_closed = True
 
     def __enter__(self) -> Self:
         if self._has_own_graph:
@@ -303,7 +305,7 @@ def get_session(op_input_list: object = ()) -> Session:
     if found is None:
         graph = get_default_graph()
         found = _keras_sessions.get(graph)
-        if found is None or found._is_closed:
+        if found is None or found.is_closed:
             found = _keras_sessions[graph] = Session(graph=graph if graph.version else None)
     return found
 

@@ -135,6 +135,10 @@ class GraphVariable(Variable):
         with suspend_recording():
             self._write(Run({}).find(self._initial_value))
 
+    def get_stored(self) -> Array:
+        """Return the array of the value."""
+        return self._value
+
     def reset(self, value: PyTree = None) -> None:
         """Set the stored value, or remove it."""
         self._value = self._blank if value is None else value
