@@ -121,7 +121,7 @@ def test_a_concrete_function_is_called_by_position_by_name_and_with_tensors_only
         assert call().numpy() == 7
     with pytest.raises(TypeError, match="k=2"):
         c(x, 3, y)
-    with pytest.raises(TypeError, match="unexpected arguments"):
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
         c(x, 2, y, z=1)
     with pytest.raises(tf.errors.InvalidArgumentError, match="int32"):
         c(tf.constant(1), y)

@@ -225,7 +225,7 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
       A sparse tensor of the same shape.
 
     Raises:
-      ValueError: If no argument is sparse.
+      ValueError: If no argument is sparse, or sparse arguments differ in shape or indices.
 
     Example:
       >>> a = tf.sparse.from_dense([[0, 2], [3, 0]])
@@ -237,6 +237,10 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
     if not sparse:
         raise ValueError("No SparseTensor in argument list of map_values")
     for other in sparse[1:]:
+        if not other.shape.is_compatible_with(sparse[0].shape):
+            raise InvalidValueError(
+                f"map_values: sparse arguments must have the same shape, got {sparse[0].shape} and {other.shape}."
+            )
         if not _may_have_equal_indices(other, sparse[0]):
             raise InvalidValueError("map_values: sparse arguments must have the same indices.")
     values = [v.values if isinstance(v, SparseTensor) else v for v in args]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import importlib
 import os
 import socket
 import sys
@@ -17,15 +16,13 @@ import unittest
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from meshflow.core.runtime import determinism
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.shims.private_helpers import ignore_decorator
 
 tf: Any = get_public_package()
-_gradients: Any = importlib.import_module(f"{tf.__name__}.test.gradients")
 
 _Test = Callable[..., Any]
 
@@ -98,12 +95,12 @@ assert_no_new_pyobjects_executing_eagerly = assert_no_garbage_created = ignore_d
 
 
 def _make_skipping_decorator(can_run: Callable[[], bool], reason: str) -> Callable[..., Any]:
-    def decorate(func: _Test | None = None) -> Any:
+    def decorate(func: _Test | None = None) -> PyTree:
         if func is None:
             return decorate
 
         @functools.wraps(func)
-        def run(self: unittest.TestCase, *args: Any, **kwargs: Any) -> Any:
+        def run(self: unittest.TestCase, *args: PyTree, **kwargs: PyTree) -> PyTree:
             if not can_run():
                 self.skipTest(reason)
             return func(self, *args, **kwargs)
@@ -123,7 +120,7 @@ run_gpu_or_tpu = _make_skipping_decorator(
 )
 
 
-def skip_if(condition: Any) -> Callable[[_Test], _Test]:
+def skip_if(condition: PyTree) -> Callable[[_Test], _Test]:
     """Return a decorator that runs a test unless a value, or the result of a function, is true."""
     return _make_skipping_decorator(
         lambda: not (condition() if callable(condition) else condition), "The condition holds."
@@ -148,7 +145,7 @@ def also_run_as_tf_function(f: _Test) -> _Test:
     """Return a test that runs eagerly, and then as a `tf.function`."""
 
     @functools.wraps(f)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: PyTree, **kwargs: PyTree) -> None:
         def run_once() -> None:
             f(*args, **kwargs)
 
@@ -162,7 +159,7 @@ def py_func_if_in_function(f: _Test) -> _Test:
     """Return a function that runs in Python, as an op of the `tf.function` that calls it."""
 
     @functools.wraps(f)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
         if not tf.inside_function():
             return f(*args, **kwargs)
         positions = [i for i, arg in enumerate(args) if isinstance(arg, (tf.Tensor, tf.Variable))]
@@ -182,7 +179,7 @@ def py_func_if_in_function(f: _Test) -> _Test:
 
 
 def for_all_test_methods(
-    decorator: Callable[..., Any], *args: Any, **kwargs: Any
+    decorator: Callable[..., Any], *args: PyTree, **kwargs: PyTree
 ) -> Callable[[type], type]:
     """Return a decorator of a class, which applies `decorator(*args, **kwargs)` to each of its tests."""
 
@@ -201,7 +198,7 @@ def run_without_tensor_float_32(description: str) -> Callable[[_Test], _Test]:
 
     def decorate(f: _Test) -> _Test:
         @functools.wraps(f)
-        def run(self: unittest.TestCase, *args: Any, **kwargs: Any) -> Any:
+        def run(self: unittest.TestCase, *args: PyTree, **kwargs: PyTree) -> PyTree:
             is_allowed = tf.config.experimental.tensor_float_32_execution_enabled()
             tf.config.experimental.enable_tensor_float_32_execution(False)
             try:
@@ -219,7 +216,7 @@ run_all_without_tensor_float_32 = functools.partial(
 )
 
 
-def matmul_without_tf32(a: Any, b: Any, *args: Any, **kwargs: Any) -> Tensor:
+def matmul_without_tf32(a: PyTree, b: PyTree, *args: PyTree, **kwargs: PyTree) -> Tensor:
     """Return a product of matrices that is computed in float64 or complex128 if TensorFloat-32 is enabled."""
     wide = {"float32": "float64", "complex64": "complex128"}.get(tf.as_dtype(a.dtype).name)
     if wide is None or not tf.config.experimental.tensor_float_32_execution_enabled():
@@ -231,13 +228,13 @@ def assert_no_new_tensors(f: _Test) -> _Test:
     """Return a test that fails if more tensors exist after it than before it."""
 
     @functools.wraps(f)
-    def run(self: unittest.TestCase, **kwargs: Any) -> Any:
+    def run(self: unittest.TestCase, **kwargs: PyTree) -> PyTree:
         before = {id(tensor) for tensor in _find_tensors()}
         result = f(self, **kwargs)
         gc.collect()
         added = [tensor for tensor in _find_tensors() if id(tensor) not in before]
         if added:
-            raise AssertionError(f"{len(added)} tensors not deallocated after test: {added}")
+            raise AssertionError(f"{len(added)} Tensors not deallocated after test: {added}")
         return result
 
     return run
@@ -254,14 +251,7 @@ def deterministic_ops() -> Iterator[None]:
     try:
         yield
     finally:
-        disable_op_determinism()
-
-
-def disable_op_determinism() -> None:
-    """End the effect of `tf.config.experimental.enable_op_determinism`."""
-    reset = getattr(tf.config.experimental, "disable_op_determinism", None)
-    if reset is not None:
-        reset()
+        determinism.disable()
 
 
 @contextlib.contextmanager
@@ -280,24 +270,24 @@ def run_functions_eagerly(run_eagerly: bool) -> Iterator[None]:
 # ---- order of the dimensions ----------------------------------------------------------------
 
 
-def _reorder(value: Any, orders: Mapping[int, Sequence[int]]) -> Any:
+def _reorder(value: PyTree, orders: Mapping[int, Sequence[int]]) -> PyTree:
     """Transpose a tensor, or reorder the sizes of a shape."""
     if tf.is_tensor(value):
         return tf.transpose(value, orders[value.shape.rank])
     return [value[axis] for axis in orders[len(value)]]
 
 
-def NHWCToNCHW(input_tensor: Any) -> Any:
+def NHWCToNCHW(input_tensor: PyTree) -> PyTree:
     """Return a tensor or shape of three to five dimensions with the channels after the batch."""
     return _reorder(input_tensor, {3: [0, 2, 1], 4: [0, 3, 1, 2], 5: [0, 4, 1, 2, 3]})
 
 
-def NCHWToNHWC(input_tensor: Any) -> Any:
+def NCHWToNHWC(input_tensor: PyTree) -> PyTree:
     """Return a tensor or shape of four or five dimensions with the channels last."""
     return _reorder(input_tensor, {4: [0, 2, 3, 1], 5: [0, 2, 3, 4, 1]})
 
 
-def NHWCToNCHW_VECT_C(input_shape_or_tensor: Any) -> Any:
+def NHWCToNCHW_VECT_C(input_shape_or_tensor: PyTree) -> PyTree:
     """Return a tensor or shape with the channels after the batch, except for groups of four, which are last."""
     is_tensor = tf.is_tensor(input_shape_or_tensor)
     *sizes, channels = input_shape_or_tensor.shape if is_tensor else input_shape_or_tensor
@@ -310,7 +300,7 @@ def NHWCToNCHW_VECT_C(input_shape_or_tensor: Any) -> Any:
     return _reorder(value, {5: [0, 3, 1, 2, 4], 6: [0, 4, 1, 2, 3, 5]})
 
 
-def NCHW_VECT_CToNHWC(input_shape_or_tensor: Any) -> Any:
+def NCHW_VECT_CToNHWC(input_shape_or_tensor: PyTree) -> PyTree:
     """Return a tensor or shape with the channels last, from one with groups of four channels last."""
     is_tensor = tf.is_tensor(input_shape_or_tensor)
     size = (input_shape_or_tensor.shape if is_tensor else input_shape_or_tensor)[-1]
@@ -325,7 +315,7 @@ def NCHW_VECT_CToNHWC(input_shape_or_tensor: Any) -> Any:
 # ---- graphs ---------------------------------------------------------------------------------
 
 
-def assert_ops_in_graph(expected_ops: Mapping[str, str], graph: Any) -> dict[str, Any]:
+def assert_ops_in_graph(expected_ops: Mapping[str, str], graph: PyTree) -> dict[str, Any]:
     """Return the nodes of a graph that have expected names and types.
 
     Raises:
@@ -341,7 +331,10 @@ def assert_ops_in_graph(expected_ops: Mapping[str, str], graph: Any) -> dict[str
 
 
 def assert_equal_graph_def(
-    actual: Any, expected: Any, checkpoint_v2: bool = False, hash_table_shared_name: bool = False
+    actual: PyTree,
+    expected: PyTree,
+    checkpoint_v2: bool = False,
+    hash_table_shared_name: bool = False,
 ) -> None:
     """Check that two graphs have the same nodes, in any order.
 
@@ -361,7 +354,7 @@ def assert_equal_graph_def(
 assert_equal_graph_def_v2 = assert_equal_graph_def
 
 
-def get_node_def_from_graph(node_name: str, graph_def: Any) -> Any:
+def get_node_def_from_graph(node_name: str, graph_def: PyTree) -> PyTree:
     """Return the node of a name in a `GraphDef`, or None."""
     return next((node for node in graph_def.node if node.name == node_name), None)
 
@@ -380,10 +373,10 @@ class AbstractGradientTape:
     def __init__(self, use_tape: bool, persistent: bool = False) -> None:
         self._tape = tf.GradientTape(persistent) if use_tape else _GraphGradients()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> PyTree:
         return self._tape.__enter__()
 
-    def __exit__(self, *details: Any) -> None:
+    def __exit__(self, *details: PyTree) -> None:
         self._tape.__exit__(*details)
 
 
@@ -396,95 +389,10 @@ class _GraphGradients(contextlib.AbstractContextManager[Any]):
     def watch(self, x: object) -> None:
         """Do nothing, because graphs have gradients of all tensors."""
 
-    def gradient(self, y: PyTree, x: PyTree, grad_ys: PyTree = None) -> Any:
+    def gradient(self, y: PyTree, x: PyTree, grad_ys: PyTree = None) -> PyTree:
         """Return the gradient of each tensor in `x`, or of `x` itself."""
         gradients = tf.compat.v1.gradients(y, x, grad_ys)
         return gradients if isinstance(x, (list, tuple)) else gradients[0]
-
-
-# ---- gradients in graphs: `tensorflow.python.ops.gradient_checker` ---------------------------------------
-
-
-def compute_graph_gradient(
-    x: Any,
-    x_shape: Any,
-    y: Any,
-    y_shape: Sequence[int],
-    x_init_value: Any = None,
-    delta: float = 1e-3,
-    init_targets: Any = None,
-    extra_feed_dict: Mapping[Any, Any] | None = None,
-) -> Any:
-    """Compute Jacobians of a tensor of a graph by `tf.gradients` and by central differences.
-
-    Args:
-      x: Tensor, or a list of tensors.
-      x_shape: Its shape, or a list of shapes.
-      y: Tensor that depends on `x`.
-      y_shape: Its shape.
-      x_init_value: Values of `x`; default: random numbers in [0, 1).
-      delta: Step of the differences.
-      init_targets: Operations that run first.
-      extra_feed_dict: Values of other tensors.
-
-    Returns:
-      (theoretical, numerical): arrays [size of `x`, size of `y`], or one such pair for each tensor in a list.
-      A complex element counts as two real ones.
-    """
-    session = tf.compat.v1.get_default_session()
-    for target in init_targets or ():
-        session.run(target)
-    feeds, is_list = dict(extra_feed_dict or {}), isinstance(x, list)
-    tensors, shapes = (x, x_shape) if is_list else ([x], [x_shape])
-    values = x_init_value if is_list else [x_init_value]
-    arrays = [
-        np.asarray(np.random.random_sample(s) if v is None else v, t.dtype.as_numpy_dtype)
-        for t, s, v in zip(tensors, shapes, values or [None] * len(tensors), strict=True)
-    ]
-    dy = tf.compat.v1.placeholder(y.dtype, shape=y_shape)
-    gradients = tf.compat.v1.gradients(y, tensors, dy)
-    results = []
-    for tensor, gradient, array in zip(tensors, gradients, arrays, strict=True):
-        others = feeds | {t: a for t, a in zip(tensors, arrays, strict=True) if t is not tensor}
-        column = np.zeros(y_shape, y.dtype.as_numpy_dtype)
-        rows = [
-            _gradients.view_as_reals(
-                _densify(session.run(gradient, others | {tensor: array, dy: unit}), array)
-            )
-            for unit in _gradients.perturb(column, 1)
-        ]
-        size = _gradients.view_as_reals(array).size
-        exact = (
-            np.stack(rows, 1)
-            if rows
-            else np.zeros((size, 0), _gradients.view_as_reals(array).dtype)
-        )
-        differences = [
-            _gradients.view_as_reals(
-                session.run(y, others | {tensor: up}) - session.run(y, others | {tensor: down})
-            )
-            / (2 * delta)
-            for up, down in zip(
-                _gradients.perturb(array, delta), _gradients.perturb(array, -delta), strict=True
-            )
-        ]
-        results.append((exact, np.stack(differences) if differences else np.zeros_like(exact)))
-    return results if is_list else results[0]
-
-
-def compute_gradient_error(*args: Any, **kwargs: Any) -> float:
-    """Return the largest difference of the Jacobians of `compute_graph_gradient`, which has the same arguments."""
-    results = compute_graph_gradient(*args, **kwargs)
-    pairs = results if isinstance(results, list) else [results]
-    return _gradients.find_max_error(*zip(*pairs, strict=True))
-
-
-def _densify(gradient: Any, like: np.ndarray) -> np.ndarray:
-    if not hasattr(gradient, "indices"):
-        return np.asarray(gradient)
-    dense = np.zeros_like(like)
-    np.add.at(dense, gradient.indices, gradient.values)
-    return dense
 
 
 # ---- `tensorflow.python.platform`: files of tests -----------------------------------------------------

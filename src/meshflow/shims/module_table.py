@@ -150,7 +150,8 @@ MODULES = {
     "python.framework.composite_tensor": "CompositeTensor=meshflow.core.values.composite:CompositeTensor",
     "python.framework.composite_tensor_gradient": _HELPERS,
     "python.framework.config": "tf.config tf.config.experimental "
-    f"disable_op_determinism={_TESTS}:disable_op_determinism",
+    "disable_op_determinism=meshflow.core.runtime.determinism:disable "
+    "is_op_determinism_enabled=meshflow.core.runtime.determinism:is_enabled",
     "python.framework.dtypes": "bool=tf.bool",
     "python.framework.errors": "tf.errors",
     "python.framework.errors_impl": "tf.errors",
@@ -170,7 +171,9 @@ MODULES = {
     "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
     "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape as_dimension=tf.compat.v1.Dimension unknown_shape={_HELPERS}:unknown_shape",
     "python.framework.tensor_spec": f"DenseSpec=tf.TensorSpec {_HELPERS}",
-    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:BatchableSpec {_HELPERS}",
+    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:BatchableSpec {_HELPERS} "
+    "register_type_spec_from_value_converter="
+    "meshflow.core.values.specs:register_type_spec_from_value_converter",
     "python.framework.type_spec_registry": f"{_HELPERS}",
     "python.framework.test_combinations": _COMBINATIONS,
     "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
@@ -197,6 +200,7 @@ MODULES = {
     "python.lib.io.tf_record": "tf.compat.v1.python_io",
     "python.lib.io.python_io": "tf.compat.v1.python_io",
     "python.module": "tf",
+    "python.module.module": f"_is_variable={_HELPERS}:is_variable",
     "python.ops": "tf tf.math tf.nn tf.linalg tf.image tf.strings tf.random tf.sparse tf.io tf.bitwise tf.signal "
     "tf.sets tf.lookup tf.debugging tf.compat.v1 tf.compat.v1.nn tf.raw_ops",
     "python.ops.array_ops": "shape_internal=tf.shape size_internal=tf.size rank_internal=tf.rank "
@@ -207,8 +211,7 @@ MODULES = {
     "python.ops.control_flow_util_v2": f"{_HELPERS}",
     "python.ops.data_flow_ops": "tf.queue",
     "python.ops.distributions": "tf.compat.v1.distributions",
-    "python.ops.gradient_checker": f"compute_gradient={_TESTS}:compute_graph_gradient "
-    f"compute_gradient_error={_TESTS}:compute_gradient_error",
+    "python.ops.gradient_checker": "meshflow.shims.gradient_checker",
     "python.ops.gradient_checker_v2": "tf.test max_error=meshflow.test.gradients:find_max_error",
     "python.ops.image_ops": "tf.image tf.compat.v1.image",
     "python.ops.image_ops_impl": "tf.image tf.compat.v1.image",

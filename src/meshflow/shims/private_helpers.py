@@ -58,7 +58,7 @@ yield_flat_paths = _structures.yield_flat_paths
 # ---- decorators -----------------------------------------------------------------------------
 
 
-def ignore_decorator(*args: Any, **kwargs: object) -> Any:
+def ignore_decorator(*args: Any, **kwargs: object) -> PyTree:
     """Return the decorated function or class unchanged; with other arguments, return such a decorator."""
     is_target = len(args) == 1 and (inspect.isfunction(args[0]) or inspect.isclass(args[0]))
     return args[0] if is_target and not kwargs else lambda target: target
@@ -83,7 +83,7 @@ def remove_undocumented(module_name: str, *args: object, **kwargs: object) -> No
     """Keep all names of a module."""
 
 
-def deprecated_alias(deprecated_name: str, name: str, func_or_class: Any, **_: object) -> Any:
+def deprecated_alias(deprecated_name: str, name: str, func_or_class: Any, **_: object) -> PyTree:
     """Return a function or class, which also has an old name."""
     return func_or_class
 
@@ -198,15 +198,21 @@ def flatten_with_joined_string_paths(
     ]
 
 
-def map_structure_with_paths(func: Callable[..., Any], *structures: PyTree, **_: object) -> PyTree:
+def map_structure_with_paths(
+    func: Callable[..., Any], *structures: PyTree, **options: Any
+) -> PyTree:
     """Call a function with the path as text and values of the corresponding leaves of structures."""
     return map_structure_with_tuple_paths(
-        lambda path, *leaves: func("/".join(map(str, path)), *leaves), *structures
+        lambda path, *leaves: func("/".join(map(str, path)), *leaves), *structures, **options
     )
 
 
-def map_structure_with_tuple_paths(func: Callable[..., Any], *structures: PyTree) -> PyTree:
+def map_structure_with_tuple_paths(
+    func: Callable[..., Any], *structures: PyTree, check_types: bool = True, **_: object
+) -> PyTree:
     """Call a function with the path and values of the corresponding leaves of structures."""
+    for other in structures[1:]:
+        nest.assert_same_structure(structures[0], other, check_types)
     return map_structure_with_tuple_paths_up_to(structures[0], func, *structures)
 
 
@@ -252,10 +258,7 @@ def assert_shallow_structure(
     if not nest.is_nested(shallow_tree):
         return
     if not nest.is_nested(input_tree):
-        raise TypeError(
-            "If shallow structure is a sequence, input must also be a sequence. Input has type: "
-            f"{type(input_tree)}."
-        )
+        raise TypeError(IF_SHALLOW_IS_SEQ_INPUT_MUST_BE_SEQ.format(type(input_tree)))
     kinds, is_mapped = (type(shallow_tree), type(input_tree)), is_mapping(shallow_tree)
     is_same = kinds[0] is kinds[1] or nest.have_same_type(shallow_tree, input_tree)
     if is_mapped != is_mapping(input_tree) or (check_types and not is_same):
@@ -281,6 +284,12 @@ def flatten_with_tuple_paths_up_to(
     assert_shallow_structure(shallow_tree, input_tree, check_types)
     parts = flatten_up_to(shallow_tree, input_tree)
     return list(zip(yield_flat_paths(shallow_tree), parts, strict=True))
+
+
+is_namedtuple = _is_namedtuple
+IF_SHALLOW_IS_SEQ_INPUT_MUST_BE_SEQ = (
+    "If shallow structure is a sequence, input must also be a sequence. Input has type: {}."
+)
 
 
 def flatten_dict_items(dictionary: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -324,7 +333,7 @@ class ObjectIdentityDictionary(MutableMapping[Any, Any]):
         self._items: dict[int, tuple[Any, Any]] = {}
         self.update(*args)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Any) -> PyTree:
         return self._items[id(key)][1]
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -409,7 +418,7 @@ def count_gpus() -> int:
 class EagerContext:
     """The result of `tensorflow.python.eager.context.context()`; it also has the functions of `tf.config`."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> PyTree:
         for namespace in (tf.config, tf.config.experimental):
             if hasattr(namespace, name):
                 return getattr(namespace, name)
@@ -421,6 +430,18 @@ class EagerContext:
     list_logical_devices = staticmethod(tf.config.list_logical_devices)
     list_physical_devices = staticmethod(tf.config.list_physical_devices)
     num_gpus = staticmethod(count_gpus)
+    get_optimizer_experimental_options = staticmethod(tf.config.optimizer.get_experimental_options)
+    set_optimizer_experimental_options = staticmethod(tf.config.optimizer.set_experimental_options)
+
+    @property
+    def intra_op_parallelism_threads(self) -> int:
+        """Number of threads of an op, 0 for the default."""
+        return tf.config.threading.get_intra_op_parallelism_threads()
+
+    @property
+    def inter_op_parallelism_threads(self) -> int:
+        """Number of ops that run at the same time, 0 for the default."""
+        return tf.config.threading.get_inter_op_parallelism_threads()
 
     @property
     def scope_name(self) -> str:
@@ -434,7 +455,9 @@ class EagerContext:
 
 context = EagerContext
 SYNC, ASYNC = 0, 1
-_reset_context = ensure_initialized = async_wait = async_clear_error = lambda: None
+_reset_context = _reset_jit_compiler_flags = ensure_initialized = async_wait = async_clear_error = (
+    lambda: None
+)
 
 
 def execution_mode(mode: int | None) -> contextlib.AbstractContextManager[object]:
@@ -532,22 +555,22 @@ class CompositeTensorGradient(abc.ABC):
     """Base class of `__composite_gradient__` of extension types, which selects the parts that have gradients."""
 
     @abc.abstractmethod
-    def get_gradient_components(self, value: Any) -> PyTree:
+    def get_gradient_components(self, value: PyTree) -> PyTree:
         """Return the parts of a value that have gradients."""
 
     @abc.abstractmethod
-    def replace_gradient_components(self, value: Any, component_grads: PyTree) -> Any:
+    def replace_gradient_components(self, value: PyTree, component_grads: PyTree) -> PyTree:
         """Return a value with gradients as these parts."""
 
 
 class WithValuesCompositeTensorGradient(CompositeTensorGradient):
     """The gradient of a value is that of its attribute `values`, in a value of the same class."""
 
-    def get_gradient_components(self, value: Any) -> PyTree:
+    def get_gradient_components(self, value: PyTree) -> PyTree:
         """Return the attribute `values`."""
         return value.values
 
-    def replace_gradient_components(self, value: Any, component_grads: PyTree) -> Any:
+    def replace_gradient_components(self, value: PyTree, component_grads: PyTree) -> PyTree:
         """Return a value with another attribute `values`."""
         return value.with_values(component_grads)
 
@@ -597,8 +620,8 @@ def is_ragged(value: object) -> bool:
 
 
 def convert_to_tensor_or_ragged_tensor(
-    value: Any, dtype: Any = None, preferred_dtype: Any = None, name: str | None = None
-) -> Any:
+    value: PyTree, dtype: Any = None, preferred_dtype: Any = None, name: str | None = None
+) -> PyTree:
     """Return a ragged tensor for a ragged value, or else a tensor.
 
     Raises:
@@ -614,6 +637,11 @@ def convert_to_tensor_or_ragged_tensor(
     if isinstance(value, tf.RaggedTensor):
         return value
     return tf.RaggedTensor.from_nested_row_splits(value.flat_values, value.nested_row_splits)
+
+
+def is_variable(value: object) -> bool:
+    """Return whether a value is a `tf.Variable`."""
+    return isinstance(value, tf.Variable)
 
 
 def is_sparse(tensor: object) -> bool:
@@ -688,7 +716,7 @@ def assert_like_rnncell(cell_name: str, cell: object) -> None:
         )
 
 
-def concat_shapes(prefix: Any, suffix: Any, static: bool = False) -> Any:
+def concat_shapes(prefix: Any, suffix: Any, static: bool = False) -> PyTree:
     """Return the sizes `prefix` followed by `suffix`: a tensor, or a `TensorShape` if `static`."""
     if static:
         return tf.TensorShape(prefix).concatenate(tf.TensorShape(suffix))

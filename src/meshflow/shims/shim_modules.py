@@ -186,7 +186,7 @@ class ShimModule(ModuleType):
             # Modules such as `array_ops` import their generated functions.
             if name.startswith("gen_"):
                 return importlib.import_module(f"tensorflow.python.ops.{name}")
-            op = _find_generated_op(name)
+            op = _find_generated_op(name) if name.islower() else None
             if op is not None:
                 return op
         return UnavailableName(full_name, self._find_reason())

@@ -390,7 +390,7 @@ class TestCase(AbslAssertions):
         """Fail unless the block raises a matching `tf.errors.OpError`."""
         return self.assertRaisesWithPredicateMatch(OpError, expected_err_re_or_predicate)
 
-    def assertDictEqual(self, a: Any, b: Any, msg: str | None = None) -> None:
+    def assertDictEqual(self, a: PyTree, b: PyTree, msg: str | None = None) -> None:
         """Fail unless two dictionaries have equal items; arrays are equal if all of their elements are."""
         self.assertIsInstance(a, dict, f"a is not a dictionary. {msg or ''}")
         self.assertIsInstance(b, dict, f"b is not a dictionary. {msg or ''}")

@@ -221,7 +221,9 @@ def convert_to_spec(name: str, spec: Any, value: Any) -> Any:
     if not isinstance(spec, TensorSpec) or isinstance(value, TensorSpec):
         if not spec.is_compatible_with(value):
             parts = (nest.flatten_parts(v) for v in (value, spec))
-            is_similar = type(value) is spec.value_type and len(set(map(len, parts))) == 1
+            is_similar = (
+                type(value) is getattr(spec, "value_type", None) and len(set(map(len, parts))) == 1
+            )
             reason = "" if is_similar else "They don't have the same nested structure. "
             raise InputSignatureError(
                 f"Binding inputs to tf.function failed due to `Can not cast {value!r} to {spec}`. {reason}Python inputs incompatible with "

@@ -60,19 +60,19 @@ class Dimension:
 
     __radd__ = __add__
 
-    def __rsub__(self, other: Any) -> Dimension:
+    def __rsub__(self, other: PyTree) -> Dimension:
         return self._combine(other, lambda a, b: b - a)
 
-    def __rfloordiv__(self, other: Any) -> Dimension:
+    def __rfloordiv__(self, other: PyTree) -> Dimension:
         return self._combine(other, lambda a, b: b // a)
 
-    def __rmod__(self, other: Any) -> Dimension:
+    def __rmod__(self, other: PyTree) -> Dimension:
         return self._combine(other, lambda a, b: b % a)
 
-    def __truediv__(self, other: Any) -> Dimension:
+    def __truediv__(self, other: PyTree) -> Dimension:
         raise _explain_division("Dimension", type(other).__name__)
 
-    def __rtruediv__(self, other: Any) -> Dimension:
+    def __rtruediv__(self, other: PyTree) -> Dimension:
         raise _explain_division(type(other).__name__, "Dimension")
 
     def __bool__(self) -> bool:
@@ -101,7 +101,7 @@ class Dimension:
             return NotImplemented
         return None if self._value is None or value is None else self._value == value
 
-    def __ne__(self, other: object) -> Any:
+    def __ne__(self, other: object) -> PyTree:
         is_equal = self.__eq__(other)
         return is_equal if is_equal is None or is_equal is NotImplemented else not is_equal
 
@@ -136,7 +136,7 @@ class Dimension:
         return "?" if self._value is None else str(self._value)
 
 
-def _read_integer(value: Any) -> int:
+def _read_integer(value: PyTree) -> int:
     """Return an integer, also of text, a float or an array that has the value of one.
 
     Raises:

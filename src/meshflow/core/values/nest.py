@@ -297,16 +297,16 @@ def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -
         check_types and not have_same_type(a, b)
     ):
         raise TypeError(
-            "The two structures don't have the same sequence type: at "
-            f"{path} the first is a {type(a).__name__}, the second a {type(b).__name__}."
+            f"The two structures don't have the same nested structure: at {path} they don't have the same sequence type: "
+            f"the first is a {type(a).__name__}, the second a {type(b).__name__}."
         )
     keys_a = sort_keys(a) if isinstance(a, Mapping) else list(range(len(a)))
     keys_b = sort_keys(b) if isinstance(b, Mapping) else list(range(len(b)))
     if keys_a != keys_b:
         difference = "set of keys" if isinstance(a, Mapping) else "number of elements"
         raise ValueError(
-            f"The two structures don't have the same {difference}: at {path} the "
-            f"first has {keys_a}, the second {keys_b}."
+            f"The two structures don't have the same nested structure: at {path} they don't have the same {difference}: "
+            f"the first has {keys_a}, the second {keys_b}."
         )
     for key in keys_a:
         _assert_same_structure(a[key], b[key], check_types, f"{path}[{key!r}]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import dtypes
@@ -177,7 +177,20 @@ def type_spec_from_value(value: Any) -> TypeSpec:
         return TensorSpec(value.shape, value.dtype)
     if isinstance(value, (bool, int, float, complex, str, bytes)):
         return TensorSpec((), convert_to_tensor(value).dtype)
+    for cls, convert, allow_subclass in reversed(_converters):
+        if type(value) is cls or (allow_subclass and isinstance(value, cls)):
+            return convert(value)
     raise TypeError(f"Could not build a TypeSpec for {value!r} with type {type(value).__name__}")
+
+
+_converters: list[tuple[type, Callable[[Any], TypeSpec], bool]] = []
+
+
+def register_type_spec_from_value_converter(
+    type_object: type, converter_fn: Callable[[Any], TypeSpec], allow_subclass: bool = False
+) -> None:
+    """Register a function that returns the spec of a value of a class, or also of its subclasses."""
+    _converters.append((type_object, converter_fn, allow_subclass))
 
 
 class ElementLeaf:

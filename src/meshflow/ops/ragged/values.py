@@ -28,6 +28,7 @@ class RaggedTensorValue:
     """
 
     def __init__(self, values: np.ndarray | RaggedTensorValue, row_splits: np.ndarray) -> None:
+        self.values, self.row_splits = values, row_splits
         is_vector = isinstance(row_splits, np.ndarray | np.generic) and row_splits.ndim == 1
         if not is_vector or row_splits.dtype not in (np.int64, np.int32):
             raise TypeError("row_splits must be a 1D int32 or int64 numpy array")
@@ -35,7 +36,6 @@ class RaggedTensorValue:
             raise TypeError("values must be a numpy array or a RaggedTensorValue")
         if isinstance(values, RaggedTensorValue) and values.row_splits.dtype != row_splits.dtype:
             raise ValueError("row_splits and values.row_splits must have the same dtype")
-        self.values, self.row_splits = values, row_splits
 
     @property
     def flat_values(self) -> np.ndarray:
@@ -67,8 +67,8 @@ class RaggedTensorValue:
 
     def to_list(self) -> list[Any]:
         """Return nested lists."""
-        is_nested = isinstance(self.values, RaggedTensorValue)
-        items = self.values.to_list() if is_nested else self.values.tolist()
+        values = self.values
+        items = values.to_list() if isinstance(values, RaggedTensorValue) else values.tolist()
         return [items[a:b] for a, b in zip(self.row_splits[:-1], self.row_splits[1:], strict=True)]
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ def constant_value(
     """
     if isinstance(pylist, RaggedTensor | RaggedTensorValue):
         raise TypeError("pylist may not be a RaggedTensor or RaggedTensorValue.")
-    rows = constant(pylist, None, ragged_rank, inner_shape, None, row_splits_dtype)
+    rows: Any = constant(pylist, None, ragged_rank, inner_shape, None, row_splits_dtype)
     is_ragged = isinstance(rows, RaggedTensor)
     flat = (rows.flat_values if is_ragged else rows).numpy()
     numpy_dtype = None if dtype is None else as_dtype(dtype).as_numpy_dtype
