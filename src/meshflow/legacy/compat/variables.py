@@ -268,7 +268,7 @@ def variable_scope(
     in_graph = has_explicit_graph()
     if isinstance(name_or_scope, VariableScope):
         name, outer = name_or_scope.name, name_or_scope
-        last = name.rpartition("/")[2]
+        last: str | None = name.rpartition("/")[2]
     else:
         last = default_name if name_or_scope is None else name_or_scope
         if last is None or (not last and not in_graph):
