@@ -162,6 +162,10 @@ class OperationBase:
     """Operation of a graph."""
 
 
+# The public name, of which the operations of all graphs are instances.
+Operation = OperationBase
+
+
 def timestamp(name: str | None = None) -> Tensor:
     """Return the seconds since 1970 as a float64 scalar; in a compiled function, the time of tracing."""
     return Tensor(np.array(time.time(), np.float64))

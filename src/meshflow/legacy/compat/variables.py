@@ -372,7 +372,7 @@ def get_variable(
         options |= {"reuse": scope.reuse, "caching_device": caching_device}
         options |= {"partitioner": partitioner, "validate_shape": validate_shape}
         options["use_resource"] = use_resource
-        found: Variable = getter(_get_or_create, name=full_name, **options)  # type: ignore[operator]
+        found: Variable = getter(_get_or_create, name=full_name, **options)
         return found
     raise ValueError(f"custom_getter must be a function, got {getter!r}.")
 

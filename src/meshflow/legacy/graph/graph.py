@@ -37,7 +37,14 @@ from meshflow.ops import python_function
 from meshflow.ops.array import inspection
 
 
-class Graph(GraphBase):
+class _GraphType(type):
+    """Type of `Graph`; the graphs of functions are instances of `tf.Graph`, too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, GraphBase)
+
+
+class Graph(GraphBase, metaclass=_GraphType):
     """Graph of TensorFlow 1: operations that a session runs.
 
     In a block with `as_default`, each call of a public function adds an operation, and returns symbolic tensors.
@@ -139,7 +146,7 @@ class Graph(GraphBase):
             call.inputs,
             self._control_inputs[-1],
         )
-        constants = values or [None] * len(specs)
+        constants: Sequence[Tensor | None] = values or [None] * len(specs)
         tensors = [operation.add_output(s, v) for s, v in zip(specs, constants, strict=True)]
         for tensor in call.inputs:
             tensor.add_reader(operation)

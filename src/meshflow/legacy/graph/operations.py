@@ -381,6 +381,10 @@ def _index(tensor: SymbolicTensor, key: PyTree) -> Any:
 
 SymbolicTensor.__getitem__ = _index  # type: ignore[method-assign, assignment]
 install_operators(SymbolicTensor)
-SymbolicTensor.__eq__ = lambda self, other: self is other  # type: ignore[method-assign, assignment]
-SymbolicTensor.__ne__ = lambda self, other: self is not other  # type: ignore[method-assign, assignment]
-SymbolicTensor.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
+# As in TensorFlow, tensors of graphs are compared by identity.
+for _name, _method in (
+    ("__eq__", lambda self, other: self is other),
+    ("__ne__", lambda self, other: self is not other),
+    ("__hash__", object.__hash__),
+):
+    setattr(SymbolicTensor, _name, _method)

@@ -278,7 +278,7 @@ def _is_symbolic(leaf: PyTree) -> bool:
 def _map_fetches(function: Callable[[Any], Any], fetches: PyTree) -> PyTree:
     """Apply a function to the leaves of fetches; a composite tensor is a leaf."""
     if isinstance(fetches, tuple) and hasattr(fetches, "_fields"):
-        return type(fetches)(*[_map_fetches(function, f) for f in fetches])  # type: ignore[call-arg]
+        return type(fetches)(*[_map_fetches(function, f) for f in fetches])
     if isinstance(fetches, (list, tuple)):
         return type(fetches)([_map_fetches(function, f) for f in fetches])
     if isinstance(fetches, Mapping):

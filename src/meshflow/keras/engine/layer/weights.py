@@ -182,7 +182,7 @@ class LayerWeights(WeightValues, TrackedLayer):
             getattr(part, "handle", part)._autocast = autocast and weight_dtype.is_floating
             # Keras initializes the weights of version 1 graphs when it reads them.
             if context.graph is not None:
-                part.initializes_on_read = True  # type: ignore[attr-defined]
+                part.initializes_on_read = True
             self._own_weights.append(part)
         regularize = regularizers.get(regularizer)
         if regularize is not None:
