@@ -93,6 +93,9 @@ class GraphOfOperations(Protocol):
     def record_body(self) -> contextlib.AbstractContextManager[list[Operation]]:
         """Return a context that adds operations to a list instead of the graph."""
 
+    def as_default(self) -> contextlib.AbstractContextManager[GraphOfOperations]:
+        """Return a context in which calls add operations to the graph."""
+
     def control_dependencies(
         self, control_inputs: PyTree
     ) -> contextlib.AbstractContextManager[None]:
