@@ -115,6 +115,8 @@ class TestCase(AbslAssertions):
         """Set the seeds, and restart automatic names; a subclass that overrides this must call it first."""
         super().setUp()
         reset_uids()
+        if context.graph is not None:
+            get_public_package().compat.v1.reset_default_graph()
         python_random.seed(_SEED)
         np.random.seed(_SEED)
         set_seed(_SEED)

@@ -85,7 +85,7 @@ def view_as_reals(array: np.ndarray) -> np.ndarray:
 def perturb(array: np.ndarray, delta: float) -> Iterator[np.ndarray]:
     """Yield a copy of an array for each of its real numbers, in which that number is increased by `delta`."""
     for index in range(view_as_reals(array).size):
-        copy = np.array(array)
+        copy = np.array(array, order="C")
         view_as_reals(copy)[index] += copy.real.dtype.type(delta)
         yield copy
 
