@@ -10,6 +10,7 @@ from typing import Any
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.import_paths import get_public_package
+from meshflow.environment.types import PyTree
 
 tf: Any = get_public_package()
 
@@ -20,7 +21,7 @@ def run_in_graph_mode(test: _Test) -> _Test:
     """Run a test in a graph of its own, unless it already runs in a graph."""
 
     @functools.wraps(test)
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self: PyTree, *args: PyTree, **kwargs: PyTree) -> Any:
         if context.graph is not None:
             return test(self, *args, **kwargs)
         try:
@@ -36,7 +37,7 @@ def run_in_both_modes(test: _Test) -> _Test:
     """Run a test in a graph, and then eagerly."""
 
     @functools.wraps(test)
-    def run(self: Any, *args: Any, **kwargs: Any) -> None:
+    def run(self: PyTree, *args: PyTree, **kwargs: PyTree) -> None:
         try:
             with tf.Graph().as_default(), self.test_session():
                 test(self, *args, **kwargs)
@@ -53,7 +54,7 @@ def run_in_both_modes(test: _Test) -> _Test:
 
 def _skip_test(test: _Test) -> _Test:
     @functools.wraps(test)
-    def run(self: Any, *args: Any, **kwargs: Any) -> None:
+    def run(self: PyTree, *args: PyTree, **kwargs: PyTree) -> None:
         self.skipTest("The test is only for version 1 of TensorFlow's API.")
 
     return run
@@ -62,7 +63,7 @@ def _skip_test(test: _Test) -> _Test:
 def _make_decorator(decorate: Callable[[_Test], _Test]) -> Callable[..., Any]:
     """Return a decorator of tests, and of classes with tests, that may be called with options."""
 
-    def decorator(*args: Any, **options: Any) -> Any:
+    def decorator(*args: PyTree, **options: PyTree) -> Any:
         if len(args) != 1 or not callable(args[0]):
             return decorator
         target = args[0]

@@ -17,7 +17,7 @@ from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.legacy.graph.execution import Body, Find, state, suspend_recording
-from meshflow.legacy.graph.operations import GraphOfOperations, SymbolicTensor
+from meshflow.legacy.graph.operations import OwningGraph, SymbolicTensor
 
 # Functions of a graph that it calls instead of recording a function, by the `id` of the latter.
 graph_functions: dict[int, Callable[..., Any]] = {}
@@ -41,7 +41,7 @@ class _SliceParts(NamedTuple):
     """A slice as a nested structure, because its bounds may be tensors."""
 
     start: Any
-    stop: Any
+    stop: PyTree
     step: Any
 
 
@@ -62,7 +62,7 @@ class Call:
 
     def __init__(
         self,
-        graph: GraphOfOperations,
+        graph: OwningGraph,
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],

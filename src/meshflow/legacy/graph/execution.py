@@ -17,7 +17,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.environment.types import PyTree
-from meshflow.legacy.graph.operations import GraphOfOperations, Operation, SymbolicTensor
+from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor
 
 Find = Callable[[SymbolicTensor], Any]
 # Sizes of placeholders in the inference of shapes; see `keras.engine.layer.shape_inference`.
@@ -155,7 +155,7 @@ class Body:
       function: The function.
     """
 
-    def __init__(self, graph: GraphOfOperations, function: Callable[..., Any]) -> None:
+    def __init__(self, graph: OwningGraph, function: Callable[..., Any]) -> None:
         self._graph, self._function = graph, function
         self._placeholders: list[SymbolicTensor] | None = None
         self._result: PyTree = None
@@ -208,7 +208,7 @@ class Body:
     def bind(self, find: Find, invents_sizes: bool = False) -> Callable[..., Any]:
         """Return the function of values, which uses the values of captured tensors that `find` returns."""
 
-        def call(*args: Any, **kwargs: Any) -> PyTree:
+        def call(*args: PyTree, **kwargs: PyTree) -> PyTree:
             if self._placeholders is None:
                 self.build(args, kwargs, invents_sizes)
             values = [v for v in nest.flatten_parts((args, kwargs)) if isinstance(v, Tensor)]

@@ -17,13 +17,13 @@ from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.legacy.graph.calls import fill_result, list_tensors, replace_in_graphs
 from meshflow.legacy.graph.execution import Find, Run, sort_operations, suspend_recording
-from meshflow.legacy.graph.operations import GraphOfOperations, Operation, SymbolicTensor
+from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor
 
 tf: Any = get_public_package()
 
 
 def gradients(
-    graph: GraphOfOperations,
+    graph: OwningGraph,
     ys: PyTree,
     xs: PyTree,
     grad_ys: PyTree = None,
@@ -77,7 +77,7 @@ def _adapt_gradient(expected: PyTree, gradient: PyTree, x: PyTree) -> Any:
     return gradient if expected is not None else None
 
 
-def _to_graph_tensor(graph: GraphOfOperations, value: PyTree) -> SymbolicTensor:
+def _to_graph_tensor(graph: OwningGraph, value: PyTree) -> SymbolicTensor:
     tensor = tf.convert_to_tensor(value)
     if not isinstance(tensor, SymbolicTensor):
         tensor = graph.make_constant(tensor)
@@ -142,7 +142,7 @@ def _infer_gradients(
 
 
 def hessians(
-    graph: GraphOfOperations, ys: PyTree, xs: PyTree, name: str = "hessians", **kwargs: Any
+    graph: OwningGraph, ys: PyTree, xs: PyTree, name: str = "hessians", **kwargs: Any
 ) -> list[Any]:
     """Record the second derivatives of the sum of `ys` with respect to each of `xs`; see `tf.hessians`."""
     results = []

@@ -78,7 +78,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         self._name_scopes: list[str] = []
         self.finalized = False
         # The session that set the values of the variables.
-        self.session: Any = None
+        self.session: PyTree = None
         # State of the variable scopes; see `legacy.compat.variables`.
         self.variable_scopes: dict[str, Any] = {}
 
@@ -395,7 +395,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         """Return a context for operations on a device, which has no effect."""
         return contextlib.nullcontext()
 
-    def colocate_with(self, op: Any, ignore_existing: bool = False) -> Any:
+    def colocate_with(self, op: PyTree, ignore_existing: bool = False) -> Any:
         """Return a context without effect."""
         return contextlib.nullcontext()
 
@@ -422,7 +422,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         finally:
             self._variable_collections = saved
 
-    def create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    def create_variable(self, next_creator: Callable[..., Any], **kwargs: PyTree) -> Any:
         """Create a variable, and add it to collections."""
         if self._is_calling_layer and context.graph is None:
             # The call of the layer is traced to infer its results.
@@ -536,7 +536,9 @@ replace_in_graphs(inspection.tuple, _return_tensors)
 def _record_python_function(function: Callable[..., Any]) -> None:
     """Record the calls of a function that calls Python, with results of the declared dtypes."""
 
-    def record(graph: Graph, func: Any, inp: Any = None, Tout: Any = None, **options: Any) -> Any:
+    def record(
+        graph: Graph, func: Any, inp: Any = None, Tout: Any = None, **options: PyTree
+    ) -> Any:
         name = options.pop("name", None)
         specs = nest.map_structure(_make_result_spec, Tout)
         call = Call(graph, function, (func, inp, Tout), options)

@@ -61,7 +61,7 @@ def get_operation_type(function: Callable[..., Any]) -> str:
     return _TYPES.get(name) or "".join(p[:1].upper() + p[1:] for p in name.split("_"))
 
 
-class GraphOfOperations(Protocol):
+class OwningGraph(Protocol):
     """Interface of a graph for its operations and variables; see `graph.Graph`."""
 
     def add_operation(self, operation: Operation) -> int:
@@ -93,7 +93,7 @@ class GraphOfOperations(Protocol):
     def record_body(self) -> contextlib.AbstractContextManager[list[Operation]]:
         """Return a context that adds operations to a list instead of the graph."""
 
-    def as_default(self) -> contextlib.AbstractContextManager[GraphOfOperations]:
+    def as_default(self) -> contextlib.AbstractContextManager[OwningGraph]:
         """Return a context in which calls add operations to the graph."""
 
     def control_dependencies(
@@ -114,7 +114,7 @@ class Operation(OperationBase):
       outputs: Symbolic tensors among the results.
     """
 
-    graph: GraphOfOperations
+    graph: OwningGraph
     name: str
     type: str
     inputs: Sequence[SymbolicTensor]
@@ -125,7 +125,7 @@ class Operation(OperationBase):
 
     def __init__(
         self,
-        graph: GraphOfOperations,
+        graph: OwningGraph,
         name: str,
         type: str,
         compute: Callable[[Any], Sequence[Any]],
@@ -164,9 +164,9 @@ class Operation(OperationBase):
         """Return the outputs."""
         return tuple(self.outputs)
 
-    def run(self, feed_dict: PyTree = None, session: Any = None) -> None:
+    def run(self, feed_dict: PyTree = None, session: PyTree = None) -> None:
         """Run the operation in a session, by default the default one."""
-        get_session_of(session, self.graph).run(self, feed_dict)
+        find_session(session, self.graph).run(self, feed_dict)
 
     def _add_control_input(self, operation: Operation) -> None:
         self.control_inputs.append(operation)
@@ -206,7 +206,7 @@ class SymbolicTensor(Tensor):
             self._value = value.array
 
     @property
-    def graph(self) -> GraphOfOperations:
+    def graph(self) -> OwningGraph:
         """Return the graph of the tensor."""
         return self.op.graph
 
@@ -261,9 +261,9 @@ class SymbolicTensor(Tensor):
         merged = self.shape.merge_with(shape)
         self.symbol = KerasTensor(TensorSpec(merged, self.dtype))
 
-    def eval(self, feed_dict: PyTree = None, session: Any = None) -> Any:
+    def eval(self, feed_dict: PyTree = None, session: PyTree = None) -> Any:
         """Return the value in a session, by default the default one."""
-        return get_session_of(session, self.graph).run(self, feed_dict)
+        return find_session(session, self.graph).run(self, feed_dict)
 
     def find_known_value(self) -> np.ndarray | None:
         """Return the value of a constant, or None."""
@@ -361,7 +361,7 @@ def register_default_session(find: Callable[[], Any]) -> None:
     _find_session[:] = [find]
 
 
-def get_session_of(session: Any, graph: GraphOfOperations) -> Any:
+def find_session(session: PyTree, graph: OwningGraph) -> Any:
     """Return a session, or the default one, which must be one of a graph."""
     found = session if session is not None else _find_session[0]()
     if found is None:

@@ -20,10 +20,10 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array, PyTree
 from meshflow.legacy.graph.execution import Run, state, suspend_recording
 from meshflow.legacy.graph.operations import (
-    GraphOfOperations,
     Operation,
+    OwningGraph,
     SymbolicTensor,
-    get_session_of,
+    find_session,
 )
 
 
@@ -42,7 +42,7 @@ class GraphVariable(Variable):
     # Whether a read computes the initial value if no session has done so, as for the weights of Keras layers.
     initializes_on_read = False
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> GraphVariable:
+    def __new__(cls, *args: PyTree, **kwargs: PyTree) -> GraphVariable:
         """Create the variable without variable creators, which have been called already."""
         saved, context.variable_creators = context.variable_creators, []
         try:
@@ -50,18 +50,18 @@ class GraphVariable(Variable):
         finally:
             context.variable_creators = saved
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: PyTree, **kwargs: PyTree) -> None:
         # Python calls the constructor again with the arguments of `tf.Variable`.
         if "_value" not in self.__dict__:
             self._create(*args, **kwargs)
 
     def _create(
         self,
-        graph: GraphOfOperations,
+        graph: OwningGraph,
         initial_value: PyTree = None,
         dtype: DTypeLike | None = None,
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: PyTree,
     ) -> None:
         self.graph = graph
         kind = None if dtype is None else as_dtype(dtype)
@@ -190,13 +190,13 @@ class GraphVariable(Variable):
         result: Tensor = self.graph.record(_is_initialized, (self,), name=name)
         return result
 
-    def eval(self, session: Any = None) -> Any:
+    def eval(self, session: PyTree = None) -> Any:
         """Return the value in a session, by default the default one."""
-        return get_session_of(session, self.graph).run(self)
+        return find_session(session, self.graph).run(self)
 
-    def load(self, value: PyTree, session: Any = None) -> None:
+    def load(self, value: PyTree, session: PyTree = None) -> None:
         """Set the value in a session."""
-        found = get_session_of(session, self.graph)
+        found = find_session(session, self.graph)
         with suspend_recording(), found.use_variables():
             self._write(self._check_value(value, "load a value"))
 
@@ -247,12 +247,12 @@ def _record_method(name: str) -> Callable[..., Any]:
     """Return a method that a graph records, and that returns the new value of the variable."""
     method = getattr(Variable, name)
 
-    def call(self: GraphVariable, *args: Any, **kwargs: Any) -> Any:
+    def call(self: GraphVariable, *args: PyTree, **kwargs: PyTree) -> Any:
         if context.graph is None or context.trace is not None:
             return method(self, *args, **kwargs)
         return context.graph.call(write, (self, *args), kwargs)
 
-    def write(self: GraphVariable, *args: Any, **kwargs: Any) -> Tensor:
+    def write(self: GraphVariable, *args: PyTree, **kwargs: PyTree) -> Tensor:
         method(self, *args, **kwargs)
         return self._as_tensor()
 
