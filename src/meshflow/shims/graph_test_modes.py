@@ -21,7 +21,7 @@ def run_in_graph_mode(test: _Test) -> _Test:
     """Run a test in a graph of its own, unless it already runs in a graph."""
 
     @functools.wraps(test)
-    def run(self: PyTree, *args: PyTree, **kwargs: PyTree) -> Any:
+    def run(self: Any, *args: PyTree, **kwargs: PyTree) -> Any:
         if context.graph is not None:
             return test(self, *args, **kwargs)
         try:
@@ -37,7 +37,7 @@ def run_in_both_modes(test: _Test) -> _Test:
     """Run a test in a graph, and then eagerly."""
 
     @functools.wraps(test)
-    def run(self: PyTree, *args: PyTree, **kwargs: PyTree) -> None:
+    def run(self: Any, *args: PyTree, **kwargs: PyTree) -> None:
         try:
             with tf.Graph().as_default(), self.test_session():
                 test(self, *args, **kwargs)
@@ -54,7 +54,7 @@ def run_in_both_modes(test: _Test) -> _Test:
 
 def _skip_test(test: _Test) -> _Test:
     @functools.wraps(test)
-    def run(self: PyTree, *args: PyTree, **kwargs: PyTree) -> None:
+    def run(self: Any, *args: PyTree, **kwargs: PyTree) -> None:
         self.skipTest("The test is only for version 1 of TensorFlow's API.")
 
     return run

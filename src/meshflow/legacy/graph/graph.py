@@ -78,7 +78,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         self._name_scopes: list[str] = []
         self.finalized = False
         # The session that set the values of the variables.
-        self.session: PyTree = None
+        self.session: Any = None
         # State of the variable scopes; see `legacy.compat.variables`.
         self.variable_scopes: dict[str, Any] = {}
 
@@ -395,7 +395,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         """Return a context for operations on a device, which has no effect."""
         return contextlib.nullcontext()
 
-    def colocate_with(self, op: PyTree, ignore_existing: bool = False) -> Any:
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> Any:
         """Return a context without effect."""
         return contextlib.nullcontext()
 

@@ -164,7 +164,7 @@ class Operation(OperationBase):
         """Return the outputs."""
         return tuple(self.outputs)
 
-    def run(self, feed_dict: PyTree = None, session: PyTree = None) -> None:
+    def run(self, feed_dict: PyTree = None, session: Any = None) -> None:
         """Run the operation in a session, by default the default one."""
         find_session(session, self.graph).run(self, feed_dict)
 
@@ -261,7 +261,7 @@ class SymbolicTensor(Tensor):
         merged = self.shape.merge_with(shape)
         self.symbol = KerasTensor(TensorSpec(merged, self.dtype))
 
-    def eval(self, feed_dict: PyTree = None, session: PyTree = None) -> Any:
+    def eval(self, feed_dict: PyTree = None, session: Any = None) -> Any:
         """Return the value in a session, by default the default one."""
         return find_session(session, self.graph).run(self, feed_dict)
 
@@ -361,7 +361,7 @@ def register_default_session(find: Callable[[], Any]) -> None:
     _find_session[:] = [find]
 
 
-def find_session(session: PyTree, graph: OwningGraph) -> Any:
+def find_session(session: Any, graph: OwningGraph) -> Any:
     """Return a session, or the default one, which must be one of a graph."""
     found = session if session is not None else _find_session[0]()
     if found is None:

@@ -190,11 +190,11 @@ class GraphVariable(Variable):
         result: Tensor = self.graph.record(_is_initialized, (self,), name=name)
         return result
 
-    def eval(self, session: PyTree = None) -> Any:
+    def eval(self, session: Any = None) -> Any:
         """Return the value in a session, by default the default one."""
         return find_session(session, self.graph).run(self)
 
-    def load(self, value: PyTree, session: PyTree = None) -> None:
+    def load(self, value: PyTree, session: Any = None) -> None:
         """Set the value in a session."""
         found = find_session(session, self.graph)
         with suspend_recording(), found.use_variables():
