@@ -75,6 +75,11 @@ LIBRARIES = (
     Library("tensorflow-recommenders==0.7.3", "tensorflow_recommenders", "", "**/*_test.py", "*tpu*"),
     Library("tensorflow-datasets==4.9.4", "tensorflow_datasets", "etils promise psutil tensorflow-metadata==1.15.0 termcolor toml importlib-resources zipp dm-tree array_record click dill", "core/**/*_test.py", "*beam*"),
     Library("tensorflow-similarity==0.17.1", "tensorflow_similarity", "distinctipy umap-learn pynndescent numba llvmlite tqdm nmslib termcolor", "../tests/**/test_*.py"),
+    Library("tensorflow-gan==2.1.0", "tensorflow_gan", f"tensorflow-hub==0.16.1 setuptools==75.8.0 {TFP}", "python/losses/*_test.py python/features/*_test.py python/eval/*_test.py"),
+    Library("tensorflow-constrained-optimization==0.2", "tensorflow_constrained_optimization", "", "**/*_test.py"),
+    Library("tensorflow-model-remediation==0.1.7.1", "tensorflow_model_remediation", "mock dill tensorflow-hub==0.16.1 setuptools==75.8.0 dm-tree", "**/*_test.py"),
+    Library("tensorflow-graphics==2021.12.3", "tensorflow_graphics", f"trimesh networkx {TFP}", "math/**/*_test.py"),
+    Library("tensorflow-gnn==1.0.3", "tensorflow_gnn", "mock networkx pyglove ml-collections contextlib2 psutil", "graph/*_test.py keras/layers/*_test.py"),
     Library("livelossplot==0.5.5", "livelossplot", "bokeh ipython"),
     Library("keras-self-attention==0.51.0", "keras_self_attention", "", "tests/**/test_*.py"),
     Library("keras-bert==0.89.0", "keras_bert", "keras-transformer==0.40.0 keras-pos-embd==0.13.0 keras-multi-head==0.29.0 keras-layer-normalization==0.16.0 keras-position-wise-feed-forward==0.8.0 keras-embed-sim==0.10.0 keras-self-attention==0.51.0", "tests/**/test_*.py"),
@@ -133,8 +138,8 @@ def _match(folder, library):
     return [f for f in files if not any(f.match(p) for p in library.skip.split())]
 
 
-def run(arguments, folder, python, seconds):
-    """Run Python with a library, and return the exit code and the output."""
+def run(arguments, folder, python, seconds, cwd=None, **variables):
+    """Run Python with the modules of a folder, and return the exit code, None after the time limit, and the output."""
     environment = dict(
         os.environ, PYTHONPATH=os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     )
@@ -143,9 +148,10 @@ def run(arguments, folder, python, seconds):
     else:
         command, environment["TF_USE_LEGACY_KERAS"] = [python], "1"
     environment |= {"CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment |= variables
     try:
         done = subprocess.run(
-            [*command, *arguments], env=environment, timeout=seconds, cwd=folder.parent,
+            [*command, *arguments], env=environment, timeout=seconds, cwd=cwd or folder.parent,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         )  # fmt: skip
         return done.returncode, done.stdout
@@ -226,22 +232,29 @@ def _describe(outcome):
     return f"{outcome['passed']} of {total} tests" if total else "imported"
 
 
+def add_options(parser, prefix, seconds):
+    """Add the options that commands which run tests have in common; `prefix` is the start of their paths."""
+    parser.add_argument("names", nargs="*", help="tests to run; default: all")
+    parser.add_argument("--python", help="Python with TensorFlow, instead of Meshflow")
+    parser.add_argument("--root", type=Path, default=Path(prefix), help="folder of the tests")
+    parser.add_argument("--out", type=Path, default=Path(f"{prefix}-meshflow.json"))
+    parser.add_argument("--files", type=int, help="maximum number of test files")
+    parser.add_argument("--seconds", type=int, default=seconds, help="time limit of a process")
+    parser.add_argument("--table", nargs="*", help="print a table of earlier outcomes")
+
+
+def print_messages(messages, count):
+    """Print the most frequent messages of failures, without their numbers."""
+    texts = collections.Counter(re.sub(r"0x[0-9a-f]+|\d+", "N", m)[:160] for m in messages)
+    for message, frequency in texts.most_common(count):
+        print(f"  {frequency} x {message}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="libraries; default: all")
-    parser.add_argument("--python", help="Python with TensorFlow, instead of Meshflow")
-    parser.add_argument(
-        "--root",
-        type=Path,
-        default=Path("out/libraries"),
-        help="folder for the installed libraries",
-    )
-    parser.add_argument("--out", type=Path, default=Path("out/libraries-meshflow.json"))
-    parser.add_argument("--files", type=int, help="maximum number of test files of a library")
+    add_options(parser, "out/libraries", 1800)
     parser.add_argument("--group", type=int, default=8, help="test files in one process")
-    parser.add_argument("--seconds", type=int, default=1800, help="time limit of a process")
     parser.add_argument("--first", action="store_true", help="stop each file at its first failure")
-    parser.add_argument("--table", nargs="*", help="print a table of earlier outcomes")
     arguments = parser.parse_args()
     if arguments.table:
         return show_table(arguments.table)
@@ -255,10 +268,7 @@ def main():
             continue
         outcome = outcomes[library.name] = measure(library, arguments, arguments.root)
         print(library.name, {k: v for k, v in outcome.items() if k != "failures"}, flush=True)
-        for message, count in collections.Counter(
-            re.sub(r"0x[0-9a-f]+|\d+", "N", m)[:160] for m in outcome.get("failures", {}).values()
-        ).most_common(8):
-            print(f"  {count} x {message}", flush=True)
+        print_messages(outcome.get("failures", {}).values(), 8)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(outcomes, indent=1))
 

@@ -239,8 +239,10 @@ def test_errors():
         tf.raw_ops.MatMul([[1.0]], [[1.0]])
     with pytest.raises(TypeError, match="missing a required argument: 'b'"):
         tf.raw_ops.MatMul(a=[[1.0]])
-    with pytest.raises(NotImplementedError, match=r"tf\.raw_ops\.CudnnRNN: no code of Meshflow"):
-        _ = tf.raw_ops.CudnnRNN
+    with pytest.raises(
+        NotImplementedError, match=r"tf\.raw_ops\.BoostedTreesPredict: no code of Meshflow"
+    ):
+        _ = tf.raw_ops.BoostedTreesPredict
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = tf.raw_ops.Nothing
     assert len(dir(tf.raw_ops)) > 480
@@ -254,3 +256,92 @@ def test_table_has_the_arguments_of_all_computed_ops():
         runpy.run_path(str(SCRIPT))["prune_ops"](texts) == operations.FILE.read_text().splitlines()
     )
     assert [name for name in operations.list_ops() if "(" not in texts[name]] == []
+
+
+def _make_lstm_weights(units, x):
+    bias = tf.keras.initializers.RandomNormal(seed=1)
+    layer = tf.keras.layers.LSTM(units, return_sequences=True, bias_initializer=bias)
+    layer.build(x.shape)
+    return layer, [weight.numpy() for weight in layer.weights]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_block_lstms_equal_the_layer_of_keras(version):
+    x = tf.random.stateless_normal([2, 4, 3], [1, version])
+    layer, (kernel, recurrent, bias) = _make_lstm_weights(2, x)
+    w = np.concatenate([kernel, recurrent])
+    if version == 1:
+        # Version 1 orders the gates as input, cell, forget, output, and adds 1 to the bias of the forget gate.
+        swap = lambda a: np.concatenate([a[..., :2], a[..., 4:6], a[..., 2:4], a[..., 6:]], -1)
+        w, bias = swap(w), swap(bias)
+    op = tf.raw_ops.BlockLSTM if version == 1 else tf.raw_ops.BlockLSTMV2
+    options = {"forget_bias": 0.0} if version == 1 else {}
+    zeros = np.zeros(2, np.float32)
+    run = lambda steps, **kwargs: op(
+        seq_len_max=tf.constant(steps, tf.int64), x=tf.transpose(x, [1, 0, 2]), cs_prev=tf.zeros([2, 2]),
+        h_prev=tf.zeros([2, 2]), w=w, wci=zeros, wcf=zeros, wco=zeros, b=bias, **options, **kwargs
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        np.swapaxes(run(4).h.numpy(), 0, 1), layer(x).numpy(), rtol=1e-5, atol=1e-6
+    )
+    assert not np.any(run(2).h[2:])
+    assert np.max(np.abs(run(4, cell_clip=0.01).cs)) <= 0.01
+
+
+def test_peepholes_reach_the_gates_of_a_cell():
+    ones, x, cell = tf.ones([1, 1]), tf.zeros([1, 1]), tf.constant([[0.5]])
+    i, cs, f, o, _, _, h = tf.raw_ops.LSTMBlockCell(
+        x=x, cs_prev=cell, h_prev=x, w=tf.zeros([2, 4]), wci=ones[0], wcf=2 * ones[0], wco=3 * ones[0], b=tf.zeros(4),
+        use_peephole=True,
+    )  # fmt: skip
+    sigmoid = lambda a: 1 / (1 + np.exp(-a))
+    expected = 0.5 * sigmoid(1.0 + 2 * 0.5)
+    found = [float(part) for part in (i, cs, f, o, h)]
+    output = sigmoid(3 * expected)
+    np.testing.assert_allclose(
+        found, [sigmoid(0.5), expected, sigmoid(2.0), output, output * np.tanh(expected)], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("time_major", [True, False])
+def test_cudnn_recurrence_equals_the_layers_of_keras(time_major):
+    x = tf.random.stateless_normal([2, 5, 3], [3, 4])
+    _, forward = _make_lstm_weights(2, x)
+    _, backward = _make_lstm_weights(2, x)
+    parts = [forward[0].T, forward[1].T, backward[0].T, backward[1].T]
+    biases = [forward[2], np.zeros(8), backward[2], np.zeros(8)]
+    params = np.concatenate([p.ravel() for p in [*parts, *biases]]).astype("float32")
+    order = [1, 0, 2] if time_major else [0, 1, 2]
+    state = tf.zeros([2, 2, 2])
+    found = tf.raw_ops.CudnnRNNV3(
+        input=tf.transpose(x, order), input_h=state, input_c=state, params=params, sequence_lengths=[3, 5],
+        direction="bidirectional", time_major=time_major,
+    )  # fmt: skip
+    layer = tf.keras.layers.Bidirectional(tf.keras.layers.LSTM(2, return_sequences=True))
+    layer.build(x.shape)
+    layer.set_weights([*forward, *backward])
+    expected = layer(x, mask=tf.sequence_mask([3, 5])).numpy()
+    # cuDNN's outputs are zero after the end of a sequence.
+    expected[0, 3:] = 0
+    np.testing.assert_allclose(tf.transpose(found.output, order), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="have 3 values"):
+        tf.raw_ops.CudnnRNN(input=x, input_h=state[:1], input_c=state[:1], params=[0.0] * 3)
+
+
+def test_random_ops_of_keys_equal_those_of_seeds():
+    raw, seed = tf.raw_ops, [3, 4]
+    key, counter = raw.StatelessRandomGetKeyCounter(seed=seed)
+    assert (key.dtype, key.shape, counter.shape) == (tf.uint64, (1,), (2,))
+    state = {"key": key, "counter": counter, "alg": raw.StatelessRandomGetAlg(), "shape": [5]}
+    same = lambda a, b: np.testing.assert_array_equal(a.numpy(), b.numpy())
+    same(raw.StatelessRandomNormalV2(**state), tf.random.stateless_normal([5], seed))
+    same(raw.StatelessRandomUniformV2(**state), tf.random.stateless_uniform([5], seed))
+    same(raw.StatelessTruncatedNormalV2(**state), tf.random.stateless_truncated_normal([5], seed))
+    same(
+        raw.StatelessRandomUniformIntV2(**state, minval=3, maxval=90),
+        tf.random.stateless_uniform([5], seed, 3, 90, tf.int32),
+    )
+    same(
+        raw.StatelessRandomUniformFullIntV2(**state, dtype=tf.int64),
+        raw.StatelessRandomUniformFullInt(shape=[5], seed=seed, dtype=tf.int64),
+    )

@@ -61,7 +61,6 @@ from meshflow.core.runtime.eager import control_dependencies, executing_eagerly,
 from meshflow.core.functions.function import function
 from meshflow.core.config.graph_mode import (
     AggregationMethod,
-    Graph,
     Operation,
     RegisterGradient,
     get_logger,
@@ -275,6 +274,7 @@ if TYPE_CHECKING:
     )
     from meshflow import autograph
     from meshflow.legacy import compat, feature_column
+    from meshflow.legacy.graph.graph import Graph
     from meshflow.data.optional import OptionalSpec
     from meshflow.io.tensors import make_ndarray, make_tensor_proto
     from meshflow.saved_model.graph.reading.imported_graphs import import_graph_def
@@ -328,6 +328,7 @@ _LAZY_MODULES = (
 )
 # Names in modules that are loaded on first use.
 _LAZY_NAMES = {
+    "Graph": "meshflow.legacy.graph.graph",
     "OptionalSpec": "meshflow.data.optional",
     "import_graph_def": "meshflow.saved_model.graph.reading.imported_graphs",
     "make_ndarray": "meshflow.io.tensors",

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 
 __all__ = ["bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"]
 
@@ -71,6 +72,11 @@ def invert(x: TensorLike, name: str | None = None) -> Tensor:
     return jnp.invert(x)
 
 
+def _limit_shift(positions: Array) -> Array:
+    """Clip the number of positions to those that the dtype has, like TensorFlow on a CPU."""
+    return jnp.clip(positions, 0, positions.dtype.itemsize * 8 - 1)
+
+
 @op(kinds="i", differentiable=False)
 def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Shift the bits of `x` to the left by `y` positions.
@@ -84,7 +90,7 @@ def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.bitwise.left_shift([1, 3], [4, 1]).numpy())
       [16  6]
     """
-    return jnp.left_shift(x, y)
+    return jnp.left_shift(x, _limit_shift(y))
 
 
 @op(kinds="i", differentiable=False)
@@ -100,4 +106,4 @@ def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       >>> print(tf.bitwise.right_shift([16, -8], 2).numpy())
       [ 4 -2]
     """
-    return jnp.right_shift(x, y)
+    return jnp.right_shift(x, _limit_shift(y))

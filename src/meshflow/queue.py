@@ -248,7 +248,10 @@ class QueueBase:
 
     def _dequeue_rows(self, n: TensorLike, allow_fewer: bool) -> PyTree:
         if self._shapes is None:
-            raise ValueError("Queue must have shapes to dequeue several elements.")
+            raise errors.InvalidValueError(
+                f"{self._name}: dequeue_many and dequeue_up_to require the components to have specified shapes. Pass "
+                "`shapes` to the queue."
+            )
         count = convert_to_tensor(n)
         return self._to_element(
             self._run(lambda k: self._stack(self._take(int(k), allow_fewer)), [count], True)
@@ -288,11 +291,9 @@ class QueueBase:
 
 
 def _as_shapes(shapes: PyTree) -> list[Any]:
-    """Return a list with one shape, of a shape or such a list."""
-    is_list = (
-        isinstance(shapes, (list, tuple))
-        and len(shapes) == 1
-        and isinstance(shapes[0], (list, tuple, TensorShape))
+    """Return a list of shapes, of one shape or such a list."""
+    is_list = isinstance(shapes, (list, tuple)) and not all(
+        size is None or isinstance(size, int) for size in shapes
     )
     return list(shapes) if is_list else [shapes]
 
@@ -349,18 +350,23 @@ class PaddingFIFOQueue(FIFOQueue):
         shared_name: str | None = None,
         name: str = "padding_fifo_queue",
     ) -> None:
+        if shapes is None:
+            raise ValueError(
+                "When providing partial shapes, a list of shapes must be provided. Pass `shapes` to PaddingFIFOQueue."
+            )
         super().__init__(capacity, dtypes, shapes, names, shared_name, name)
 
     def _stack(self, items: Sequence[_Item]) -> list[Tensor]:
         padded = []
         for components in zip(*items, strict=True):
             sizes = np.max([c.shape.as_list() for c in components], axis=0).astype(int)
+            fill = "" if components[0].dtype.name == "string" else 0
             rows = [
                 array.pad(
-                    c,
-                    [[0, int(m) - n] for m, n in zip(sizes, c.shape, strict=True)],
-                    constant_values="" if c.dtype.name == "string" else 0,
+                    c, np.stack([0 * sizes, sizes - c.shape.as_list()], 1), constant_values=fill
                 )
+                if c.shape.as_list() != sizes.tolist()
+                else c
                 for c in components
             ]
             padded.append(tuple(rows))
@@ -423,7 +429,7 @@ class PriorityQueue(FIFOQueue):
         shared_name: str | None = None,
         name: str = "priority_queue",
     ) -> None:
-        all_shapes = None if shapes is None else [[], *_as_list(shapes)]
+        all_shapes = None if shapes is None else [[], *_as_shapes(shapes)]
         super().__init__(
             capacity, ["int64", *_as_list(types)], all_shapes, names, shared_name, name
         )

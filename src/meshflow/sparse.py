@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, SparseTensorValue
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.bounds_checks import is_padding
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
@@ -20,7 +21,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host, host_function
 from meshflow.environment.types import PyTree
-from meshflow.ops import array, math
+from meshflow.ops import array, math, strings
 from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.coordinates import (
     INVALID,
@@ -87,12 +88,13 @@ def to_dense(
     if validate_indices and has_static_indices(sp_input):
         _check_order(np.asarray(indices.array))
     shape = sp_input.dense_shape
+    if sp_input.dtype is string:
+        like, default = array.zeros(shape, int64), "" if default_value is None else default_value
+        return strings.place_strings(sp_input.values, indices, like, default)
     if default_value is None:
         empty = array.zeros(shape, sp_input.dtype)
     else:
         empty = array.fill(shape, convert_to_tensor(default_value, dtype=sp_input.dtype))
-    if sp_input.dtype is string:
-        return array.tensor_scatter_nd_update(empty, sp_input.indices, sp_input.values)
     return add_elements(empty, indices, sp_input.values, True)
 
 
@@ -440,6 +442,8 @@ def _convert_value(value: PyTree) -> PyTree:
 def _accept_values(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def public(*args: PyTree, **kwargs: PyTree) -> PyTree:
+        if context.graph is not None and context.trace is None:
+            return context.graph.call(public, args, kwargs)
         named = {name: _convert_value(value) for name, value in kwargs.items()}
         return function(*map(_convert_value, args), **named)
 

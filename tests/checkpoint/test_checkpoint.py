@@ -83,7 +83,7 @@ def test_training_resumes_from_a_checkpoint(tmp_path, built):
     other.compile(optimizers.Adam(0.5), "mse")
     status = train.Checkpoint(model=other).restore(path)
     if not built:
-        with pytest.raises(AssertionError, match="Unresolved objects"):
+        with pytest.raises(AssertionError, match="Unresolved object"):
             status.assert_consumed()
     other.fit(X, Y, verbose=0, shuffle=False, epochs=2)
     status.assert_consumed()

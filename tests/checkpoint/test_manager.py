@@ -95,3 +95,18 @@ def test_iterating_over_checkpoints(tmp_path):
         if len(seen) == 1:
             manager.save()
     assert seen == [first, manager.latest_checkpoint]
+
+
+def test_a_step_is_saved_once(tmp_path):
+    step = tf.Variable(0)
+    checkpoint = tf.train.Checkpoint(step=step)
+    manager = tf.train.CheckpointManager(
+        checkpoint, str(tmp_path), None, step_counter=step, checkpoint_interval=5
+    )
+    saved = []
+    for value, check in ((0, True), (3, True), (3, False), (3, False), (8, True), (8, False)):
+        step.assign(value)
+        saved.append(manager.save(value, check_interval=check) is not None)
+    # Values of TensorFlow 2.15.1.
+    assert saved == [True, False, True, False, True, False]
+    assert manager.latest_checkpoint == f"{manager._checkpoint_prefix}-8"

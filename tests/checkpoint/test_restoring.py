@@ -212,3 +212,36 @@ def test_wrong_calls(tmp_path):
     path = checkpoint.save(tmp_path / "ckpt", options)
     checkpoint.sync()
     assert options.enable_async and called == [0, path]
+
+
+def test_a_library_class_tracks_and_creates_its_own_children(tmp_path):
+    class Text(tf.train.experimental.PythonState):
+        def __init__(self, text):
+            self.text = text
+
+        def serialize(self):
+            return self.text
+
+        def deserialize(self, string_value):
+            self.text = string_value.decode()
+
+    class Texts(tf.__internal__.tracking.Trackable):
+        """An object that wraps new attributes, and creates those that a checkpoint has."""
+
+        def __setattr__(self, name, value):
+            text = Text(value)
+            self._track_trackable(text, name=name, overwrite=True)
+            super().__setattr__(name, text)
+
+        def _lookup_dependency(self, name, cached_dependencies=None):
+            if super()._lookup_dependency(name) is None:
+                setattr(self, name, "")
+                assert name in self._unconditional_dependency_names
+            return super()._lookup_dependency(name)
+
+    texts = Texts()
+    texts.greeting = "hello"
+    path = tf.train.Checkpoint(texts=texts).save(tmp_path / "ckpt")
+    restored = Texts()
+    tf.train.Checkpoint(texts=restored).restore(path).assert_consumed()
+    assert restored.greeting.text == "hello"

@@ -121,7 +121,7 @@ def test_a_concrete_function_is_called_by_position_by_name_and_with_tensors_only
         assert call().numpy() == 7
     with pytest.raises(TypeError, match="k=2"):
         c(x, 3, y)
-    with pytest.raises(TypeError, match="unexpected arguments"):
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
         c(x, 2, y, z=1)
     with pytest.raises(tf.errors.InvalidArgumentError, match="int32"):
         c(tf.constant(1), y)
@@ -675,7 +675,7 @@ def test_functions_made_in_a_loop_are_warned_of_twice(caplog):
 def test_concrete_function_accepts_only_its_tensors():
     concrete = tf.function(lambda x, y: y).get_concrete_function(1, tf.constant(2))
     assert int(concrete(tf.constant(3))) == 3
-    with pytest.raises(TypeError, match="missing its argument 'y'"):
+    with pytest.raises(TypeError, match="missing a required argument: 'y'"):
         concrete(1)
 
 
@@ -798,3 +798,11 @@ def test_arguments_that_differ_from_the_signature(value):
     for kind in (TypeError, ValueError):  # of TensorFlow 2.15 and of earlier versions
         with pytest.raises(kind, match=r"Binding inputs to tf\.function failed"):
             function(value)
+
+
+def test_functions_are_decorated_before_their_first_call():
+    double = tf.function(lambda x: x * 2)
+    double._decorate(lambda function: lambda x: function(x) + 1)
+    assert double(tf.constant(3)).numpy() == 7
+    with pytest.raises(ValueError, match="cannot be decorated after they have been traced"):
+        double._decorate(lambda function: function)

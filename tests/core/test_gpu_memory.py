@@ -92,3 +92,21 @@ def test_repeated_setting_does_not_restart_backends(monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     monkeypatch.setattr(gpu_memory, "restart_backend", lambda: pytest.fail("started again"))
     gpu_memory.grow(True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("GPU", "Failed parsing"), ("CPU:0", "not available"), ("unknown:0", "No matching devices")],
+)
+def test_names_of_devices_and_missing_statistics(name, text):
+    with pytest.raises(ValueError, match=text):
+        tf.config.experimental.get_memory_info(name)
+    with pytest.raises(ValueError, match=r"Failed parsing|No matching|Cannot reset memory stats"):
+        tf.config.experimental.reset_memory_stats(name)
+
+
+def test_an_empty_name_keeps_the_device_of_an_outer_block():
+    with tf.device("CPU:0"), tf.device(""), tf.device(tf.DeviceSpec()):
+        assert tf.constant(1).device.endswith("CPU:0")
+    with pytest.raises(ValueError, match=r"must be a tf\.config\.PhysicalDevice"):
+        tf.config.experimental.get_device_details(tf.config.list_logical_devices()[0])

@@ -30,8 +30,12 @@ def test_map_structure_visits_every_leaf(structure):
 def test_structure_differences_name_their_path():
     with pytest.raises(ValueError, match=r"\['a'\]"):
         tf.nest.assert_same_structure({"a": [1]}, {"a": 1})
-    with pytest.raises(ValueError, match="elements"):
+    with pytest.raises(ValueError, match="2 atoms, but flat_sequence had 1 items"):
         tf.nest.pack_sequence_as([1, 2], [1])
+    with pytest.raises(ValueError, match="cannot guarantee that it is safe"):
+        tf.nest.pack_sequence_as("leaf", [1, 2])
+    with pytest.raises(TypeError, match="incompatible type `<class 'str'>`"):
+        tf.nest.pack_sequence_as([1, 2], "ab")
 
 
 def test_named_tuples_of_other_names_differ_and_keywords_are_checked():
@@ -40,3 +44,32 @@ def test_named_tuples_of_other_names_differ_and_keywords_are_checked():
         tf.nest.assert_same_structure(one(1, 2), two(1, 2))
     with pytest.raises(ValueError, match="bad"):
         tf.nest.map_structure(lambda x: x, [1], bad=1)
+
+
+def test_dimensions_of_version_1():
+    size = tf.compat.v1.Dimension
+    assert (13 - size(12), 2 // size(12), 4 % size(9), [0] * size(2)) == (1, 0, 4, [0, 0])
+    assert not size(0) and not size(None) and (size(12) != size(None)) is None
+    assert tf.TensorShape([size(3), size(None)]).concatenate(size(2)).as_list() == [3, None, 2]
+    with pytest.raises(TypeError, match="must be integer or None"):
+        size([])
+    with pytest.raises(TypeError, match="use // instead"):
+        size(4) / 2
+
+
+def test_views_of_dictionaries_are_sequences_in_their_order():
+    scores = collections.OrderedDict(b=1, a=[2, 3])
+    assert tf.nest.flatten(scores.values()) == [1, 2, 3]
+    assert tf.nest.flatten({"view": scores.items()}) == ["b", 1, "a", 2, 3]
+    assert tf.nest.map_structure(lambda x: x + 1, scores.values()) == [2, [3, 4]]
+    tf.nest.assert_same_structure(scores.values(), [5, [6, 7]], check_types=False)
+    assert tf.nest.is_nested({}.keys())
+    parts = {"a": tf.ones([2, 3]), "b": tf.ones([2, 1])}
+    assert tf.keras.layers.concatenate(parts.values()).shape == (2, 4)
+
+
+def test_errors_show_both_structures():
+    with pytest.raises(
+        ValueError, match="First structure: type=str str=a\n\nSecond structure: type=dict"
+    ):
+        tf.nest.assert_same_structure("a", {"k": 2.0})

@@ -264,3 +264,33 @@ def test_numbers_are_converted_like_lists_of_numbers(value, dtype):
     else:
         assert single.dtype == listed.dtype
         np.testing.assert_array_equal(single.numpy().astype(float), listed.numpy()[0].astype(float))
+
+
+def test_lists_of_tensors_take_the_dtype_of_a_tensor_among_the_operands():
+    size, zeros = tf.constant(7, tf.int64), tf.zeros([2], tf.int32)
+
+    def compute():
+        return tf.concat([[size], zeros], 0), tf.stack([[size, 1], zeros]), [size, size] + zeros
+
+    for run in (compute, tf.function(compute)):
+        joined, stacked, total = run()
+        assert {x.dtype for x in (joined, stacked, total)} == {tf.int32}
+        assert joined.numpy().tolist() == [7, 0, 0] and total.numpy().tolist() == [7, 7]
+
+
+def test_shapes_with_unknown_sizes_become_tensors_in_a_trace_only():
+    with pytest.raises(ValueError, match="Cannot convert a partially known TensorShape"):
+        tf.convert_to_tensor(tf.TensorShape([None, 5]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 5])])
+    def join(x):
+        return tf.concat([[3], x.shape], 0)
+
+    assert join(tf.ones([4, 5])).numpy().tolist() == [3, 4, 5]
+
+
+def test_values_like_strings_have_the_requested_dtype():
+    words = tf.constant(["a", "b"])
+    assert tf.zeros_like(words, tf.float32).numpy().tolist() == [0, 0]
+    assert tf.ones_like(words, tf.int32).numpy().tolist() == [1, 1]
+    assert tf.zeros_like(words).dtype is tf.string

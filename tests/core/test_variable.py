@@ -144,3 +144,15 @@ def test_modules_skip_ignored_attributes_and_search_sequences():
     assert [float(v) for v in module.variables] == [2, 3]
     found = module._flatten(predicate=lambda x: isinstance(x, tf.Variable), with_path=True)
     assert [path for path, _ in found] == [("line", 0), ("pair", "x")]
+
+
+@pytest.mark.parametrize("method", ["scatter_add", "scatter_max", "scatter_update"])
+def test_wrong_rows_raise_errors_of_tensorflow(method):
+    v = tf.Variable(tf.zeros([3, 2]))
+    for slices in (
+        tf.IndexedSlices(tf.ones([1, 5]), [0]),
+        tf.IndexedSlices(tf.ones([1, 2]), ["a"]),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=method):
+            getattr(v, method)(slices)
+    assert not np.any(v.numpy())

@@ -38,7 +38,8 @@ def test_errors_name_file_and_line(folder):
     rows = iter(E.CsvDataset("bad.csv", [tf.int32, tf.int32], header=True))
     assert [int(x) for x in next(rows)] == [1, 2]
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"'three'.*bad\.csv, line 3 is not a valid int32"
+        tf.errors.InvalidArgumentError,
+        match=r"Field 0 .*bad\.csv, line 3 is not a valid int32: three",
     ):
         next(rows)
     with pytest.raises(ValueError, match="bool"):

@@ -97,10 +97,12 @@ def test_padding_to_a_number_of_elements():
     assert [bool(e["valid"]) for e in data] == [True, True, False, False]
     assert [int(e["x"]) for e in data] == [1, 2, 0, 0]
     assert [e["s"].numpy() for e in data] == [b"a", b"b", b"", b""]
-    with pytest.raises(TypeError, match="dictionaries"):
+    with pytest.raises(ValueError, match="to be a dictionary"):
         D.range(3).apply(E.pad_to_cardinality(4))
-    with pytest.raises(ValueError, match="more than 1"):
+    with pytest.raises(ValueError, match=r"target cardinality \(1\), but has cardinality 2"):
         D.from_tensor_slices({"x": [1, 2]}).apply(E.pad_to_cardinality(1))
+    with pytest.raises(ValueError, match="a known cardinalty, but has cardinality -1"):
+        D.from_tensors({"x": 1}).repeat().apply(E.pad_to_cardinality(1))
     with pytest.raises(ValueError, match="already contain the key 'x'"):
         D.from_tensor_slices({"x": [1, 2]}).apply(E.pad_to_cardinality(2, "x"))
 

@@ -94,5 +94,5 @@ def test_functions_that_return_no_dataset_fail_immediately():
     ):
         with pytest.raises(TypeError, match="must return a `Dataset`"):
             make()
-    with pytest.raises(TypeError, match="a pair of the new state and the output"):
+    with pytest.raises(TypeError, match="a pair consisting of new state"):
         D.range(2).scan(0, lambda state, x: state)

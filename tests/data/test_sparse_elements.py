@@ -93,7 +93,7 @@ def test_specs():
 
 
 def test_padding_is_refused(rows):
-    with pytest.raises(TypeError, match="only supported for tensors"):
+    with pytest.raises(TypeError, match="only supported for datasets that produce tensor"):
         next(iter(rows.padded_batch(2)))
 
 
@@ -105,7 +105,7 @@ def test_arrays_of_different_sizes_become_rows():
     made = arrays.apply(tf.data.experimental.dense_to_sparse_batch(4, [None]))
     # Zeros of the arrays are held as well.
     assert next(iter(made)).values.shape == [6] and dense(made)[0].shape == (4, 3)
-    with pytest.raises(tf.errors.DataLossError, match="larger than row_shape"):
+    with pytest.raises(tf.errors.DataLossError, match="larger than the row shape"):
         list(arrays.sparse_batch(4, [2]))
     with pytest.raises(TypeError, match="one tensor each"):
         D.from_tensors((1, 2)).sparse_batch(2, [])

@@ -1,5 +1,6 @@
 """Extension types and dispatch of public functions, with results of TensorFlow 2.21."""
 
+import inspect
 import pickle
 from collections.abc import Mapping
 from typing import Any, ClassVar, Optional, Union  # noqa: F401
@@ -107,7 +108,6 @@ def change(value, name):
         (lambda: make_class(x=list[int]), TypeError, "Unsupported type annotation"),
         (lambda: make_class(x=Any), TypeError, "Unsupported type annotation"),
         (lambda: make_class(x=tf.TypeSpec), TypeError, "Unsupported type annotation"),
-        (lambda: make_class(x=tf.Variable), TypeError, "Unsupported type annotation"),
         (lambda: make_class(x=Mapping[tf.Tensor, int]), TypeError, "keys of a mapping"),
         (lambda: make_class(x="Undefined")(1), TypeError, "'Undefined', is not defined"),
         (lambda: make_class(Spec=int), ValueError, "reserved"),
@@ -124,9 +124,11 @@ def change(value, name):
         (lambda: tf.convert_to_tensor(M), ValueError, "unsupported type"),
         (lambda: tf.math.sin(Base(1.0)), ValueError, "unsupported type"),
         (lambda: tf.experimental.dispatch_for_api(len, {"x": Masked}), ValueError, "does not support"),
-        (lambda: tf.experimental.dispatch_for_api(tf.rank, {"foo": Masked})(len), ValueError, "no parameter 'foo'"),
-        (lambda: tf.experimental.dispatch_for_api(tf.rank)(lambda x: x), ValueError, "does not match API"),
-        (lambda: tf.experimental.dispatch_for_api(tf.rank)(lambda input, name=None: 0), ValueError, "no type annotations"),
+        (lambda: tf.experimental.dispatch_for_api(tf.rank, {"foo": Masked})(len), ValueError, "annotation for unknown parameter 'foo'"),
+        (lambda: tf.experimental.dispatch_for_api(tf.rank)(lambda x: x), ValueError, r"signature \(x\) does not match API's signature \(input, name=None\)"),
+        (lambda: tf.experimental.dispatch_for_api(tf.rank, [Masked])(len), TypeError, "must be dictionaries"),
+        (lambda: tf.experimental.dispatch_for_api(tf.rank, {0: Masked})("len"), TypeError, "to be callable"),
+        (lambda: tf.experimental.dispatch_for_api(tf.rank)(lambda input, name=None: 0), ValueError, "at least one signature"),
         (lambda: tf.experimental.unregister_dispatch_for(len), ValueError, "not registered"),
     ],
 )  # fmt: skip
@@ -462,3 +464,35 @@ def test_dispatch(dispatchers):
     assert traced(M).values.numpy().tolist() == [1, 2, 2, 4]
     with pytest.raises(ValueError, match="unsupported type"):
         tf.matmul(M, M)
+
+
+class Counter(tf.experimental.ExtensionType):
+    count: tf.Variable
+    step: tf.Tensor
+
+
+def test_a_variable_in_a_field_is_updated_by_a_function():
+    @tf.function
+    def add(counter):
+        counter.count.assign_add(counter.step)
+        return counter
+
+    counter = Counter(tf.Variable(2.0), 3.0)
+    assert add(counter).count is counter.count and counter.count.numpy() == 5.0
+    assert inspect.signature(Counter.__init__).return_annotation is Counter
+
+
+def test_dispatch_of_optional_and_tensor_like_arguments():
+    optional, operand = Masked | None, Masked | tf.types.experimental.TensorLike
+    signature = {"condition": Masked, "x": optional, "y": optional}
+    select = lambda condition, x=None, y=None, name=None: "where"
+    tf.experimental.dispatch_for_api(tf.where, signature)(select)
+    add = lambda x, y, name=None: "add"
+    tf.experimental.dispatch_for_api(tf.add, {"x": operand, "y": operand})(add)
+    try:
+        assert tf.where(M) == tf.where(M, M, M) == "where"
+        values = [[1.0], np.ones(1), tf.ones(1), tf.Variable([1.0]), 3, M]
+        assert [tf.add(M, value) for value in values] == ["add"] * 6
+    finally:
+        for target in (select, add):
+            tf.experimental.unregister_dispatch_for(target)

@@ -64,9 +64,39 @@ def test_values(compute, expected):
         (lambda: Structured.from_fields({"x": [1, 2], "y": [1, 2, 3]}, [None]), ValueError),
         (lambda: Structured.from_fields({1: [1]}, [1]), TypeError),
         (lambda: make([{"x": 1}, {"y": 2}]), KeyError),
-        (lambda: tf.concat([make(PAIRS), make(PAIRS)], 0), ValueError),
     ],
 )
 def test_errors(use, error):
     with pytest.raises(error):
         use()
+
+
+def test_ops_apply_to_fields():
+    value = make([{"x": 1, "y": [1, 2]}, {"x": 3, "y": []}])
+    rows = value.to_pyval()
+    assert tf.concat([value, value], 0).to_pyval() == rows * 2
+    assert tf.gather(value, [1, 0]).to_pyval() == rows[::-1]
+    assert tf.expand_dims(value, 1).to_pyval() == [[row] for row in rows]
+    shuffled = tf.random.shuffle(value, seed=1).to_pyval()
+    assert sorted(row["x"] for row in shuffled) == [1, 3]
+    assert (int(tf.size(value)), int(tf.rank(value))) == (2, 1)
+    assert tf.shape(value).static_lengths() == [2]
+    assert tf.ones_like(value, tf.int32).numpy().tolist() == [1, 1]
+    empty = Structured.from_shape(tf.experimental.DynamicRaggedShape.from_lengths([2]))
+    assert tf.concat([empty, empty], 0).shape == [4]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: tf.concat([s, s], 1), "axis=1 out of bounds"),
+        (lambda s: tf.concat([s, tf.constant([1])], 0), "must be a list of StructuredTensors"),
+        (lambda s: tf.concat([s, make([[{"x": 1}]])], 0), "Ranks of sub-message do not match"),
+        (lambda s: tf.concat([s, make([{"y": 1}])], 0), "must have the same fields"),
+        (lambda s: tf.gather(make({"x": 1}), 0), "axis=0 out of bounds"),
+        (lambda s: tf.random.shuffle(make({"x": 1})), "scalar"),
+    ],
+)
+def test_ops_check_shapes_and_fields(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(make([{"x": 1}]))

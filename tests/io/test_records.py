@@ -306,3 +306,42 @@ def test_features_of_two_kinds_read_different_keys(second):
     first = tf.io.RaggedFeature(tf.int64, value_key="ids")
     with pytest.raises(ValueError, match="Ragged and sparse keys must not intersect"):
         tf.io.parse_example([b""], {"rows": first, "ids": second})
+
+
+def test_ragged_features_of_sequences():
+    train = tf.train
+    floats = lambda v: train.Feature(float_list=train.FloatList(value=v))
+    integers = lambda v: train.Feature(int64_list=train.Int64List(value=v))
+
+    def serialize(**steps):
+        lists = {name: train.FeatureList(feature=values) for name, values in steps.items()}
+        message = train.SequenceExample(feature_lists=train.FeatureLists(feature_list=lists))
+        return message.SerializeToString()
+
+    first = serialize(v=[floats([1, 2, 3]), floats([4])], s=[integers([0, 1, 3]), integers([0, 1])])
+    second = serialize(v=[floats([])], s=[integers([0])])
+    ragged = tf.io.RaggedFeature
+    features = {
+        "flat": ragged(tf.float32, "v"),
+        "rows": ragged(tf.float32, "v", [ragged.RowSplits("s")]),
+    }
+    _, steps = tf.io.parse_single_sequence_example(first, sequence_features=features)
+    assert steps["flat"].to_list() == [[1, 2, 3], [4]]
+    assert steps["rows"].to_list() == [[[1], [2, 3]], [[4]]]
+    _, steps, lengths = tf.io.parse_sequence_example([first, second], sequence_features=features)
+    assert steps["flat"].to_list() == [[[1, 2, 3], [4]], [[]]] and lengths == {}
+    assert steps["rows"].to_list() == [[[[1], [2, 3]], [[4]]], [[]]]
+    misaligned = serialize(v=[floats([1])], s=[])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="are not aligned"):
+        tf.io.parse_sequence_example([misaligned], sequence_features=features)
+
+
+def test_errors_of_steps_name_their_index():
+    message = tf.train.SequenceExample()
+    message.feature_lists.feature_list["a"].feature.add().int64_list.value.append(1)
+    message.feature_lists.feature_list["a"].feature.add().float_list.value.append(1.0)
+    features = {"a": tf.io.FixedLenSequenceFeature([1], tf.int64)}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"Index: 1\.  Data types don't match"):
+        tf.io.parse_single_sequence_example(message.SerializeToString(), sequence_features=features)
+    with pytest.raises(ValueError, match="Missing shape for feature a"):
+        tf.io.parse_example([b""], {"a": tf.io.FixedLenFeature(None, tf.int64)})

@@ -46,3 +46,33 @@ def test_subclasses_and_instances():
     assert str(inspect.signature(Other)) == "(units, rate=0.5)"
     assert list(inspect.signature(Mine(1)).parameters) == ["args", "kwargs"]
     assert next(iter(inspect.signature(tf.Variable).parameters)) == "initial_value"
+
+
+def test_arguments_that_follow_by_position_are_in_the_signature():
+    layers = keras.layers
+    names = lambda cls: list(inspect.signature(cls).parameters)
+    parameters = inspect.signature(layers.Conv2DTranspose).parameters
+    order = ["data_format", "dilation_rate", "activation", "use_bias", "kernel_initializer"]
+    assert list(parameters)[5:10] == order
+    assert [parameters[name].default for name in order] == [
+        None,
+        (1, 1),
+        None,
+        True,
+        "glorot_uniform",
+    ]
+    assert names(layers.DepthwiseConv1D) == names(layers.DepthwiseConv2D)
+    assert names(layers.GroupNormalization)[5:8] == [
+        "beta_initializer",
+        "gamma_initializer",
+        "beta_regularizer",
+    ]
+    layer = layers.DepthwiseConv2D(
+        3, 1, "same", 1, None, 1, None, True, "ones", "zeros", "l1", "l2", None, "max_norm"
+    )
+    assert type(layer.bias_regularizer).__name__ == "L2"
+    assert type(layer.depthwise_constraint).__name__ == "MaxNorm"
+    attention = layers.MultiHeadAttention(
+        1, 2, None, 0.0, True, None, None, "ones", "zeros", "l1", "l2"
+    )
+    assert attention.get_config()["bias_regularizer"]["class_name"] == "L2"

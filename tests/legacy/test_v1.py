@@ -195,8 +195,10 @@ def test_collections_of_a_graph():
             *("weight:0", "local:0", kernel.name, bias.name)
         ]
         assert v1.losses.get_losses()[0] is loss
-        assert float(v1.losses.get_regularization_loss()) == 3
-        assert float(v1.losses.get_total_loss()) == float(loss) + 3 == 7
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            assert session.run(v1.losses.get_regularization_loss()) == 3
+            assert session.run(v1.losses.get_total_loss()) == session.run(loss) + 3 == 7
         v1.add_to_collections("steps", 1)
         v1.add_to_collections(["steps", "other", "other"], 2)
         v1.get_collection("steps").append(5)
@@ -244,5 +246,16 @@ def test_messages_of_summaries():
 def test_losses_of_a_traced_function_belong_to_no_graph():
     with tf.Graph().as_default():
         function = tf.function(lambda x: v1.losses.mean_squared_error(x, x + 1))
-        assert float(function(tf.constant([1.0]))) == 1 and v1.losses.get_losses() == []
-        assert float(v1.losses.get_total_loss()) == 0
+        result = function(tf.constant([1.0]))
+        with v1.Session() as session:
+            assert session.run(result) == 1 and v1.losses.get_losses() == []
+            assert session.run(v1.losses.get_total_loss()) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_adam_updates_variables_of_any_float_dtype(dtype):
+    variables = tf.Variable([1.0, 2.0], dtype=dtype), tf.Variable([1.0, 2.0])
+    optimizer = tf.compat.v1.train.AdamOptimizer(0.125)
+    optimizer.apply_gradients([(tf.ones([2], v.dtype), v) for v in variables])
+    for variable in variables:
+        np.testing.assert_allclose(variable.numpy(), [0.875, 1.875], rtol=1e-2)

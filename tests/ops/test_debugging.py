@@ -166,3 +166,11 @@ def test_switches():
         check.enable_traceback_filtering()
     check.set_log_device_placement(True)
     assert check.get_log_device_placement() is False
+
+
+def test_assert_shows_condition_and_data():
+    with pytest.raises(InvalidArgumentError) as error:
+        tf.debugging.Assert(tf.constant(False), ["size", 11])
+    # As in TensorFlow 2.15.1, which shows b'size'.
+    expected = "Expected 'tf.Tensor(False, shape=(), dtype=bool)' to be true. Summarized data: size"
+    assert str(error.value).startswith(expected) and "11" in str(error.value)

@@ -187,3 +187,18 @@ def test_vectorized_map_of_python_calls():
     assert tf.vectorized_map(double, tf.constant([1, 2])).numpy().tolist() == [2, 4]
     with pytest.raises(ValueError, match="calls Python"):
         tf.vectorized_map(double, tf.constant([1, 2]), fallback_to_while_loop=False)
+
+
+def test_map_fn_over_no_elements_and_with_other_structures():
+    strings = tf.map_fn(lambda x: tf.constant(""), tf.constant([]), fn_output_signature=tf.string)
+    assert strings.dtype is tf.string and strings.shape == [0]
+    assert tf.map_fn(lambda x: 1, tf.constant([], tf.int32)).shape == [0]
+    with pytest.raises(TypeError, match="don't have the same sequence type"):
+        tf.map_fn(lambda x: (x, -x), tf.constant([1]), fn_output_signature=[tf.int32] * 2)
+
+
+def test_strings_are_mapped():
+    strings = tf.constant(["a", "bc"])
+    assert tf.map_fn(lambda s: s + "x", strings).numpy().tolist() == [b"ax", b"bcx"]
+    lengths = tf.map_fn(tf.strings.length, strings, fn_output_signature=tf.int32)
+    assert lengths.numpy().tolist() == [1, 2]

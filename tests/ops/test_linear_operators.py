@@ -241,3 +241,38 @@ def test_gradients_and_variables():
         return tape.gradient(loss, variable)
 
     check(differentiate(tf.constant(V)), -V / D**2 + 1 / D)
+
+
+OPERATORS_OF_VARIABLES = [
+    (tf.linalg.LinearOperatorDiag, [1.0, 2.0]),
+    (tf.linalg.LinearOperatorFullMatrix, [[1.0, 2.0], [3.0, 4.0]]),
+    (tf.linalg.LinearOperatorLowerTriangular, [[1.0, 2.0], [3.0, 4.0]]),
+    (tf.linalg.LinearOperatorHouseholder, [1.0, 2.0]),
+    (lambda v: tf.linalg.LinearOperatorScaledIdentity(2, v), 3.0),
+    (lambda v: tf.linalg.LinearOperatorToeplitz(v, [1.0, 5.0]), [1.0, 2.0]),
+    (
+        lambda v: tf.linalg.LinearOperatorTridiag(v),
+        [[1.0, 1.0, 0.0], [4.0, 4.0, 4.0], [0.0, 1.0, 1.0]],
+    ),
+    (lambda v: tf.linalg.LinearOperatorCirculant(v), [1 + 0j, 2]),
+    (
+        lambda v: tf.linalg.LinearOperatorLowRankUpdate(tf.linalg.LinearOperatorIdentity(2), v),
+        [[1.0], [2.0]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "value"), OPERATORS_OF_VARIABLES)
+def test_operators_read_the_current_value_of_variables(make, value):
+    variable = tf.Variable(value)
+    operator = make(variable)
+    with tf.GradientTape() as tape:
+        norm = tf.reduce_sum(tf.abs(operator.to_dense()) ** 2)
+    assert tape.gradient(norm, variable) is not None
+    assert operator.trainable_variables == (variable,)
+    variable.assign(
+        variable * [2.0, 3.0]
+        if variable.shape == (2,) and variable.dtype.is_floating
+        else variable * 2
+    )
+    np.testing.assert_allclose(operator.to_dense(), make(variable.numpy()).to_dense())

@@ -228,6 +228,15 @@ def test_factorizations(rng):
     )
 
 
+def test_integers_have_norms_of_order_1_and_infinity():
+    x = tf.constant([[3, -4], [1, 2]])
+    assert tf.norm(x, ord=1).numpy() == 10 and tf.norm(x, ord=1).dtype is tf.int32
+    assert tf.norm(x, ord=float("inf"), axis=1).numpy().tolist() == [4, 2]
+    assert tf.norm(x, ord=float("inf"), axis=(0, 1)).numpy() == 7
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ord='euclidean'"):
+        tf.norm(x)
+
+
 @pytest.mark.parametrize(
     ("function", "operands", "expected"),
     [

@@ -109,6 +109,24 @@ def to_lists(value):
         (lambda: tf.strings.ngrams(["a"], [4, 5], "", "-", 1, preserve_short_sequences=True), [b"-a-"]),
         (lambda: tf.strings.ngrams(tf.zeros([2, 0], tf.string), 2, pad_values="-"), [[], []]),
         (lambda: tf.one_hot(R([[0], []]), 2, 1, 0, -1, tf.int32), [[[1, 0]], []]),
+        # Dense tensors become rows unless the last axis is joined.
+        (lambda: tf.ragged.stack([tf.ones([1, 2], tf.int32), tf.ones([2, 1], tf.int32)]),
+         [[[1, 1]], [[1], [1]]]),
+        (lambda: tf.ragged.stack([tf.constant([[1, 2]]), tf.constant([[3, 4]])], 1), [[[1, 2], [3, 4]]]),
+        # The innermost indices of a row form a matrix.
+        (lambda: tf.gather(A, RT.from_row_lengths([[0, 1], [1, 0]], [1, 0, 1]), batch_dims=1),
+         [[[1, 2]], [], [[5, 4]]]),
+        (lambda: tf.compat.v1.batch_gather(C, R([[[1, 0], [0]], [[0]], []])), [[[2, 1], [3]], [[4]], []]),
+        (lambda: tf.compat.v1.where([True, False], B, R([[7.0], [8.0, 9.0]])), [[1, 2], [8, 9]]),
+        (lambda: [tf.math.reduce_variance(R([[1, 2], [3]]), 1), tf.math.reduce_std(R([[0.1] * 3]), 1)],
+         [[0.25, 0], [0]]),
+        (lambda: tf.matmul(tf.ones([2, 1, 2]), RT.from_row_lengths(tf.ones([4, 3]), [2, 2])),
+         [[[2] * 3]] * 2),
+        (lambda: tf.strings.reduce_join(S, 1, separator=b"-", keepdims=True), [[b"a-bb"], [b"ccc"]]),
+        (lambda: tf.strings.ngrams(S, 2, b"+", pad_values=b"."),
+         [[b".+a", b"a+bb", b"bb+."], [b".+ccc", b"ccc+."]]),
+        (lambda: tf.strings.unicode_encode(RT.from_row_lengths([[[97], [98]]], [1]), "UTF-8"),
+         [[[b"a", b"b"]]]),
     ],
 )  # fmt: skip
 def test_values(make, expected):
@@ -125,6 +143,64 @@ def test_splits_of_different_dtypes_are_refused():
     ):
         with pytest.raises(ValueError, match="int32 and int64"):
             function()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tf.gather(A, [0, 3]), r"indices\[1\] = 3 is not in \[0, 3\)"),
+        (lambda: tf.gather(A, 0, batch_dims=-1), "batch_dims=-1 out of bounds: expected 0<=batch_dims<0"),
+        (lambda: tf.ragged.constant([1, 2], ragged_rank=1), "requires scalar value depth greater than 1"),
+        (lambda: tf.ragged.constant(A), "may not be a RaggedTensor"),
+        (lambda: A.to_tensor(shape=[1, 1, 1]), "rt_input.rank = 2 but shape.rank = 3"),
+        (lambda: C.to_tensor([1, 2]), "default_value.rank = 1"),
+        (lambda: tf.ragged.map_flat_values(tf.add, A, C), "must have the same ragged_rank"),
+        (lambda: tf.ragged.map_flat_values(tf.add, B, R([[1.0], [2.0, 3.0]])), "incompatible row_splits"),
+        (lambda: tf.ragged.stack_dynamic_partitions([1], [-1], 2), "must be non-negative"),
+        (lambda: tf.image.resize(A, [2, 2]), "rank must be 4"),
+        (lambda: tf.map_fn(lambda r: r, A, fn_output_signature=tf.RaggedTensorSpec([None, None])),
+         "Expected `fn` to return"),
+    ],
+)  # fmt: skip
+def test_errors_have_the_words_of_tensorflow(call, message):
+    with pytest.raises((ValueError, TypeError, tf.errors.InvalidArgumentError), match=message):
+        call()
+
+
+def test_images_of_different_sizes_are_resized():
+    images = tf.ragged.stack([tf.ones([2, 3, 1]), tf.zeros([4, 2, 1])])
+    resized = tf.image.resize(images, [2, 2])
+    assert resized.shape == [2, 2, 2, 1]
+    assert resized.numpy().sum((1, 2, 3)).tolist() == [4, 0]
+    assert tf.compat.v1.image.resize_images(images[:0], [2, 2]).shape == [0, 2, 2, 1]
+
+
+def test_values_as_arrays():
+    value = tf.compat.v1.ragged.constant_value([[1, 2], [3]])
+    assert value.to_list() == [[1, 2], [3]] and value.dtype == np.int64
+    assert (value.shape, value.ragged_rank) == ((2, None), 1)
+    assert tf.reduce_sum(value, 1).numpy().tolist() == [3, 3]
+    assert (
+        tf.ragged.boolean_mask(A[:2], tf.compat.v1.ragged.constant_value([[True] * 3, []]))[0][2]
+        == 3
+    )
+    nested = tf.compat.v1.ragged.constant_value([[["a"], []]])
+    assert nested.flat_values.tolist() == ["a"] and len(nested.nested_row_splits) == 2
+    with pytest.raises(TypeError, match="row_splits must be a 1D"):
+        tf.compat.v1.ragged.RaggedTensorValue(np.ones(2), [0, 2])
+
+
+def test_specs_of_shapes_and_partitions():
+    spec = tf.experimental.DynamicRaggedShape.Spec.from_value(C)
+    assert (spec.rank, spec.num_row_partitions, spec.inner_rank) == (3, 2, 1)
+    assert spec.with_dtype(tf.int32).dtype is tf.int32
+    rows = tf.type_spec_from_value(tf.experimental.RowPartition.from_row_lengths([1, 2]))
+    make = type(rows)
+    assert (make(5, None, 8).nvals, make(None, 20, 4).nrows) == (40, 5)
+    assert not make(nvals=5).is_compatible_with(make(uniform_row_length=3))
+    assert make(8, 3).most_specific_compatible_type(make(8, 4)) == make(8)
+    with pytest.raises(ValueError, match="not compatible"):
+        make(0, 5)
 
 
 def test_functions_and_gradients():
@@ -476,7 +552,7 @@ def test_one_hot_axes():
     assert tf.one_hot(IDS, 3, axis=2).shape.as_list() == [3, None, 3]
     inner = tf.ragged.constant([[[1, 2], [0, 1]], []], ragged_rank=1)
     assert tf.one_hot(inner, 3, axis=2).shape.as_list() == [2, None, 3, 2]
-    with pytest.raises(ValueError, match="greater than the ragged rank"):
+    with pytest.raises(ValueError, match="greater than indices"):
         tf.one_hot(IDS, 3, axis=1)
 
 

@@ -109,3 +109,9 @@ def test_models():
     inputs = tf.keras.Input([4], sparse=True)
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(2, kernel_initializer="ones")(inputs))
     np.testing.assert_allclose(model.predict(RAIN, verbose=0), [[4, 4], [7, 7], [1.5, 1.5]])
+
+
+def test_map_values_refuses_other_shapes():
+    wide = tf.SparseTensor(RAIN.indices, RAIN.values, RAIN.dense_shape + 1)
+    with pytest.raises(ValueError, match="must have the same shape"):
+        T.map_values(tf.add, RAIN, wide)

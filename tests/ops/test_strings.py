@@ -76,3 +76,50 @@ def test_scripts_of_code_points():
     assert tf.strings.unicode_script(points).numpy().tolist() == wanted
     rows = tf.strings.unicode_decode(["a", "bb ", "я"], "UTF-8")
     assert tf.strings.unicode_script(rows).to_list() == [[25], [25, 25, 0], [8]]
+
+
+def test_invalid_bytes_keep_the_offsets_of_later_characters():
+    words = [b"\xfe", b"==\xff=", "h\u00e9y".encode()]
+    points, starts = tf.strings.unicode_decode_with_offsets(words, "UTF-8")
+    assert points.to_list() == [[0xFFFD], [61, 61, 0xFFFD, 61], [104, 233, 121]]
+    assert starts.to_list() == [[0], [0, 1, 2, 3], [0, 1, 3]]
+    points, starts = tf.strings.unicode_decode_with_offsets(words, "UTF-8", errors="ignore")
+    assert (points.to_list()[1], starts.to_list()[1]) == ([61] * 3, [0, 1, 3])
+    assert tf.strings.unicode_transcode(b"a\xff", "UTF-8", "UTF-8", replacement_char=66) == b"aB"
+    # Python's bytes of U+FFFD in the input are a character, not an error.
+    assert tf.strings.unicode_decode("\ufffd".encode(), "UTF-8", replacement_char=66) == [0xFFFD]
+    # Reserved code points are invalid.
+    assert tf.strings.unicode_encode([0x1FFFF, 0xFDD0], "UTF-8", "replace", 65) == b"AA"
+    for function in (tf.strings.unicode_decode, tf.strings.unicode_split):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="out of unicode codepoint range"):
+            function("x", "UTF-8", replacement_char=0x110000)
+
+
+def test_separators_may_be_bytes():
+    assert tf.strings.join(["a", "b"], b"-") == b"a-b"
+    assert tf.strings.reduce_join(["a", "b"], separator=b"-") == b"a-b"
+    assert tf.strings.ngrams(["a", "b"], 2, b"-").numpy().tolist() == [b"a-b"]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid reduction dimension 1"):
+        tf.strings.reduce_join(["a"], axis=1)
+    empty = tf.zeros([0, 2], tf.string)
+    assert tf.strings.reduce_join(empty, axis=0).numpy().tolist() == [b"", b""]
+    joined = tf.strings.unsorted_segment_join(
+        [["a", "p"], ["b", "q"], ["c", "r"]], [0, -1, 0], 2, ":"
+    )
+    assert joined.numpy().tolist() == [[b"a:c", b"p:r"], [b"", b""]]
+
+
+def test_splits_of_version_1():
+    v1 = tf.compat.v1
+    split = v1.string_split(["a|b c", "#"], "| ")
+    assert (split.values.numpy().tolist(), split.dense_shape.numpy().tolist()) == (
+        [b"a", b"b", b"c", b"#"],
+        [2, 3],
+    )
+    assert v1.string_split(["#a"], "#", skip_empty=False).values.numpy().tolist() == [b"", b"a"]
+    assert v1.string_split(["ab"], "", result_type="RaggedTensor").to_list() == [[b"a", b"b"]]
+    assert v1.strings.split(["a b", "c"]).values.numpy().tolist() == [b"a", b"b", b"c"]
+    with pytest.raises(ValueError, match="result_type must be"):
+        v1.strings.split(["a"], result_type="Tensor")
+    with pytest.raises(ValueError, match="string scalar"):
+        v1.string_split(["a"], ["|", ""])

@@ -276,6 +276,38 @@ def test_extrema_of_no_numbers():
     assert ARRAY_OPS["Max"](node, np.zeros(0, "int32"), np.array([0])) == -(2**31)
 
 
+SPARSE, TEXTS = tf.SparseTensorSpec([None, 10]), tf.SparseTensorSpec([None, None], tf.string)
+WORDS = tf.RaggedTensorSpec([None, None], tf.string)
+
+
+@pytest.mark.parametrize(
+    ("function", "specs", "values"),
+    [
+        (lambda a, b: tf.sparse.add(a, b), [SPARSE] * 2, [make_sparse(tf)] * 2),
+        (lambda a, b: tf.sparse.maximum(a, b), [SPARSE] * 2, [make_sparse(tf)] * 2),
+        (lambda a: tf.sparse.slice(a, [0, 1], [1, 2]), [SPARSE], [make_sparse(tf)]),
+        (lambda a: tf.sparse.softmax(a), [SPARSE], [make_sparse(tf)]),
+        (lambda a: tf.sparse.reshape(a, [-1, 2]), [SPARSE], [make_sparse(tf)]),
+        (
+            lambda a: tf.sparse.to_dense(a, "-"),
+            [TEXTS],
+            [tf.SparseTensor([[0, 1], [2, 0]], ["a", "b"], [3, 2])],
+        ),
+        (
+            lambda r: tf.strings.reduce_join(r, 1, separator="+"),
+            [WORDS],
+            [tf.ragged.constant([["a", "b"], [], ["c"]])],
+        ),
+    ],
+)
+def test_ops_are_saved_for_tensorflow(function, specs, values, tmp_path, caplog):
+    module = tf.Module()
+    module.f = tf.function(function, input_signature=specs)
+    tf.saved_model.save(module, tmp_path)
+    assert "not for TensorFlow" not in caplog.text and "not saved" not in caplog.text
+    check(show(tf.saved_model.load(tmp_path).f(*values)), show(function(*values)))
+
+
 def test_texts_as_ragged_rows(tmp_path):
     texts = keras.Input([], dtype="string")
     ids = keras.layers.TextVectorization(ragged=True, vocabulary=["a", "b"])(texts)

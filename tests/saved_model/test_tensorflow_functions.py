@@ -13,6 +13,7 @@ import pytest
 import meshflow as tf
 from capabilities import PEERS_PYTHON, needs_tensorflow
 from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.environment.jax_internals import mlir_lowering, read_portable_artifact
 from meshflow.saved_model.graph.format.messages import SavedModel
 from meshflow.saved_model.graph.ops.host_ops import HOST_OPS
 from meshflow.saved_model.graph.reading.interpreter import list_supported_ops
@@ -102,19 +103,46 @@ def composites(tmp_path_factory):
     return path
 
 
+def list_programs(path):
+    graph = SavedModel.FromString((path / "saved_model.pb").read_bytes()).meta_graphs[0]
+    functions = graph.graph_def.library.function
+    return [n for f in functions for n in f.node_def if n.op == "XlaCallModule"]
+
+
 def test_programs_have_no_composite_operations(composites):
-    graph = SavedModel.FromString((composites / "saved_model.pb").read_bytes()).meta_graphs[0]
-    modules = [
-        n.attr["module"].s
-        for f in graph.graph_def.library.function
-        for n in f.node_def
-        if n.op == "XlaCallModule"
-    ]
+    modules = [n.attr["module"].s for n in list_programs(composites)]
     # Of the function, its signature's and its gradient.
     assert modules
     assert not any(b"composite_v" in m or b"vhlo.composite" in m for m in modules)
     # Their definitions stay, as functions.
     assert not any(re.search(rb"chlo\.\w+\b(?!\.impl)", m) for m in modules)
+
+
+@pytest.mark.parametrize(
+    ("function", "version", "result"),
+    [
+        (lambda x: tf.nn.relu(x - 0.5), b"StableHLO_v0.14.0", [[0.5, 0.0]]),
+        # This gather has batch dimensions.
+        (
+            lambda x: tf.gather(x, tf.cast(x, tf.int32), batch_dims=1),
+            b"StableHLO_v1.1.0",
+            [[0.0, 1.0]],
+        ),
+    ],
+)
+def test_programs_have_the_oldest_version_that_expresses_them(function, version, result, tmp_path):
+    module = tf.Module()
+    module.f = tf.function(function, input_signature=[tf.TensorSpec([None, 2])])
+    tf.saved_model.save(module, tmp_path)
+    program = list_programs(tmp_path)[0]
+    assert version in program.attr["module"].s and program.attr["version"].i == 8
+    # TensorFlow 2.15 does not have this attribute, and requires an int32.
+    assert "use_shardy_partitioner" not in program.attr
+    with mlir_lowering.make_ir_context():
+        text = str(read_portable_artifact(program.attr["module"].s))
+    assert '@main(%arg0: tensor<i32> {jax.global_constant = "_platform_index"}' in text
+    found = tf.saved_model.load(tmp_path).f(tf.constant([[1.0, 0.0]]))
+    assert found.numpy().tolist() == result
 
 
 @needs_tensorflow

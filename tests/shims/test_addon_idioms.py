@@ -136,7 +136,7 @@ def test_losses_containers_are_copied():
     assert copy.metrics[0] is mean
 
 
-def test_graphs_run_ops_at_once():
+def test_sessions_of_a_graph():
     with tf.Graph().as_default() as graph:
         assert tf.compat.v1.get_default_graph() is graph
         with tf.compat.v1.Session(graph=graph) as session:

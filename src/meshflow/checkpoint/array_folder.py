@@ -324,7 +324,7 @@ class ArrayFolder:
             self._keys = {e["name"]: key for key, e in self.manifest["arrays"].items()}
         except NotFoundError:
             raise NotFoundError(
-                f"Failed to find a checkpoint at {path}. Please double-check that the path is "
+                f"Error when restoring from checkpoint or SavedModel at {path}: it does not exist. Please double-check that the path is "
                 "correct: you may be missing the suffix (such as the '-1' in 'path/to/ckpt-1')."
             ) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -153,7 +153,7 @@ class BundleReader:
                 return file.read()
         except NotFoundError:
             raise NotFoundError(
-                f"Failed to find a checkpoint at {self.path}. Please double-check that the path is "
+                f"Error when restoring from checkpoint or SavedModel at {self.path}: it does not exist. Please double-check that the path is "
                 "correct: you may be missing the suffix (such as the '-1' in 'path/to/ckpt-1')."
             ) from None
 

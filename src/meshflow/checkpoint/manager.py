@@ -110,7 +110,7 @@ class CheckpointManager:
         self._latest = find_latest_checkpoint(state, self._directory)
         if now < self._last_preserved:
             _log.warning(
-                "The clock is %.0f s behind the last checkpoint that %s preserves forever. "
+                "time.time() returned a value %.0f seconds behind the last preserved checkpoint timestamp of %s. "
                 "All existing checkpoints are kept.",
                 *(self._last_preserved - now, self._directory),
             )
@@ -159,6 +159,11 @@ class CheckpointManager:
     def directory(self) -> str:
         """Return the folder of the checkpoints."""
         return self._directory
+
+    @property
+    def _checkpoint_prefix(self) -> str:
+        """Return the path of checkpoints without their number; subclasses of TensorFlow's class read this name."""
+        return gfile.join(self._directory, self._name)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -210,14 +215,15 @@ class CheckpointManager:
         if self._interval is not None:
             assert self._step_counter is not None
             step = int(self._step_counter)
-            is_recent = self._last_step is not None and step - self._last_step < self._interval
-            if check_interval and is_recent:
-                return None
+            if self._last_step is not None:
+                is_recent = step < self._last_step + self._interval
+                if step == self._last_step or (check_interval and is_recent):
+                    return None
             self._last_step = step
         self.sync()
         counter = self._checkpoint.save_counter.assign_add(1)
         number = int(counter if checkpoint_number is None else checkpoint_number)
-        prefix = gfile.join(self._directory, f"{self._name}-{number}")
+        prefix = f"{self._checkpoint_prefix}-{number}"
         self._remove_leftovers()
         return self._checkpoint._write_and_record(prefix, options, self._record_checkpoint)
 

@@ -11,7 +11,7 @@ two methods:
 them. `_checkpoint_attributes` lists the attribute names that it can read; it writes under the first
 of them.
 Classes of users can define `_serialize_to_tensors()`, which returns tensors by attribute name, and
-`_restore_from_tensors(tensors)`, as in TensorFlow.
+`_restore_from_tensors(tensors)`, or `_gather_saveables_for_checkpoint()`, as in TensorFlow.
 """
 
 from __future__ import annotations
@@ -234,10 +234,24 @@ def _get_values(item: Trackable) -> dict[str, dict[str, Any]]:
     if hasattr(item, "_serialize_to_tensors"):
         tensors = item._serialize_to_tensors()
         return {escape_name(name): {"": _to_array(tensor)} for name, tensor in tensors.items()}
+    if hasattr(item, "_gather_saveables_for_checkpoint"):
+        return {
+            name: {spec.name.removeprefix(name): _to_array(spec.tensor) for spec in saveable.specs}
+            for name, saveable in create_saveables(item).items()
+        }
     if hasattr(item, "_checkpoint_values"):
         arrays = item._checkpoint_values()
         return {item._checkpoint_attributes[0]: arrays} if arrays else {}
     return {}
+
+
+def create_saveables(item: Trackable) -> dict[str, Any]:
+    """Return the `SaveableObject`s of an object of the user, by attribute name, which also starts the names of values."""
+    factories = item._gather_saveables_for_checkpoint()
+    return {
+        name: factory(name=name) if callable(factory) else factory
+        for name, factory in factories.items()
+    }
 
 
 def _to_array(tensor: TensorLike) -> Array | FileArray:

@@ -26,6 +26,7 @@ from meshflow.checkpoint.object_graph import (
     VARIABLE_VALUE,
     ObjectGraph,
     Trackable,
+    create_saveables,
     is_trackable,
     iterate_optimizer_slots,
     list_children,
@@ -165,6 +166,12 @@ class Restoration:
             item._restore_from_tensors(
                 {name: Tensor(self.checkpoint.read(key)) for name, key in values.items()}
             )
+        elif hasattr(item, "_gather_saveables_for_checkpoint"):
+            for name, saveable in create_saveables(item).items():
+                if name in values:
+                    arrays = self._read_arrays(values[name])
+                    tensors = [Tensor(arrays[s.name.removeprefix(name)]) for s in saveable.specs]
+                    saveable.restore(tensors, None)
         else:
             attributes = [a for a in getattr(item, "_checkpoint_attributes", ()) if a in values]
             if not attributes:
@@ -353,6 +360,13 @@ def _list_children_with_aliases(
     if all(name in named_children for name in stored_children):
         return named_children
     item = resolve_root(item)
+    look_up = getattr(type(item), "_lookup_dependency", ObservableAttributes._lookup_dependency)
+    if look_up is not ObservableAttributes._lookup_dependency:
+        # A class of a library may create the objects that it has not yet.
+        found = {
+            name: look_up(item, name) for name in stored_children if name not in named_children
+        }
+        named_children |= {name: child for name, child in found.items() if child is not None}
     if hasattr(item, "_checkpoint_aliases"):
         named_children = {**item._checkpoint_aliases(), **named_children}
     if hasattr(item, "_own_weights"):

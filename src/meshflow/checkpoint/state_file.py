@@ -25,6 +25,10 @@ _NUMBERED_NAME = re.compile(r"(.*)-(\d+)")
 _log = logging.getLogger("meshflow")
 
 
+class InvalidStateError(DataLossError, ValueError):
+    """Raised if a `checkpoint` file is damaged."""
+
+
 @dataclass
 class CheckpointState:
     """Content of a `checkpoint` file.
@@ -87,7 +91,7 @@ def get_checkpoint_state(
       damaged, a warning is logged and the state lists the checkpoints in the folder.
 
     Raises:
-      DataLossError: If the file is damaged and the folder has no checkpoint.
+      InvalidStateError: If the file is damaged and the folder has no checkpoint; a DataLossError and ValueError.
 
     Example:
       >>> import os, tempfile
@@ -107,8 +111,9 @@ def get_checkpoint_state(
     except ValueError as error:
         paths = list_complete_checkpoints(folder)
         if not paths:
-            raise DataLossError(
-                f"{path} is damaged ({error}), and its folder has no checkpoint."
+            raise InvalidStateError(
+                f"Invalid checkpoint state loaded from {folder}: {path} is damaged ({error}), and the folder has no "
+                "checkpoint."
             ) from None
         _log.warning(
             "%s is damaged (%s). Using the checkpoints in its folder, the latest of which is %s.",
@@ -189,7 +194,7 @@ def latest_checkpoint(checkpoint_dir: StrPath, latest_filename: str | None = Non
       warning is logged and the latest complete checkpoint of the folder is returned.
 
     Raises:
-      DataLossError: If the file is damaged and the folder has no checkpoint.
+      InvalidStateError: If the file is damaged and the folder has no checkpoint; a DataLossError and ValueError.
 
     Example:
       >>> import tempfile

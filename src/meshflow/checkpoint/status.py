@@ -9,6 +9,12 @@ from meshflow.checkpoint.restoration import Restoration
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 
 
+def _describe_path(key: str) -> str:
+    """Return the path of a stored value from the root, for example `(root).layer.kernel`."""
+    path = key.partition("/.ATTRIBUTES/")[0].removeprefix(".ATTRIBUTES/")
+    return ".".join(["(root)", *path.split("/")])
+
+
 @hide_frames_of_methods
 class CheckpointLoadStatus:
     """Status that `Checkpoint.restore` returns, with assertions on the restored values.
@@ -34,10 +40,11 @@ class CheckpointLoadStatus:
         self.assert_existing_objects_matched()
         unused = self.restoration.list_unused_keys()
         if unused:
+            listed = [f"{_describe_path(key)} ({key})" for key in unused[:10]]
             raise AssertionError(
-                f"Unresolved objects in checkpoint {self.restoration.checkpoint.path}: {len(unused)} stored values have no "
-                f"Python object, such as {unused[:10]}. Objects that create their variables later are "
-                "restored then; call `expect_partial()` if this is intended."
+                f"Unresolved object in checkpoint {self.restoration.checkpoint.path}: {len(unused)} stored values were not "
+                f"restored. Unused attributes in these objects of the checkpoint: {', '.join(listed)}. Objects that "
+                "create their variables later are restored then; call `expect_partial()` if this is intended."
             )
         return self
 

@@ -143,6 +143,7 @@ class CheckpointView:
                     queue.append(child)
                 elif matches[child] is not named_children[name]:
                     _log.warning(
+                        "Inconsistent references when matching the checkpoint into this object graph. "
                         "Node %d of the checkpoint is one object, but the program has two: %r and %r.",
                         *(child, matches[child], named_children[name]),
                     )

@@ -28,6 +28,7 @@ from meshflow.data.methods.elementwise import ElementwiseMethods
 from meshflow.data.methods.groups import GroupingMethods
 from meshflow.data.methods.order import OrderMethods
 from meshflow.data.methods.sources import SourceMethods
+from meshflow.data.node import DatasetNode
 from meshflow.data.options import Options
 from meshflow.data.specs import DatasetSpec, register_value_type
 from meshflow.data.states import make_state_function
@@ -88,7 +89,8 @@ class Dataset(
         for leaf in nest.flatten(self.element_spec):
             if isinstance(leaf, DatasetSpec):
                 raise TypeError(
-                    f"`as_numpy_iterator()` is not supported for datasets of datasets: {self.element_spec}."
+                    "`as_numpy_iterator()` is not supported for datasets that produce values of type "
+                    f"{leaf.value_type} (datasets of datasets): {self.element_spec}."
                 )
             value_type = getattr(leaf, "value_type", Tensor)
             if is_extension(value_type) or issubclass(value_type, structure.ElementLeaf):
@@ -145,6 +147,10 @@ class Dataset(
                 "Dataset was empty." if not elements else "Dataset had more than one element."
             )
         return elements[0]
+
+    def _inputs(self) -> list[DatasetNode]:
+        # Libraries walk pipelines by this name of TensorFlow.
+        return list(self.parents)
 
     def __repr__(self) -> str:
         name = type(self).__name__.removesuffix("Dataset") + "Dataset"

@@ -21,6 +21,7 @@ from meshflow.checkpoint.object_graph import PYTHON_STATE
 from meshflow.core.iterators.iterator_captures import Element, IteratorSource
 from meshflow.core.runtime.annotations import DATA, INPUT, name_thread, region
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import NotFoundError
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.data import structure
@@ -235,6 +236,9 @@ class DatasetIterator(structure.ElementLeaf, IteratorSource[Element]):
         """Return the next element, like `next(iterator)`."""
         return self.pull()
 
+    # Libraries of TensorFlow's version call this name.
+    _next_internal = IteratorSource.get_next
+
     def _produce(self) -> PyTree:
         try:
             with region(INPUT):
@@ -251,6 +255,9 @@ class DatasetIterator(structure.ElementLeaf, IteratorSource[Element]):
             raise
 
     def _make_cache_key(self) -> Hashable:
+        if self._is_created_in_trace:
+            # Its elements are constants of the trace, so no other call may use a trace with them.
+            return object()
         sizes = describe_shapes(self._dataset.infer_static_shapes())
         return str(self._dataset.element_spec), self._convert, sizes
 
@@ -292,8 +299,12 @@ class DatasetIterator(structure.ElementLeaf, IteratorSource[Element]):
         state = parse_json(value.tobytes() if value.dtype == np.uint8 else value.item())
         self._elements.close()
         self._start_pass(state["seeds"])
-        for _ in range(state["position"]):
-            next(self._elements)
+        for index in range(state["position"]):
+            if next(self._elements, _END) is _END:
+                raise NotFoundError(
+                    f"The checkpoint is at element {state['position']} of an iterator, but {self._dataset!r} has only "
+                    f"{index} elements. Make sure the dataset definition has not changed since the checkpoint was saved."
+                )
         self._position = state["position"]
 
 

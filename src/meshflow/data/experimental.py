@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
-from meshflow.core.runtime.errors import OutOfRangeError
+from meshflow.core.runtime.errors import (
+    FailedPreconditionError,
+    InvalidValueError,
+    OutOfRangeError,
+)
 from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.dtypes import DTypeLike
@@ -323,12 +327,17 @@ def at(dataset: Dataset, index: IntLike) -> PyTree:
 
     Raises:
       OutOfRangeError: If there is no such element.
+      FailedPreconditionError: If the dataset is infinite.
 
     Example:
       >>> tf.data.experimental.at(tf.data.Dataset.range(6).batch(2), 1).numpy().tolist()
       [2, 3]
     """
     position = to_int(index, "index")
+    if dataset.infinite:
+        raise FailedPreconditionError(
+            "Datasets with infinite cardinality do not support random access."
+        )
     iterator = iter(dataset.skip(position)) if position >= 0 else None
     try:
         if iterator is None:
@@ -472,8 +481,7 @@ def pad_to_cardinality(cardinality: int, mask_key: str = "valid") -> Callable[[D
       mask_key: Key of a new bool component, which is True for the elements that are not padding.
 
     Raises:
-      TypeError: If the elements are not dictionaries.
-      ValueError: If there are more than `cardinality` elements, or the elements contain `mask_key`.
+      ValueError: If the elements are not dictionaries, their number is unknown, there are more than `cardinality` elements, or the elements contain `mask_key`.
 
     Example:
       >>> data = tf.data.Dataset.from_tensor_slices({"x": [7, 8]})
@@ -485,12 +493,23 @@ def pad_to_cardinality(cardinality: int, mask_key: str = "valid") -> Callable[[D
     def pad(dataset: Dataset) -> Dataset:
         spec = dataset.element_spec
         if not isinstance(spec, dict):
-            raise TypeError(f"The elements must be dictionaries, got {spec}.")
+            raise InvalidValueError(
+                f"`pad_to_cardinality` requires its input dataset to be a dictionary. Its elements are {spec}."
+            )
         if mask_key in spec:
             raise ValueError(f"The elements already contain the key {mask_key!r}: {list(spec)}.")
-        missing = cardinality - len(dataset)
+        count = dataset.count_elements()
+        if count < 0:
+            raise ValueError(
+                "The dataset passed into `pad_to_cardinality` must have a known cardinalty, but has cardinality "
+                f"{count}. Use `assert_cardinality` first."
+            )
+        missing = cardinality - count
         if missing < 0:
-            raise ValueError(f"The dataset has more than {cardinality} elements: {len(dataset)}.")
+            raise ValueError(
+                "The dataset passed into `pad_to_cardinality` must have a cardinalty less than the target cardinality "
+                f"({cardinality}), but has cardinality {count}."
+            )
         zeros = structure.map_specs(structure.make_zeros, spec)
         masked = dataset.map(lambda element: {**element, mask_key: True})
         padding = Dataset.from_tensors({**zeros, mask_key: False}).repeat(missing)

@@ -45,7 +45,7 @@ class ExternalStatePolicy(enum.Enum):
     FAIL = 2
 
 
-class _OptionGroup:
+class OptionGroup:
     """Base class of groups of settings, which record the settings that were set explicitly."""
 
     # The type of each setting, and its default value if that is not None.
@@ -106,13 +106,13 @@ class _OptionGroup:
         settings = dict(self._set)
         for name, value in options._set.items():
             current = settings.get(name)
-            settings[name] = current.merge(value) if isinstance(current, _OptionGroup) else value
+            settings[name] = current.merge(value) if isinstance(current, OptionGroup) else value
         return self._replace_settings(settings)
 
     def freeze(self) -> Self:
         """Return a copy of these settings that cannot be changed."""
         settings = {
-            name: value.freeze() if isinstance(value, _OptionGroup) else value
+            name: value.freeze() if isinstance(value, OptionGroup) else value
             for name, value in self._set.items()
         }
         return self._replace_settings(settings, is_frozen=True)
@@ -124,7 +124,7 @@ class _OptionGroup:
         return options
 
 
-class AutotuneOptions(_OptionGroup):
+class AutotuneOptions(OptionGroup):
     """Settings of the autotuner; they have no effect.
 
     Example:
@@ -144,7 +144,7 @@ class AutotuneOptions(_OptionGroup):
     }
 
 
-class DistributeOptions(_OptionGroup):
+class DistributeOptions(OptionGroup):
     """Settings for datasets that are distributed to workers and replicas.
 
     Example:
@@ -158,7 +158,7 @@ class DistributeOptions(_OptionGroup):
     _defaults = {"auto_shard_policy": AutoShardPolicy.AUTO}
 
 
-class OptimizationOptions(_OptionGroup):
+class OptimizationOptions(OptionGroup):
     """Settings of graph optimizations; they have no effect.
 
     Example:
@@ -176,7 +176,7 @@ class OptimizationOptions(_OptionGroup):
                 *("map_and_batch_fusion", "map_and_filter_fusion", "map_fusion"),
                 *("map_parallelization", "map_vectorization", "noop_elimination"),
                 *("parallel_batch", "seq_interleave_prefetch", "shuffle_and_repeat_fusion"),
-                *("hoist_random_uniform", "reorder_data_discarding_ops"),
+                *("hoist_random_uniform", "reorder_data_discarding_ops", "warm_start"),
             ),
             bool,
         ),
@@ -185,7 +185,7 @@ class OptimizationOptions(_OptionGroup):
     }
 
 
-class ThreadingOptions(_OptionGroup):
+class ThreadingOptions(OptionGroup):
     """Settings of thread pools; they have no effect.
 
     Example:
@@ -198,7 +198,7 @@ class ThreadingOptions(_OptionGroup):
     _types = {"max_intra_op_parallelism": int, "private_threadpool_size": int}
 
 
-class Options(_OptionGroup):
+class Options(OptionGroup):
     """Settings of a dataset, which `Dataset.with_options` applies.
 
     Example:
@@ -247,4 +247,4 @@ class Options(_OptionGroup):
         return hash(type(self))
 
     def _get_explicit_settings(self) -> dict[str, Any]:
-        return {k: v for k, v in self._set.items() if not isinstance(v, _OptionGroup) or v._set}
+        return {k: v for k, v in self._set.items() if not isinstance(v, OptionGroup) or v._set}

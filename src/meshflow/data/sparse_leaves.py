@@ -73,13 +73,14 @@ def arrays_to_sparse(arrays: Sequence[np.ndarray], row_shape: Sequence[int | Non
     """
     if any(array.ndim != len(row_shape) for array in arrays):
         raise InvalidArgumentError(
-            f"sparse_batch: elements of shapes {[a.shape for a in arrays]} do not fit row_shape={list(row_shape)}."
+            f"sparse_batch: the shapes of the elements, {[a.shape for a in arrays]}, are incompatible with the row shape "
+            f"{list(row_shape)}."
         )
     largest = np.max([array.shape for array in arrays], axis=0)
     dense_row = [n if size is None else size for n, size in zip(largest, row_shape, strict=True)]
     if (largest > dense_row).any():
         raise DataLossError(
-            f"sparse_batch: an element of sizes up to {largest.tolist()} is larger than row_shape={list(row_shape)}."
+            f"sparse_batch: an element of sizes up to {largest.tolist()} is larger than the row shape {list(row_shape)}."
         )
     indices = [
         np.stack([np.full(array.size, row), *np.indices(array.shape).reshape(array.ndim, -1)], 1)

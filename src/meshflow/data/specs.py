@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar
 
-from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.composite import generalize
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TypeSpec
 from meshflow.data import structure
 from meshflow.environment.types import PyTree
@@ -56,8 +57,22 @@ class ElementsSpec(TypeSpec):
         known = isinstance(value, (self.value_type, type(self)))
         return known and structure.are_compatible(self.element_spec, value.element_spec)
 
+    def _serialize(self) -> tuple[Any, ...]:
+        """Return the arguments of the constructor."""
+        return (self.element_spec,)
+
+    def most_specific_compatible_type(self, other: TypeSpec) -> Self:
+        """Return the most specific spec that covers both.
+
+        Raises:
+          ValueError: If there is none.
+        """
+        if not isinstance(other, type(self)):
+            raise ValueError(f"No TypeSpec is compatible with both {self} and {other}")
+        return type(self)(*generalize(self._serialize(), other._serialize()))
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and self.element_spec == other.element_spec
+        return isinstance(other, type(self)) and self._serialize() == other._serialize()
 
     def __hash__(self) -> int:
         return hash((type(self), str(self.element_spec)))
@@ -71,7 +86,7 @@ class DatasetSpec(ElementsSpec):
 
     Args:
       element_spec: Spec of the elements.
-      dataset_shape: Ignored.
+      dataset_shape: Shape of the tensor of datasets; only comparisons of specs use it.
 
     Example:
       >>> @tf.function(input_signature=[tf.data.DatasetSpec(tf.TensorSpec([], tf.int64))])
@@ -83,10 +98,13 @@ class DatasetSpec(ElementsSpec):
 
     def __init__(self, element_spec: PyTree, dataset_shape: ShapeLike = ()) -> None:
         super().__init__(element_spec)
-        del dataset_shape
+        self._dataset_shape = TensorShape(dataset_shape)
+
+    def _serialize(self) -> tuple[Any, ...]:
+        return self.element_spec, self._dataset_shape
 
     def __repr__(self) -> str:
-        return f"DatasetSpec({self.element_spec}, TensorShape([]))"
+        return f"DatasetSpec({self.element_spec}, {self._dataset_shape!r})"
 
 
 class IteratorSpec(ElementsSpec):

@@ -60,6 +60,6 @@ def _check_next_spec(spec: PyTree, next_spec: PyTree, caller: str) -> None:
     for first, following in zip(nest.flatten(spec), nest.flatten(next_spec), strict=True):
         if isinstance(first, TensorSpec) and first.dtype is not following.dtype:
             raise TypeError(
-                f"{caller}: the element types for the new state must match the initial state. Expected "
+                f"{caller}: The element types for the new state must match the initial state. Expected "
                 f"{first.dtype.name}, got {following.dtype.name}."
             )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch.composite import SparseTensorSpec
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec, SparseTensorValue
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
@@ -29,7 +29,8 @@ from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor, read_ten
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
-from meshflow.ops.ragged import RaggedRow, RaggedTensorSpec
+from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
+from meshflow.ops.ragged.values import RaggedTensorValue
 
 _ARRAY = frozenset([np.ndarray])
 
@@ -37,7 +38,7 @@ _ARRAY = frozenset([np.ndarray])
 def map_leaves(
     value: PyTree, leaf: Callable[[Any], Any], nothing: Callable[[Any], Any] = lambda none: none
 ) -> PyTree:
-    """Apply a function to the leaves of a structure; lists are leaves.
+    """Apply a function to the leaves of a structure; lists are leaves, and `SparseTensorValue`s become sparse tensors.
 
     Args:
       value: Nested tuples and mappings.
@@ -49,6 +50,8 @@ def map_leaves(
     if isinstance(value, Mapping):
         changed = {k: map_leaves(v, leaf, nothing) for k, v in value.items()}
         return nest.rebuild_mapping(value, changed)
+    if isinstance(value, SparseTensorValue):
+        return leaf(SparseTensor.from_value(value))
     if isinstance(value, tuple):
         items = [map_leaves(v, leaf, nothing) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -64,6 +67,8 @@ def to_array(value: Any) -> Any:
         return value
     if isinstance(value, ElementLeaf) or is_sparse(value):
         return value
+    if isinstance(value, RaggedTensorValue):
+        return RaggedTensor.from_nested_row_splits(value.flat_values, value.nested_row_splits)
     value = read_tensor(value)
     if not isinstance(value, Tensor):
         value = convert_to_tensor(value)
@@ -336,7 +341,7 @@ def merge_specs(first: PyTree, second: PyTree) -> PyTree:
         return nest.map_structure(leaf, first, second)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"Two datasets do not have the same structure of elements: {first} and {second}. {error}"
+            f"Incompatible dataset elements: {first} and {second} do not have the same structure. {error}"
         ) from None
 
 

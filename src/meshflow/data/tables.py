@@ -83,6 +83,10 @@ class DatasetInitializer(KeyValueTensorInitializer):
             raise ValueError(
                 f"DatasetInitializer: expected a dataset of pairs, got elements {spec}."
             )
+        if any(not part.shape.is_compatible_with([]) for part in spec):
+            raise ValueError(
+                f"DatasetInitializer: keys and values of a dataset must be scalars, got elements {spec}."
+            )
         pairs = list(dataset.as_numpy_iterator())
         columns = []
         for index, part in enumerate(spec):
@@ -124,8 +128,8 @@ def table_from_dataset(
         raise ValueError(f"`vocab_size` must be > 0, got {vocab_size}.")
     initializer = DatasetInitializer(dataset if vocab_size is None else dataset.take(vocab_size))
     key: DType = as_dtype(key_dtype)
-    if initializer.key_dtype != key and not (initializer.key_dtype.is_integer and key.is_integer):
-        raise TypeError(f"key_dtype: expected {initializer.key_dtype}, got {key}.")
+    if not (key.is_integer or key == string):
+        raise TypeError(f"Only integer and string keys are supported, got key_dtype={key}.")
     if num_oov_buckets:
         return StaticVocabularyTable(initializer, num_oov_buckets, key)
     return StaticHashTable(initializer, -1 if default_value is None else default_value)

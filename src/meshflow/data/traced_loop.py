@@ -14,11 +14,12 @@ import numpy as np
 
 from meshflow.core.iterators.callback_infeed import Infeed, call_feed
 from meshflow.core.iterators.iterator_captures import IteratorSource
+from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.staging.loops import LoopElements
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY
-from meshflow.data.epoch import Epoch, PipelineNode
+from meshflow.data.epoch import Epoch, PipelineNode, iter_nodes
 from meshflow.data.static_shapes import make_example
 from meshflow.environment.types import PyTree
 
@@ -73,7 +74,16 @@ def make_loop_elements(
 
     Returns:
       The elements, or None if the loop has to be unrolled.
+
+    Raises:
+      ValueNeededError: If a function of the dataset changes variables: the program has read them before the loop.
     """
+    functions = (getattr(node, "function", None) for node in iter_nodes(dataset))
+    if any(function is not None and function.writes_variables for function in functions):
+        raise ValueNeededError(
+            "A loop over a dataset with a function that changes variables cannot be compiled. The function that contains "
+            "the loop runs op by op instead."
+        )
     shapes = dataset.infer_static_shapes()
     if shapes is None or shapes.count == 0:
         return None

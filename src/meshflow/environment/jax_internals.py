@@ -226,6 +226,7 @@ try:
     )
     read_portable_artifact: Any = runtime.mlir.deserialize_portable_artifact
     write_portable_artifact: Any = _export._module_to_bytecode
+    write_older_artifact: Any = runtime.mlir.serialize_portable_artifact
     export_lowering: Any = _export
     _definitely_equal = _core.definitely_equal.__code__
     needs_devices_when_lowered: Any = _dispatch.prim_requires_devices_during_lowering

@@ -23,7 +23,7 @@ from meshflow.experimental.extension_types import (
     ExtensionTypeBatchEncoder,
     ExtensionTypeSpec,
 )
-from meshflow.experimental.structured_tensor import StructuredTensor
+from meshflow.experimental.structured_ops import StructuredTensor
 from meshflow.ops.ragged import DynamicRaggedShape, RowPartition
 
 if TYPE_CHECKING:

@@ -32,7 +32,8 @@ from meshflow.core.values.specs import (
     TypeSpec,
     type_spec_from_value,
 )
-from meshflow.core.values.tensor import Tensor, read_tensor
+from meshflow.core.values.tensor import Reference, Tensor, read_tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 _SCALARS = (bool, int, float, str, bytes, type(None), None, DType)
-_TENSORS = (Tensor, CompositeTensor, ElementLeaf, TensorShape)
+_TENSORS = (Tensor, CompositeTensor, ElementLeaf, TensorShape, Variable)
 _UNIONS = (typing.Union, python_types.UnionType)
 _MAPPINGS = (Mapping, typing.Mapping)
 _EMPTY = inspect.Parameter.empty
@@ -251,6 +252,9 @@ def _split_field(value: PyTree, parts: list[Any]) -> Hashable:
         inner, static = value._split()
         parts.extend(inner)
         return _Slot(len(inner), type(value), static)
+    if isinstance(value, Variable):
+        # The value refers to the variable itself, which has no hash.
+        return _Constant(Reference, value.ref())
     if isinstance(value, Tensor | TensorSpec) or hasattr(value, "_as_tensor"):
         parts.append(read_tensor(value))
         return _Slot(1)
@@ -273,7 +277,7 @@ def _join_field(static: PyTree, parts: Iterator[Any]) -> PyTree:
             fields = dict(static.value)
             joined = {key: _join_field(fields[key], parts) for key in sort_keys(fields)}
             return ImmutableDict({key: joined[key] for key in fields})
-        return static.value
+        return static.value.deref() if static.kind is Reference else static.value
     return tuple([_join_field(item, parts) for item in static])
 
 
@@ -321,7 +325,9 @@ def _check_class(cls: type[ExtensionType]) -> None:
         # A field with the name of a private attribute would replace it.
         is_private = name in annotations and name[0] == "_" and hasattr(ExtensionType, name)
         if is_private or (not is_spec and _is_reserved(name)):
-            raise ValueError(f"{cls.__name__}: the field name {name!r} is reserved.")
+            raise ValueError(
+                f"The field annotations for {cls.__name__} are invalid. Field {name!r} is reserved; rename it."
+            )
     nested = cls.__dict__.get("Spec")
     if nested is not None and not (
         isinstance(nested, type) and nested.__bases__ in ((object,), (TypeSpec,))
@@ -396,7 +402,9 @@ class ExtensionType(CompositeTensor):
         _check_class(cls)
         cls._set_fields({**frame.f_globals, **frame.f_locals})
         fields = get_fields(cls)
-        own_init = cls.__dict__.get("__init__") or _make_constructor(_make_signature(fields))
+        own_init = cls.__dict__.get("__init__") or _make_constructor(
+            _make_signature(fields).replace(return_annotation=cls)
+        )
         cls.__init__ = _wrap_constructor(own_init)  # type: ignore[method-assign]
         nested: PyTree = cls.__dict__.get("Spec")
         members = {} if nested is None else dict(vars(nested))
@@ -525,7 +533,8 @@ def _make_constructor(signature: inspect.Signature) -> Callable[..., None]:
         self.__dict__.update(bound.arguments)
 
     first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    setattr(__init__, "__signature__", inspect.Signature([first, *signature.parameters.values()]))
+    parameters = [first, *signature.parameters.values()]
+    setattr(__init__, "__signature__", signature.replace(parameters=parameters))
     return __init__
 
 
@@ -552,6 +561,8 @@ def _wrap_constructor(constructor: Callable[..., None]) -> Callable[..., None]:
 def _to_field_spec(value: PyTree) -> PyTree:
     if isinstance(value, CompositeTensor):
         return type_spec_from_value(value)
+    if isinstance(value, Variable):
+        return value.ref()
     if isinstance(value, Tensor | TensorSpec) or hasattr(value, "_keras_history"):
         return type_spec_from_value(value)
     if type(value) is tuple:
@@ -590,7 +601,7 @@ def _build_field(spec: PyTree, components: Iterator[Any]) -> PyTree:
     if isinstance(spec, ImmutableDict):
         built = {key: _build_field(spec[key], components) for key in sort_keys(spec)}
         return ImmutableDict({key: built[key] for key in spec})
-    return spec
+    return spec.deref() if isinstance(spec, Reference) else spec
 
 
 def _are_compatible(spec: PyTree, other: PyTree) -> bool:

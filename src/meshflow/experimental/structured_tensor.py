@@ -88,7 +88,7 @@ class StructuredTensor(BatchableExtensionType):
             found = _get_outer_shape(value, rank)
             if not TensorShape(value.shape[:rank]).is_compatible_with(static):
                 raise ValueError(f"Shapes {static} and {value.shape[:rank]} are not compatible")
-            if outer is not None and outer.static_lengths() != found.static_lengths():
+            if outer is not None and _list_row_lengths(outer) != _list_row_lengths(found):
                 raise ValueError(f"Error in shape of {name}")
             outer = found if outer is None else outer
         if outer is None:
@@ -285,6 +285,18 @@ def _get_outer_shape(value: PyTree, rank: int) -> DynamicRaggedShape:
     count = partitions[-1].require_num_values()
     inner = shape.get_inner_sizes()[1 : rank - len(partitions)]
     return DynamicRaggedShape(partitions, np.array([count, *inner], np.int64))
+
+
+def _list_row_lengths(shape: DynamicRaggedShape) -> list[Any]:
+    """List the size of the first dimension, and the lengths of all rows of each other one if they are known."""
+    lengths = shape.static_lengths()
+    result, count = lengths[:1], lengths[0] if lengths else None
+    for item in lengths[1:]:
+        is_size = isinstance(item, int) and isinstance(count, int)
+        rows: Any = (item,) * (count or 0) if is_size else item
+        result.append(rows)
+        count = sum(rows) if isinstance(rows, tuple) else None
+    return result
 
 
 def _contains_mapping(value: PyTree) -> bool:

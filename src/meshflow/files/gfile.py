@@ -419,13 +419,14 @@ def walk(
 
 
 def join(path: StrPath, *paths: StrPath) -> str:
-    """Join the parts of a path.
+    """Join the parts of a path; the result is a byte string if the first part is one.
 
     Example:
       >>> tf.io.gfile.join("data", "train", "a.txt")
       'data/train/a.txt'
     """
-    return os.path.join(_paths.to_path_string(path), *map(_paths.to_path_string, paths))
+    joined = os.path.join(_paths.to_path_string(path), *map(_paths.to_path_string, paths))
+    return os.fsencode(joined) if isinstance(path, bytes) else joined  # type: ignore[return-value]
 
 
 def get_registered_schemes() -> list[str]:

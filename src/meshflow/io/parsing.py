@@ -63,6 +63,10 @@ def _get_feature_type(key: str, dtype: DTypeLike | None) -> _FeatureType:
 
 
 def _get_static_shape(key: str, shape: ShapeLike) -> list[int]:
+    if shape is None:
+        raise ValueError(
+            f"Missing shape for feature {key}. Pass the shape of a value, [] for a scalar."
+        )
     sizes = TensorShape(shape).as_list()
     if None in sizes:
         raise ValueError(
@@ -539,7 +543,7 @@ def parse_single_sequence_example(
       serialized: String scalar.
       context_features: Features of the entire sequence, as for `parse_example`.
       sequence_features: Features of every step: `FixedLenSequenceFeature` with the shape of a step,
-        or `VarLenFeature`.
+        `VarLenFeature` or `RaggedFeature`.
       example_name: Name of the example for error messages.
       name: Ignored.
 
@@ -586,7 +590,7 @@ def parse_sequence_example(
 
     Returns:
       Three dictionaries of tensors: of entire sequences, of steps [records, steps, ...] padded to
-      the longest sequence, and of sequence lengths [records].
+      the longest sequence, and of the lengths [records] of `FixedLenSequenceFeature`s.
 
     Raises:
       InvalidArgumentError: A feature is missing, or has another dtype or size.
@@ -620,15 +624,18 @@ def _parse_sequence_examples(
     steps: dict[str, Any] = {}
     lengths: dict[str, Any] = {}
     for key, feature in (sequence_features or {}).items():
+        if isinstance(feature, RaggedFeature):
+            steps[key] = _parse_ragged_steps(examples, key, feature, labels, single)
+            continue
         if not isinstance(feature, (FixedLenSequenceFeature, VarLenFeature)):
             raise ValueError(
-                f"Invalid sequence feature {key}:{feature}: expected tf.io.FixedLenSequenceFeature or VarLenFeature."
+                f"Invalid sequence feature {key}:{feature}: expected tf.io.FixedLenSequenceFeature, VarLenFeature or "
+                "RaggedFeature."
             )
         kind = _get_feature_type(key, feature.dtype)
         lists = [
             _parse_steps(e, key, feature, kind, n) for e, n in zip(examples, labels, strict=True)
         ]
-        lengths[key] = convert_to_tensor(np.array([len(rows) for rows in lists], np.int64))
         if isinstance(feature, VarLenFeature):
             steps[key] = (
                 _make_sparse_rows(lists[0], kind, False)
@@ -636,6 +643,7 @@ def _parse_sequence_examples(
                 else _make_sparse_steps(lists, kind)
             )
             continue
+        lengths[key] = convert_to_tensor(np.array([len(rows) for rows in lists], np.int64))
         shape = _get_static_shape(key, feature.shape)
         arrays = [np.array(rows, kind.numpy).reshape(len(rows), *shape) for rows in lists]
         arrays = [vary_sizes(rows, 0) for rows in arrays]
@@ -655,14 +663,15 @@ def _parse_steps(
         if fixed and not feature.allow_missing:
             raise InvalidArgumentError(
                 f"Name: {name}, Feature list '{key}' is required but could not be found.  Did you mean to include it "
-                "in feature_list_dense_missing_assumed_empty (allow_missing=True)?"
+                "in feature_list_dense_missing_assumed_empty or feature_list_dense_defaults? Pass allow_missing=True."
             )
         return []
     rows = []
     shape = _get_static_shape(key, feature.shape) if fixed else []
     count = math.prod(shape)
     for index, step in enumerate(feature_lists[key].feature):
-        array = _to_array(get_feature_values(step, key, kind, name) or (), kind)
+        place = f"{key}, Feature list: {key}, Index: {index}"
+        array = _to_array(get_feature_values(step, place, kind, name) or (), kind)
         if fixed and len(array) != count:
             raise InvalidArgumentError(
                 f"Name: {name}, Key: {key}, Index: {index}.  Number of {kind.name} values != expected.  values "
@@ -670,6 +679,33 @@ def _parse_steps(
             )
         rows.append(array)
     return rows
+
+
+def _parse_ragged_steps(
+    examples: Sequence[Any], key: str, feature: RaggedFeature, names: Sequence[str], single: bool
+) -> Tensor | RaggedTensor:
+    """Parse each step of records like an example; the steps are a further dimension of the result."""
+    value_key = feature.value_key or key
+    keys = [value_key, *(p.key for p in feature.partitions if hasattr(p, "key"))]
+    steps, counts = [], []
+    for example, name in zip(examples, names, strict=True):
+        lists = example.feature_lists.feature_list
+        columns = [lists[k].feature if k in lists else () for k in keys]
+        counts.append(len(columns[0]))
+        if any(len(column) != counts[-1] for column in columns):
+            raise InvalidArgumentError(
+                f"Name: {name}, Feature {key}: values and partitions are not aligned, because the feature lists {keys} "
+                f"have {[len(column) for column in columns]} steps."
+            )
+        steps += [
+            _ParsedRecord(dict(zip(keys, step, strict=True)), name)
+            for step in zip(*columns, strict=True)
+        ]
+    rows = _parse_ragged(steps, key, feature, False)
+    if single:
+        return rows
+    dtype = dtypes.as_dtype(feature.row_splits_dtype).as_numpy_dtype
+    return RaggedTensor.from_row_lengths(rows, np.array(counts, dtype))
 
 
 def _make_sparse_steps(lists: list[list[np.ndarray]], kind: _FeatureType) -> SparseTensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshflow.core.dispatch.symbolic_calls import run_outside_of_graphs
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import ArrayLike
 from meshflow.files.arrays import cast_weight
@@ -40,6 +41,7 @@ class WeightValues:
         """
         return [np.asarray(w.numpy()) for w in self.weights]
 
+    @run_outside_of_graphs
     def set_weights(self, weights: list[Any]) -> None:
         """Set the values of all weights.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import os
@@ -34,6 +35,13 @@ tf: Any = get_public_package()
 constant_value = smart_constant_value
 load_attributes_from_hdf5_group, save_attributes_to_hdf5_group = hdf5.read_names, hdf5.write_names
 is_symbolic_tensor = tf.is_symbolic_tensor
+# The attributes of `AUC` are strings, which are equal to the members.
+AUCCurve = enum.Enum("AUCCurve", {"ROC": "ROC", "PR": "PR"}, type=str)
+AUCSummationMethod = enum.Enum(
+    "AUCSummationMethod",
+    {"INTERPOLATION": "interpolation", "MAJORING": "majoring", "MINORING": "minoring"},
+    type=str,
+)
 
 
 def _current_graph(op_input_list: object, graph: object = None) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.checkpoint.object_graph import PYTHON_STATE
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
@@ -63,6 +64,7 @@ class MutableHashTable(Table):
         self._checkpoint = checkpoint
         self._content: dict[Any, Any] = {}
 
+    @record_in_graph
     def size(self, name: str | None = None) -> Tensor:
         """Return the number of keys, as an int64 scalar.
 
@@ -75,6 +77,7 @@ class MutableHashTable(Table):
             lambda: np.asarray(len(self._content), np.int64), [], TensorSpec([], int64)
         )
 
+    @record_in_graph
     def lookup(
         self, keys: TensorLike, dynamic_default_values: TensorLike = None, name: str | None = None
     ) -> Any:
@@ -114,6 +117,7 @@ class MutableHashTable(Table):
 
         return self._call_on_host(find, [tensor, default], TensorSpec(shape, self._value_dtype))
 
+    @record_in_graph
     def insert(self, keys: TensorLike, values: TensorLike, name: str | None = None) -> None:
         """Set the values of keys; existing values are replaced.
 
@@ -145,6 +149,7 @@ class MutableHashTable(Table):
 
         self._call_on_host(insert, [key_tensor, value_tensor], TensorSpec([], int64))
 
+    @record_in_graph
     def remove(self, keys: TensorLike, name: str | None = None) -> None:
         """Remove keys; missing keys are ignored.
 
@@ -168,6 +173,7 @@ class MutableHashTable(Table):
 
         self._call_on_host(remove, [self._convert_keys(keys)], TensorSpec([], int64))
 
+    @record_in_graph
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
         """Return tensors of all keys and all values, in the order of insertion.
 
@@ -297,6 +303,7 @@ class DenseHashTable(MutableHashTable):
             raise InvalidArgumentError("Empty and deleted keys cannot be equal")
         self._reserved = {empty: "empty_key", deleted: "deleted_key"}
 
+    @record_in_graph
     def insert_or_assign(
         self, keys: TensorLike, values: TensorLike, name: str | None = None
     ) -> None:
@@ -309,6 +316,7 @@ class DenseHashTable(MutableHashTable):
         """
         self.insert(keys, values)
 
+    @record_in_graph
     def erase(self, keys: TensorLike, name: str | None = None) -> None:
         """Call `remove`.
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
@@ -97,6 +98,7 @@ class StaticHashTable(Table):
         """Value of missing keys."""
         return self.default
 
+    @record_in_graph
     def size(self, name: str | None = None) -> Tensor:
         """Return the number of keys, as an int64 scalar.
 
@@ -114,6 +116,7 @@ class StaticHashTable(Table):
         keys, values = self._content
         return convert_to_tensor(keys), convert_to_tensor(values)
 
+    @record_in_graph
     def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
         """Look up the values of keys.
 
@@ -205,6 +208,7 @@ class StaticVocabularyTable(Table):
             raise TypeError(f"Invalid `key_dtype`, expected {dtype!s} but got {table_dtype!s}.")
         super().__init__(dtype, int64, name)
 
+    @record_in_graph
     def size(self, name: str | None = None) -> Tensor:
         """Return the number of values, including those for missing keys, as an int64 scalar.
 
@@ -217,6 +221,7 @@ class StaticVocabularyTable(Table):
         """Return the number of known keys, without the buckets for missing ones."""
         return 0 if self.static_table is None else len(self.static_table._indices)
 
+    @record_in_graph
     def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
         """Look up the values of keys.
 

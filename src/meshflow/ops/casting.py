@@ -58,6 +58,8 @@ def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
       array([ 1, -1], dtype=int32)
     """
     target = as_dtype(dtype)
+    if target is string and not isinstance(x, (SparseTensor, IndexedSlices)):
+        x = convert_to_tensor(x)
     if isinstance(x, Tensor):
         if x.dtype is target:
             return x

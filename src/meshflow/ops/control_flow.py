@@ -17,6 +17,7 @@ from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.context import context
 from meshflow.core.staging import branches, loops, scalar_logic
@@ -53,6 +54,7 @@ class FunctionMerge(BranchMerge):
         )
 
 
+@record_in_graph
 def cond(
     pred: TensorLike,
     true_fn: Callable[[], T] | None = None,
@@ -97,6 +99,7 @@ def _to_bool(pred: TensorLike) -> bool:
     return bool(pred)
 
 
+@record_in_graph
 def case(
     pred_fn_pairs: Sequence[tuple[TensorLike, Callable[[], PyTree]]]
     | Mapping[TensorLike, Callable[[], PyTree]],
@@ -167,6 +170,7 @@ _branch_position = Op(
 )
 
 
+@record_in_graph
 def switch_case(
     branch_index: TensorLike,
     branch_fns: Mapping[int, Callable[[], PyTree]]
@@ -257,6 +261,7 @@ class LoopVariableInvariants(LoopInvariants):
 _stop_gradient = Op("stop_gradient", lambda o, _: o[0], differentiable=False)
 
 
+@record_in_graph
 def while_loop(
     cond: Callable[..., TensorLike],
     body: Callable[..., PyTree],

@@ -15,7 +15,7 @@ import numpy as np
 from meshflow.core.autograph.runtime.logical_operators import register_assertion
 from meshflow.core.dispatch import dispatch
 from meshflow.core.dispatch.operation import clear_op_caches
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites, record_in_graph
 from meshflow.core.runtime.bounds_checks import BoundsChecking
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
@@ -77,11 +77,14 @@ _Message = str | Callable[[np.ndarray], str] | None
 
 def _raise_failure(message: _Message, data: Sequence[Any], summarize: int) -> NoReturn:
     message = message(data[0]) if callable(message) else message
-    lines = [str(message)] if message else []
-    lines += [format_value(d, summarize) if hasattr(d, "shape") else str(d) for d in data]
-    raise InvalidArgumentError("\n".join(lines) or "assertion failed")
+    text = str(message or "")
+    lines = [format_value(d, summarize) if hasattr(d, "shape") else str(d) for d in data]
+    # A message that ends with a space introduces the data.
+    separator = "\n" if text and lines and not text.endswith(" ") else ""
+    raise InvalidArgumentError(text + separator + "\n".join(lines) or "assertion failed")
 
 
+@record_in_graph
 def Assert(
     condition: TensorLike,
     data: Iterable[TensorLike],
@@ -106,7 +109,10 @@ def Assert(
         ...
       InvalidArgumentError: no
     """
-    _assert_condition(convert_to_tensor(condition), None, list(data), summarize or 3)
+    holds = convert_to_tensor(condition)
+    is_known = context.trace is None
+    message = f"Expected '{condition!s}' to be true. Summarized data: " if is_known else None
+    _assert_condition(holds, message, list(data), summarize or 3)
 
 
 register_assertion(Assert)

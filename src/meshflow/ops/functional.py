@@ -15,7 +15,7 @@ from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.eager_forms import EagerForm, UncompiledForm
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites, record_in_graph
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, ValueNeededError
 from meshflow.core.staging import loops
@@ -25,7 +25,7 @@ from meshflow.core.tracing.trace import trace, trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.composite import get_batch_encoder, is_extension, is_extension_spec
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.dtypes import DType, as_dtype, string
 from meshflow.core.values.shapes import TensorShape, assume_equal
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
@@ -53,10 +53,10 @@ def _convert_elements(op: str, elems: PyTree) -> tuple[PyTree, int]:
     flat = nest.flatten(tensors)
     if not flat:
         raise ValueError(
-            f"tf.{op}: elems must be a tensor or a nested structure of tensors, got {elems!r}."
+            f"tf.{op}: elems must be a Tensor or a nested structure of tensors, got {elems!r}."
         )
     if any(not t.ndim for t in flat):
-        raise ValueError(f"tf.{op}: elements in elems must be 1+ dimensional tensors, not scalars.")
+        raise ValueError(f"tf.{op}: elements in elems must be 1+ dimensional Tensors, not scalars.")
     counts = list(dict.fromkeys(map(_get_length, flat)))
     if not all(n == counts[0] or assume_equal(n, counts[0]) for n in counts[1:]):
         raise InvalidValueError(
@@ -76,7 +76,11 @@ def _get_length(tensor: Tensor) -> int:
 
 
 def _get_element(elems: PyTree, i: int) -> PyTree:
-    return nest.map_structure(lambda t: apply(_get_row, (t,), (i,)), elems)
+    def get(t: Tensor) -> Tensor:
+        # XLA has no strings.
+        return t[i] if t.dtype is string else apply(_get_row, (t,), (i,))
+
+    return nest.map_structure(get, elems)
 
 
 def _get_element_specs(elems: PyTree) -> PyTree:
@@ -87,9 +91,11 @@ def _to_tensors(value: PyTree) -> PyTree:
     return nest.map_structure(convert_to_tensor, value)
 
 
-def _make_empty(spec: TensorSpec) -> Tensor:
+def _make_empty(spec: Any) -> Tensor:
+    """Return no rows like a result of the function, which may be a Python number."""
+    spec = spec if isinstance(spec, TensorSpec) else convert_to_tensor(spec)
     shape = [0 if d is None else d for d in spec.shape.as_list()]
-    return Tensor(jnp.zeros((0, *shape), spec.dtype.dtype))
+    return zeros((0, *shape), spec.dtype)
 
 
 def _find_extensions(values: PyTree) -> PyTree:
@@ -206,6 +212,12 @@ def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
         if is_sparse(rows[0]):
             return _stack_sparse(rows)
         parts = [convert_values(row) for row in rows]
+        if isinstance(spec, RaggedTensorSpec):
+            found = RaggedTensorSpec.from_value(parts[0])
+            if found.ragged_rank != spec.ragged_rank:
+                raise ValueError(
+                    f"tf.map_fn: Expected `fn` to return {spec}. But it returned {found}."
+                )
         is_row = any(isinstance(p, RaggedTensor) or len(p.shape) for p in parts)
         if isinstance(spec, RaggedTensorSpec) or (spec is None and is_row):
             return pack_rows(parts)
@@ -286,6 +298,13 @@ def _check_signature(signature: PyTree, result: PyTree) -> None:
         return
     expected = [_get_dtype(s) for s in nest.flatten(signature)]
     actual = [t.dtype for t in nest.flatten(result)]
+    if nest.is_nested(signature):
+        try:
+            nest.assert_same_structure(signature, result)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"tf.map_fn: fn_output_signature and the result of fn differ. {error}"
+            ) from None
     if len(expected) != len(actual) or any(
         e is not None and e is not a for e, a in zip(expected, actual, strict=False)
     ):
@@ -299,6 +318,7 @@ def _get_dtype(signature: Any) -> DType | None:
     return signature.dtype if isinstance(signature, TypeSpec) else as_dtype(signature)
 
 
+@record_in_graph
 def scan(
     fn: Callable[..., T],
     elems: PyTree,
@@ -482,6 +502,7 @@ class _UncompiledOp(Op):
         return self.get_residual_function(static, requested)
 
 
+@record_in_graph
 def vectorized_map(
     fn: Callable[..., T], elems: PyTree, fallback_to_while_loop: bool = True, warn: bool = True
 ) -> T:

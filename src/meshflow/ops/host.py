@@ -214,6 +214,8 @@ def _reduce_segments(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray
     divides_integers = kind in ("mean", "sqrt_n") and data.dtype.kind != "f"
     if not _is_summable(data) or divides_integers or kind == "prod":
         return None
+    if data.shape[: ids.ndim] != ids.shape:
+        return None
     rows, ids = data.reshape(ids.size, *data.shape[ids.ndim :]), ids.reshape(-1)
     if kind in ("max", "min"):
         limits = np.finfo(data.dtype) if data.dtype.kind == "f" else np.iinfo(data.dtype)

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import jax
 import numpy as np
 
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.context import context
 from meshflow.core.tracing.host_callbacks import are_callbacks_ordered, store_errors
 from meshflow.core.values import nest
@@ -97,6 +98,7 @@ class _UnquotedText(str):
         return str(self)
 
 
+@record_in_graph
 def print(
     *inputs: PyTree,
     output_stream: TextIO | str | None = None,

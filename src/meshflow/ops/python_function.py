@@ -13,6 +13,7 @@ from jax.experimental import io_callback
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.context import SizeSource, context
 from meshflow.core.runtime.errors import InvalidValueError, ValueNeededError, convert_python_error
@@ -239,6 +240,7 @@ def _call_with_components(
     return values if has_list or not values else values[0]
 
 
+@record_in_graph
 def py_function(
     func: Callable[..., Any] | None = None,
     inp: Sequence[TensorLike] | None = None,
@@ -336,6 +338,7 @@ def py_function(
     return _apply_call("py_function", call, inp, Tout)
 
 
+@record_in_graph
 def numpy_function(
     func: Callable[..., Any] | None = None,
     inp: Sequence[TensorLike] | None = None,

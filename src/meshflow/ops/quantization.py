@@ -16,6 +16,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
+from meshflow.ops.array.shaping import check_rank
 
 __all__ = [
     "fake_quant_with_min_max_args",
@@ -169,6 +170,14 @@ def fake_quant_with_min_max_vars_per_channel(
       array([[2., 1.]], dtype=float32)
     """
     _check_num_bits(num_bits, "fake_quant_with_min_max_vars_per_channel")
+    inputs, min, max = (convert_to_tensor(v, dtype_hint="float32") for v in (inputs, min, max))
+    check_rank(inputs, 1, "fake_quant_with_min_max_vars_per_channel", "inputs")
+    for limit, value in (("min", min), ("max", max)):
+        if value.shape != inputs.shape[-1:]:
+            raise InvalidValueError(
+                f"fake_quant_with_min_max_vars_per_channel: {limit} has incorrect size, expected {inputs.shape[-1]} was "
+                f"{list(value.shape)}."
+            )
     return _fake_quantize(inputs, min, max, num_bits, narrow_range)
 
 

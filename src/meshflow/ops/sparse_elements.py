@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, overload
 
+import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 
@@ -45,6 +46,7 @@ from meshflow.ops.coordinates import (
     unique_rows,
 )
 from meshflow.ops.math.segments import count_segments
+from meshflow.ops.ragged.partition import find_true, get_namespace, take
 from meshflow.ops.signatures import RowSegments
 
 __all__ = [
@@ -95,7 +97,10 @@ def _combine(
 
 
 @host_function
-def _merge_indices(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
+def _merge_indices(first: Any, second: Any) -> list[Any]:
+    if get_namespace(first) is not np or get_namespace(second) is not np:
+        indices, owner = _find_different_rows(jnp.concatenate([first, second]))
+        return [indices, *jnp.split(owner, [first.shape[0]])]
     if _is_ascending(first) and _is_ascending(second):
         indices, owner = unique_rows(np.concatenate([first, second]))
         return [indices, *np.split(owner, [len(first)])]
@@ -115,6 +120,17 @@ def _merge_indices(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
                 positions[k] += 1
         rows.append(row)
     return [np.array(rows, np.int64).reshape(len(rows), first.shape[1]), *owners]
+
+
+def _find_different_rows(rows: Array) -> tuple[Array, Array]:
+    """Return the different rows in order, and the index of each row among them."""
+    order = jnp.lexsort(rows.T[::-1])
+    in_order = rows[order]
+    changes = (in_order[1:] != in_order[:-1]).any(1)
+    # A symbolic number of rows may be 0.
+    is_first = jnp.concatenate([jnp.ones((1,), bool), changes])[: rows.shape[0]]
+    groups = jnp.cumsum(is_first) - 1
+    return in_order[find_true(is_first)], jnp.zeros_like(groups).at[order].set(groups)
 
 
 def _is_ascending(indices: np.ndarray) -> bool:
@@ -225,7 +241,7 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
       A sparse tensor of the same shape.
 
     Raises:
-      ValueError: If no argument is sparse.
+      ValueError: If no argument is sparse, or sparse arguments differ in shape or indices.
 
     Example:
       >>> a = tf.sparse.from_dense([[0, 2], [3, 0]])
@@ -237,6 +253,10 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
     if not sparse:
         raise ValueError("No SparseTensor in argument list of map_values")
     for other in sparse[1:]:
+        if not other.shape.is_compatible_with(sparse[0].shape):
+            raise InvalidValueError(
+                f"map_values: sparse arguments must have the same shape, got {sparse[0].shape} and {other.shape}."
+            )
         if not _may_have_equal_indices(other, sparse[0]):
             raise InvalidValueError("map_values: sparse arguments must have the same indices.")
     values = [v.values if isinstance(v, SparseTensor) else v for v in args]
@@ -376,14 +396,14 @@ def slice(
 
 
 @host_function
-def _clip_box(first: np.ndarray, sizes: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
-    return [np.clip(sizes, 0, np.maximum(shape - first, 0))]
+def _clip_box(first: Array, sizes: Array, shape: Array) -> list[Array]:
+    return [(shape - first).clip(0).clip(None, sizes).clip(0)]
 
 
 @host_function
-def _select_box(indices: np.ndarray, first: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    order = np.flatnonzero(((indices >= first) & (indices < first + sizes)).all(1))
-    return [indices[order] - first, order]
+def _select_box(indices: Any, first: Array, sizes: Array) -> list[Any]:
+    order = find_true(((indices >= first) & (indices < first + sizes)).all(1))
+    return [take(indices, order) - first, order]
 
 
 def split(
@@ -457,7 +477,10 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
 
 
 @host_function
-def _resolve_shape(old: np.ndarray, new: np.ndarray) -> list[np.ndarray]:
+def _resolve_shape(old: Any, new: Any) -> list[Any]:
+    if get_namespace(old) is not np or get_namespace(new) is not np:
+        known = jnp.prod(jnp.where(new == -1, 1, new))
+        return [jnp.where(new == -1, jnp.prod(old) // jnp.maximum(known, 1), new)]
     size, unknown = int(np.prod(old)), np.flatnonzero(new == -1)
     sizes = new.copy()
     rest = int(np.prod(new[new != -1]))
@@ -603,7 +626,7 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
         row_ids = get_row_ids(xp, indices, sizes)
         return xp.unique(row_ids, return_inverse=True, **options)[1].reshape(-1)
 
-    if can_have_unknown_sizes():
+    if can_have_unknown_sizes() or is_symbolic_dim(count):
         operands, use = [sp_input.indices, sp_input.dense_shape], "indices of tf.sparse.softmax"
         (owner,) = compute_on_host(_find_row_ids, operands, [((count,), np.int64)], use)
     else:
@@ -616,7 +639,9 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
 
 
 @host_function
-def _find_row_ids(indices: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
+def _find_row_ids(indices: Any, shape: Array) -> list[Any]:
+    if get_namespace(indices) is not np:
+        return [_find_different_rows(indices[:, :-1])[1]]
     return [unique_rows(indices[:, :-1])[1]]
 
 

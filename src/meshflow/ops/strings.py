@@ -7,7 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, bool_, float32, int32, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 from meshflow.ops import regular_expressions
+from meshflow.ops.array.creation import zeros
 from meshflow.ops.deferred_host_values import (
     DeferredValue,
     UnrecordableError,
@@ -29,6 +31,8 @@ from meshflow.ops.deferred_host_values import (
 )
 from meshflow.ops.printing import format_rows, format_value
 from meshflow.ops.ragged import RaggedTensor, split_strings
+from meshflow.ops.ragged.calls import register
+from meshflow.ops.ragged.reductions import parse_axes, reduce_axes, restore_axes
 
 __all__ = [
     "as_string",
@@ -228,13 +232,20 @@ def regex_replace(
       b'a#b#'
     """
     replace = regular_expressions.make_replacer(
-        _to_bytes(pattern), _to_bytes(rewrite), replace_global
+        to_bytes(pattern), to_bytes(rewrite), replace_global
     )
     return map_strings("regex_replace", replace, input)
 
 
-def _to_bytes(value: Tensor | str | bytes) -> bytes:
-    known = cast(bytes, value.numpy()) if isinstance(value, Tensor) else value
+def to_bytes(value: Tensor | str | bytes) -> bytes:
+    """Return the bytes of a string scalar.
+
+    Raises:
+      ValueError: If the value is not a string scalar.
+    """
+    known: Any = value.numpy() if isinstance(value, Tensor) else value
+    if not isinstance(known, str | bytes):
+        raise ValueError(f"Expected a string scalar, got {value!r}.")
     return known.encode() if isinstance(known, str) else known
 
 
@@ -247,7 +258,7 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
       >>> print(tf.strings.regex_full_match(["a12", "a12b"], "a[0-9]+").numpy())
       [ True False]
     """
-    matches = regular_expressions.make_matcher(_to_bytes(pattern))
+    matches = regular_expressions.make_matcher(to_bytes(pattern))
     return map_strings("regex_full_match", matches, input, np.bool_)
 
 
@@ -367,7 +378,7 @@ def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = N
     if not arrays:
         return make_string_tensor([b""], ())
     parts = zip(*[a.reshape(-1) for a in arrays], strict=True)
-    return make_string_tensor([separator.encode().join(p) for p in parts], arrays[0].shape)
+    return make_string_tensor([to_bytes(separator).join(p) for p in parts], arrays[0].shape)
 
 
 @defer_host_values()
@@ -376,7 +387,7 @@ def reduce_join(
     inputs: TensorLike,
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
-    separator: str = "",
+    separator: str | bytes = "",
     name: str | None = None,
 ) -> Tensor:
     """Join strings along axes.
@@ -395,13 +406,19 @@ def reduce_join(
     array = get_host_strings(inputs, "reduce_join")
     requested = [axis] if isinstance(axis, int) else axis
     axes = list(range(array.ndim))
+    for a in requested or ():
+        if not -array.ndim <= a < array.ndim:
+            raise InvalidValueError(
+                f"Invalid reduction dimension {a} for input with {array.ndim} dimension(s)"
+            )
     if requested is not None:
         # The axis that is joined first varies fastest.
         axes = [int(a) % array.ndim for a in requested][::-1]
     others = [i for i in range(array.ndim) if i not in axes]
-    rows = array.transpose(*others, *axes).reshape(-1, int(np.prod([array.shape[a] for a in axes])))
+    count, size = (math.prod(array.shape[a] for a in part) for part in (others, axes))
+    rows = array.transpose(*others, *axes).reshape(count, size)
     shape = [1 if i in axes else n for i, n in enumerate(array.shape) if keepdims or i not in axes]
-    return make_string_tensor([separator.encode().join(r) for r in rows], shape)
+    return make_string_tensor([to_bytes(separator).join(r) for r in rows], shape)
 
 
 def split_each(input: TensorLike, op: str, split_one: Callable[[bytes], list[bytes]]) -> Any:
@@ -481,7 +498,7 @@ def split(
       >>> tf.strings.split(["a b", "c"]).to_list()
       [[b'a', b'b'], [b'c']]
     """
-    separator = _to_bytes(sep) if sep is not None else None
+    separator = to_bytes(sep) if sep is not None else None
     return split_each(input, "split", lambda text: text.split(separator or None, maxsplit))
 
 
@@ -501,7 +518,7 @@ def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
 def ngrams(
     data: TensorLike,
     ngram_width: int | Sequence[int],
-    separator: str = " ",
+    separator: str | bytes = " ",
     pad_values: str | bytes | tuple[str | bytes, str | bytes] | None = None,
     padding_width: int | None = None,
     preserve_short_sequences: bool = False,
@@ -527,6 +544,11 @@ def ngrams(
     """
     width = to_static_value(ngram_width, "ngram_width")
     widths = [width] if isinstance(width, int) else width
+    pads = pad_values if isinstance(pad_values, tuple | list) else (pad_values,)
+    if not all(pad is None or isinstance(pad, str | bytes) for pad in pads):
+        raise TypeError(
+            f"pad_values must be a string, tuple of strings, or None. Got {pad_values!r}."
+        )
     if min(widths, default=1) < 1:
         raise ValueError(f"All ngram_widths must be greater than 0. Got {ngram_width}")
     if padding_width is not None and padding_width < 1:
@@ -560,13 +582,13 @@ def ngrams(
 def _list_ngrams(
     words: list[bytes],
     widths: Sequence[int],
-    separator: str,
+    separator: str | bytes,
     pad_values: str | bytes | tuple[str | bytes, str | bytes] | None,
     padding_width: int | None,
     preserve_short_sequences: bool,
 ) -> list[bytes]:
     """Return the n-grams of one row of strings; the arguments are those of `ngrams`."""
-    joiner = separator.encode()
+    joiner = to_bytes(separator)
     result: list[bytes] = []
     row = words
     for width in widths:
@@ -576,8 +598,7 @@ def _list_ngrams(
                 (pad_values, pad_values) if isinstance(pad_values, (str, bytes)) else pad_values
             )
             count = width - 1 if padding_width is None else min(padding_width, width - 1)
-            encode = lambda v: v if isinstance(v, bytes) else v.encode()
-            row = [encode(left)] * count + row + [encode(right)] * count
+            row = [to_bytes(left)] * count + row + [to_bytes(right)] * count
         shifted = [row[i:] for i in range(width)]
         result += map(joiner.join, zip(*shifted, strict=False))
     if not result and words and preserve_short_sequences:
@@ -629,12 +650,33 @@ def _split_ragged(value: RaggedTensor) -> tuple[np.ndarray, list[np.ndarray]]:
     return flat, splits
 
 
+@defer_host_values()
+def join_rows(
+    inputs: TensorLike, segment_ids: TensorLike, lengths: TensorLike, separator: str | bytes
+) -> Tensor:
+    """Join the strings of each row; see `unsorted_segment_join`. The size of `lengths` is the number of rows."""
+    count = np.shape(get_host_array(lengths))[0]
+    joined: Tensor = unsorted_segment_join(inputs, segment_ids, count, separator)
+    return joined
+
+
+@defer_host_values()
+def place_strings(
+    values: TensorLike, indices: TensorLike, like: TensorLike, default: str | bytes
+) -> Tensor:
+    """Return strings of the shape of `like` with values at int64 coordinates [n, rank]."""
+    words, places = get_host_strings(values, "place_strings"), np.asarray(get_host_array(indices))
+    result = np.full(np.shape(get_host_array(like)), to_bytes(default), object)
+    result[tuple(places.T)] = words
+    return Tensor(result)
+
+
 @accept_symbolic
 def unsorted_segment_join(
     inputs: TensorLike,
     segment_ids: TensorLike,
     num_segments: TensorLike,
-    separator: str = "",
+    separator: str | bytes = "",
     name: str | None = None,
 ) -> Tensor:
     """Join strings of the same segment.
@@ -666,10 +708,32 @@ def unsorted_segment_join(
         raise InvalidArgumentError(
             f"segment_ids must be less than num_segments ({count}), got {ids.max()}."
         )
-    rows = words.reshape(ids.size, -1)
-    joined = [
-        separator.encode().join(rows[ids.reshape(-1) == segment, column])
-        for segment in range(count)
-        for column in range(rows.shape[1])
-    ]
+    rows = words.reshape(ids.size, math.prod(words.shape[ids.ndim :]))
+    parts: list[list[list[bytes]]] = [[[] for _ in range(rows.shape[1])] for _ in range(count)]
+    for segment, row in zip(ids.reshape(-1).tolist(), rows.tolist(), strict=True):
+        for cell, word in zip(parts[segment] if segment >= 0 else (), row, strict=False):
+            cell.append(word)
+    joined = [to_bytes(separator).join(cell) for row in parts for cell in row]
     return make_string_tensor(joined, (count, *words.shape[ids.ndim :]))
+
+
+def _reduce_join_rows(
+    public: Callable[..., Any],
+    inputs: RaggedTensor,
+    axis: PyTree = None,
+    keepdims: bool = False,
+    separator: str | bytes = "",
+) -> PyTree:
+    axes = parse_axes(inputs, axis)
+    if axes is None:
+        return public(inputs.flat_values, None, keepdims=keepdims, separator=separator)
+
+    def join_segments(values: Tensor, ids: Tensor, count: Any) -> Tensor:
+        return join_rows(values, ids, zeros([count], int32), separator)
+
+    join_dense = lambda x, a: public(x, a, separator=separator)
+    result = reduce_axes((join_segments, join_dense), inputs, axes)
+    return restore_axes(result, axes) if keepdims else result
+
+
+register("reduce_join", _reduce_join_rows)

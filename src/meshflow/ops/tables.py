@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -35,10 +36,11 @@ class Column(NamedTuple):
     dtype: DType
     default: bytes | np.generic | None
 
-    def parse_field(self, field: str, na_value: str, where: str) -> bytes | np.generic:
+    def parse_field(self, index: int, field: str, na_value: str, where: str) -> bytes | np.generic:
         """Parse a field as a number or as bytes.
 
         Args:
+          index: Index of the field, for errors.
           field: The text.
           na_value: Text that represents a missing value.
           where: Description of the row, for errors.
@@ -48,7 +50,7 @@ class Column(NamedTuple):
         """
         if field in ("", na_value):
             if self.default is None:
-                raise InvalidArgumentError(f"A required field is missing in {where}")
+                raise InvalidArgumentError(f"Field {index} is required but missing in {where}!")
             return self.default
         if self.dtype.name == "string":
             return field.encode("utf-8", "surrogateescape")
@@ -60,7 +62,8 @@ class Column(NamedTuple):
                 return self.dtype.as_numpy_dtype(number)
         except ValueError:
             pass
-        raise InvalidArgumentError(f"Field {field!r} in {where} is not a valid {self.dtype.name}")
+        name = {"float32": "float", "float64": "double"}.get(self.dtype.name, self.dtype.name)
+        raise InvalidArgumentError(f"Field {index} in {where} is not a valid {name}: {field}")
 
     def parse_fields(self, fields: Sequence[str], na_value: str) -> np.ndarray:
         """Parse a field of many rows, with the results of `parse_field`.
@@ -110,6 +113,10 @@ def make_columns(record_defaults: Iterable[Any]) -> list[Column]:
             columns.append(Column(as_dtype(value), None))
         else:
             tensor = convert_to_tensor(value)
+            if len(tensor.shape) > 1:
+                raise InvalidValueError(
+                    f"Each record default should be at most rank 1, got a default of shape {tensor.shape}."
+                )
             values = np.asarray(tensor.array).reshape(-1)
             columns.append(Column(tensor.dtype, values[0] if values.size else None))
         dtype = columns[-1].dtype.name
@@ -141,13 +148,13 @@ def parse_row(
             )
     elif select and select[-1] >= len(selected_fields):
         raise InvalidArgumentError(
-            f"Expect at least {select[-1] + 1} fields but have {len(selected_fields)} in {where}"
+            f"Expect {len(columns)} fields but have {sum(c < len(selected_fields) for c in select)} in {where}. The row "
+            f"has {len(selected_fields)} columns; select_cols={list(select)}."
         )
     else:
         selected_fields = [selected_fields[c] for c in select]
-    return [
-        c.parse_field(f, na_value, where) for c, f in zip(columns, selected_fields, strict=True)
-    ]
+    pairs = zip(columns, selected_fields, strict=True)
+    return [c.parse_field(i, f, na_value, where) for i, (c, f) in enumerate(pairs)]
 
 
 def parse_rows(
@@ -216,7 +223,10 @@ def decode_csv(
     select = check_selection(select_cols, len(columns))
     rows = []
     for word in words.reshape(-1):
-        text = io.StringIO(word.decode("utf-8", "surrogateescape"), newline="")
+        record = word.decode("utf-8", "surrogateescape")
+        if use_quote_delim and '"' in record:
+            _check_quotes(record, field_delim)
+        text = io.StringIO(record, newline="")
         fields: list[str] = next(make_reader(text, field_delim, use_quote_delim), [])
         rows.append(fields)
     arrays = parse_rows(rows, columns, select, na_value)
@@ -237,6 +247,27 @@ def decode_csv(
     return [Tensor(array.reshape(words.shape)) for array in arrays]
 
 
+def _check_quotes(record: str, field_delim: str) -> None:
+    """Check the quotation marks of a record.
+
+    Raises:
+      InvalidArgumentError: If one is inside of a field without quotation marks, or a quoted field is not complete.
+    """
+    position, delimiter = 0, re.escape(field_delim)
+    while position <= len(record):
+        is_quoted = record[position : position + 1] == '"'
+        pattern = '"(?:[^"]|"")*"' if is_quoted else f'[^"{delimiter}]*'
+        match = re.compile(pattern).match(record, position)
+        position = -1 if match is None else match.end()
+        if position < 0 or record[position : position + 1].strip("\r\n") not in ("", field_delim):
+            raise InvalidArgumentError(
+                "Quoted field has to end with quote followed by delim or end"
+                if is_quoted
+                else f"Unquoted fields cannot have quotes/CRLFs inside: {record!r}"
+            )
+        position += 1
+
+
 def check_selection(select_cols: Sequence[int] | None, count: int) -> list[int] | None:
     """Check column indices, and return them as integers.
 
@@ -246,13 +277,13 @@ def check_selection(select_cols: Sequence[int] | None, count: int) -> list[int] 
     if select_cols is None:
         return None
     indices = [int(n) for n in np.asarray(select_cols).reshape(-1)]
-    if indices != sorted(set(indices)) or (indices and indices[0] < 0):
-        raise InvalidValueError(
-            f"select_cols must be ascending non-negative column indices, got {indices}."
-        )
+    if any(n < 0 for n in indices):
+        raise InvalidValueError(f"select_cols contains negative values. Got {indices}.")
+    if indices != sorted(set(indices)):
+        raise InvalidValueError(f"select_cols is not strictly increasing. Got {indices}.")
     if len(indices) != count:
         raise InvalidValueError(
-            f"Length of select_cols ({len(indices)}) and record_defaults ({count}) do not match."
+            f"Length of select_cols and record_defaults do not match. Got {len(indices)} and {count}."
         )
     return indices
 
@@ -271,4 +302,5 @@ def make_reader(text: Iterable[str], field_delim: str, use_quote_delim: bool) ->
         text,
         delimiter=field_delim,
         quoting=csv.QUOTE_MINIMAL if use_quote_delim else csv.QUOTE_NONE,
+        strict=True,
     )

@@ -38,15 +38,49 @@ __all__ = [
 _ERROR_MODES = ("replace", "strict", "ignore")
 
 
-def _decode_string(word: bytes, encoding: str, errors: str) -> str:
+def _decode_string(
+    word: bytes,
+    encoding: str,
+    errors: str,
+    replacement: int = 0xFFFD,
+    starts: list[int] | None = None,
+) -> str:
+    """Decode a string.
+
+    Args:
+      word: The string.
+      encoding: Its encoding.
+      errors: Treatment of invalid bytes.
+      replacement: Code point that replaces invalid bytes.
+      starts: A list that receives the byte offset of each character.
+    """
     if errors not in _ERROR_MODES:
         raise ValueError(f"errors must be one of {_ERROR_MODES}, got {errors!r}.")
-    try:
-        return word.decode(encoding, errors)
-    except UnicodeError as error:
-        raise InvalidArgumentError(f"Invalid formatting on input string: {error}") from None
-    except LookupError:
-        raise _make_encoding_error(encoding) from None
+    if not 0 <= replacement < 0x110000:
+        raise InvalidArgumentError("replacement_char out of unicode codepoint range")
+    content, parts, start = memoryview(word), [], 0
+    while True:
+        end, next_start = len(word), len(word)
+        try:
+            text = str(content[start:], encoding)
+        except UnicodeDecodeError as error:
+            if errors == "strict":
+                raise InvalidArgumentError(f"Invalid formatting on input string: {error}") from None
+            end, next_start = start + error.start, start + error.end
+            text = str(content[start:end], encoding)
+        except LookupError:
+            raise _make_encoding_error(encoding) from None
+        parts.append(text)
+        for character in text if starts is not None else ():
+            starts.append(start)  # type: ignore[union-attr]
+            start += len(character.encode(encoding))
+        if end == len(word):
+            return "".join(parts)
+        if errors == "replace":
+            parts.append(chr(replacement))
+            if starts is not None:
+                starts.append(end)
+        start = next_start
 
 
 def _encode_string(text: str, encoding: str) -> bytes:
@@ -89,8 +123,8 @@ def unicode_decode(
     """
 
     def decode_one(word: bytes) -> list[int]:
-        text = _decode_string(word, input_encoding, errors)
-        points = [replacement_char if c == "\ufffd" else ord(c) for c in text]
+        text = _decode_string(word, input_encoding, errors, replacement_char)
+        points = list(map(ord, text))
         if replace_control_characters:
             points = [replacement_char if p < 32 or 127 <= p < 160 else p for p in points]
         return points
@@ -120,6 +154,8 @@ def unicode_encode(
       >>> tf.strings.unicode_encode([116, 104, 233], "UTF-8").numpy().decode()
       'thé'
     """
+    if not 0 <= replacement_char < 0x110000:
+        raise InvalidArgumentError("replacement_char out of unicode codepoint range")
     array = get_host_array(input)
     rows = array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
     texts = ["".join(_to_character(int(p), errors, replacement_char) for p in row) for row in rows]
@@ -127,7 +163,10 @@ def unicode_encode(
 
 
 def _to_character(point: int, errors: str, replacement: int) -> str:
-    if 0 <= point < 0x110000 and not 0xD800 <= point < 0xE000:
+    is_surrogate = 0xD800 <= point < 0xE000
+    # The last two code points of each plane, and 32 more, are reserved for internal use.
+    is_reserved = point & 0xFFFE == 0xFFFE or 0xFDD0 <= point < 0xFDF0
+    if 0 <= point < 0x110000 and not is_surrogate and not is_reserved:
         return chr(point)
     if errors == "strict":
         raise InvalidArgumentError(f"{point} is not a Unicode code point. [Op:UnicodeEncode]")
@@ -175,10 +214,8 @@ def unicode_split(
     """
 
     def split_one(word: bytes) -> list[bytes]:
-        text = _decode_string(word, input_encoding, errors)
-        return [
-            _encode_string(c, input_encoding) for c in text.replace("\ufffd", chr(replacement_char))
-        ]
+        text = _decode_string(word, input_encoding, errors, replacement_char)
+        return [_encode_string(c, input_encoding) for c in text]
 
     return split_each(input, "unicode_split", split_one)
 
@@ -211,7 +248,7 @@ def unicode_transcode(
     """
 
     def transcode(word: bytes) -> bytes:
-        text = _decode_string(word, input_encoding, errors).replace("\ufffd", chr(replacement_char))
+        text = _decode_string(word, input_encoding, errors, replacement_char)
         if replace_control_characters:
             text = "".join(
                 chr(replacement_char) if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in text
@@ -256,9 +293,9 @@ def _compute_offsets(input: TensorLike, op: str, encoding: str, errors: str) -> 
     """Return the byte offset of each character; of several strings as the rows of a ragged tensor."""
 
     def compute_one(word: bytes) -> list[int]:
-        text = _decode_string(word, encoding, errors)
-        sizes = [len(_encode_string(c, encoding)) for c in text]
-        return np.cumsum([0, *sizes[:-1]])[: len(text)].tolist()
+        starts: list[int] = []
+        _decode_string(word, encoding, errors, starts=starts)
+        return starts
 
     texts = get_host_strings(input, op)
     return split_strings(texts, compute_one, lambda sizes: Tensor(np.array(sizes, np.int64)))

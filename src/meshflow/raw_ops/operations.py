@@ -20,6 +20,7 @@ from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.raw_ops.arrays import ARRAY_OPS
 from meshflow.raw_ops.clustering import CLUSTERING_OPS
 from meshflow.raw_ops.graph_ops import OP_FUNCTIONS, run_graph_op
 from meshflow.raw_ops.public_functions import ARGUMENTS, PUBLIC_PATHS
@@ -32,6 +33,7 @@ __all__ = ["FILE", "bind_positional", "find_op", "list_ops"]
 FILE = Path(__file__).with_name("arguments.txt")
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **FUNCTIONS,
+    **ARRAY_OPS,
     **TRAINING_OPS,
     **CLUSTERING_OPS,
     **SPARSE_STRING_OPS,

@@ -12,6 +12,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -22,6 +23,7 @@ from meshflow.ops import random as random_ops
 from meshflow.ops.array.ordering import find_unique_slices
 from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.image.warping import warp
+from meshflow.ops.random import from_keys
 from meshflow.ops.random import stateless as stateless_random
 
 __all__ = ["FUNCTIONS"]
@@ -83,6 +85,36 @@ def _make_stateless(function: _Function, *limits: str) -> _Function:
         return function(shape, seed, *(arguments[name] for name in limits), **options)
 
     return draw
+
+
+def _make_keyed(draw: _Function) -> _Function:
+    """Return a random op that takes the key and the counter of a generator, in uint64."""
+
+    def draw_from_state(
+        shape: TensorLike, key: TensorLike, counter: TensorLike, alg: int, **arguments: TensorLike
+    ) -> Tensor:
+        # Meshflow has the Philox generator only, and its state is the counter, then the key.
+        state = array.concat([counter, key], 0)
+        return draw(math.cast(state, dtypes.int64), shape, **arguments)
+
+    return draw_from_state
+
+
+def _split_state(seed: TensorLike) -> list[Tensor]:
+    """Return the key and the counter of the generator that a seed determines."""
+    state = math.cast(from_keys.derive_key(seed), dtypes.uint64)
+    return [state[2:], state[:2]]
+
+
+def _get_algorithm() -> Tensor:
+    """Return TensorFlow's number of the Philox generator."""
+    return convert_to_tensor(1)
+
+
+def _draw_integers(
+    state: Tensor, shape: TensorLike, minval: TensorLike, maxval: TensorLike
+) -> Tensor:
+    return from_keys.draw_uniform(state, shape, minval, maxval, convert_to_tensor(minval).dtype)
 
 
 def _make_stateful(function: _Function, *limits: str) -> _Function:
@@ -271,7 +303,28 @@ FUNCTIONS: dict[str, _Function] = {
     "StatelessRandomUniformInt": _make_stateless(
         stateless_random.stateless_uniform, "minval", "maxval"
     ),
+    "StatelessRandomUniformFullInt": lambda shape, seed, dtype=dtypes.uint64: from_keys.draw_bits(
+        from_keys.derive_key(seed), shape, dtype
+    ),
     "StatelessTruncatedNormal": _make_stateless(stateless_random.stateless_truncated_normal),
+    "StatelessRandomGetAlg": _get_algorithm,
+    "StatelessRandomGetKeyCounter": _split_state,
+    "StatelessRandomGetKeyCounterAlg": lambda seed: [*_split_state(seed), _get_algorithm()],
+    "StatelessRandomNormalV2": _make_keyed(
+        lambda state, shape, dtype=dtypes.float32: from_keys.draw_normal(state, shape, 0, 1, dtype)
+    ),
+    "StatelessTruncatedNormalV2": _make_keyed(
+        lambda state, shape, dtype=dtypes.float32: from_keys.draw_truncated_normal(
+            state, shape, 0, 1, dtype
+        )
+    ),
+    "StatelessRandomUniformV2": _make_keyed(
+        lambda state, shape, dtype=dtypes.float32: from_keys.draw_uniform(state, shape, 0, 1, dtype)
+    ),
+    "StatelessRandomUniformIntV2": _make_keyed(_draw_integers),
+    "StatelessRandomUniformFullIntV2": _make_keyed(
+        lambda state, shape, dtype=dtypes.uint64: from_keys.draw_bits(state, shape, dtype)
+    ),
     "Svd": _svd,
     "TridiagonalSolve": lambda diagonals, rhs, partial_pivoting=True, perturb_singular=False: (
         linear_algebra.tridiagonal_solve(diagonals, rhs, partial_pivoting=partial_pivoting)

@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.ops import array, math
+from meshflow.ops.casting import cast
 
 __all__ = ["TRAINING_OPS", "apply_formula"]
 
@@ -182,7 +183,8 @@ def apply_formula(op: str, indices: TensorLike | None = None, **arguments: Any) 
         if name in names:
             values[name] = value.read_value() if indices is None else array.gather(value, indices)
         elif name not in _STATIC and name != "global_step" and value is not None:
-            values[name] = convert_to_tensor(value, dtype=dtype)
+            is_hyperparameter = is_tensor(value) and name != "grad"
+            values[name] = cast(value, dtype) if is_hyperparameter else convert_to_tensor(value, dtype=dtype)  # fmt: skip
     for variable, value in zip(variables, formula(SimpleNamespace(**values)), strict=True):
         if indices is None:
             variable.assign(value)

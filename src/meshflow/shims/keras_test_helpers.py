@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
-from meshflow.environment.types import ArrayLike, PyTree
+from meshflow.environment.types import ArrayLike, Config, PyTree
 
 tf: Any = get_public_package()
 _settings: dict[str, Any] = {
@@ -388,3 +388,7 @@ class _LayerModel(tf.keras.Model):
         for layer in self.layer_list:
             inputs = layer(inputs)
         return inputs
+
+    def get_config(self) -> Config:
+        """Raise an error: tests need a model without a configuration."""
+        raise NotImplementedError("_LayerModel has no configuration.")

@@ -34,6 +34,8 @@ PRIVATE_PREFIXES = (
 # Copies of modules under other names, and their names in `MODULES`; the first matching prefix counts.
 RENAMED_PREFIXES = {
     "tensorflow.python.keras": "keras.src",
+    "tensorflow.compat.v1.python.keras": "keras.src",
+    "tensorflow.compat.v2.python.keras": "keras.src",
     "tensorflow.python.training.tracking": "python.trackable",
     "tensorflow.python": "python",
     "tensorflow.compat.v1.python": "python",
@@ -62,7 +64,7 @@ PACKAGES = frozenset(
     """
     python python.autograph python.autograph.core python.autograph.impl python.autograph.converters
     python.autograph.pyct python.autograph.pyct.common_transformers python.autograph.pyct.static_analysis python.checkpoint python.client
-    python.compiler python.data python.data.experimental python.data.experimental.ops python.data.ops
+    python.compat python.compiler python.data python.data.experimental python.data.experimental.ops python.data.ops
     python.data.util python.debug python.distribute python.distribute.cluster_resolver python.eager
     python.eager.polymorphic_function python.feature_column python.framework python.grappler python.layers
     python.lib python.lib.core python.lib.io python.module python.ops python.ops.distributions
@@ -82,9 +84,14 @@ PACKAGES = frozenset(
 )
 
 _HELPERS = "meshflow.shims.private_helpers"
+_TESTS = "meshflow.shims.framework_tests"
 _STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
+_STRATEGIES = "meshflow.shims.strategy_combinations"
+_CHECKPOINTS = "meshflow.legacy.private_checkpoints"
+_DATA = "meshflow.legacy.private_data"
 _COMBINATIONS = "meshflow.shims.test_combinations"
 _INSTANCES = "meshflow.keras.engine.graph.instance_layers"
+_TEST_NAMES = f"tf.test tf.compat.v1.test {_TESTS} main=tf.test.main mock=unittest.mock"
 _KERAS_DECORATORS = "meshflow.shims.keras_test_decorators"
 _KERAS_TESTS = "meshflow.shims.keras_test_helpers"
 _KERAS_HELPERS = "meshflow.legacy.private_keras"
@@ -110,24 +117,39 @@ MODULES = {
     "python.autograph": "tf.autograph tf.autograph.experimental",
     "python.autograph.core.converter": "Base=ast:NodeTransformer",
     "python.autograph.pyct.transformer": "Base=ast:NodeTransformer",
-    "python.checkpoint": "tf.train tf.train.experimental",
+    "python.checkpoint": f"{_CHECKPOINTS} tf.train tf.train.experimental tf.compat.v1.train",
     "python.client": "tf.compat.v1",
     "python.client.device_lib": f"list_local_devices={_HELPERS}:list_local_devices",
+    "python.compat.compat": "tf.compat",
+    "python.compat.v2_compat": "tf.compat.v1",
     "python.data": "tf.data tf.data.experimental",
-    "python.data.ops.dataset_ops": "make_one_shot_iterator=tf.compat.v1.data.make_one_shot_iterator "
+    "python.data.experimental.ops.cardinality": "UNKNOWN=tf.data.UNKNOWN_CARDINALITY "
+    "INFINITE=tf.data.INFINITE_CARDINALITY",
+    "python.data.experimental.ops.distribute": _DATA,
+    "python.data.experimental.ops.io": "tf.data.experimental",
+    "python.data.experimental.ops.snapshot": _DATA,
+    "python.data.ops.dataset_ops": f"{_DATA} "
+    "UNKNOWN=tf.data.UNKNOWN_CARDINALITY INFINITE=tf.data.INFINITE_CARDINALITY "
+    "make_one_shot_iterator=tf.compat.v1.data.make_one_shot_iterator "
     "make_initializable_iterator=tf.compat.v1.data.make_initializable_iterator "
     "get_legacy_output_types=tf.compat.v1.data.get_output_types "
     "get_legacy_output_shapes=tf.compat.v1.data.get_output_shapes "
     "get_legacy_output_classes=tf.compat.v1.data.get_output_classes",
     "python.data.ops.iterator_ops": "IteratorBase=tf.data.Iterator OwnedIterator=tf.data.Iterator",
-    "python.data.util": "tf.nest",
-    "python.data.util.nest": f"tf.nest {_HELPERS}",
+    "python.data.ops.debug_mode": _DATA,
+    "python.data.ops.optional_ops": "_OptionalImpl=tf.experimental.Optional",
+    "python.data.ops.readers": "_TFRecordDataset=tf.data.TFRecordDataset",
+    "python.data.ops.test_mode": _DATA,
+    "python.data.util": f"{_DATA} tf.nest",
+    "python.data.util.random_seed": _DATA,
+    "python.data.util.sparse": _DATA,
+    "python.data.util.nest": f"{_DATA} tf.nest {_HELPERS}",
     "python.data.util.structure": "type_spec_from_value=tf.type_spec_from_value",
     "python.distribute": "tf.distribute tf.distribute.experimental",
     "python.distribute.cluster_resolver": "tf.distribute.cluster_resolver",
-    "python.distribute.combinations": _COMBINATIONS,
-    "python.distribute.strategy_combinations": f"{_COMBINATIONS} {_HELPERS}",
-    "python.distribute.test_util": f"{_HELPERS}",
+    "python.distribute.combinations": f"{_STRATEGIES} {_COMBINATIONS}",
+    "python.distribute.strategy_combinations": f"{_STRATEGIES} {_COMBINATIONS} {_HELPERS}",
+    "python.distribute.test_util": f"{_STRATEGIES} {_HELPERS}",
     "python.distribute.values": "DistributedVariable=meshflow.distribute.replicas.variables:DistributedVariable",
     "python.eager": "tf tf.compat.v1",
     "python.eager.backprop": "tf tf.autodiff meshflow.shims.gradient_functions",
@@ -136,18 +158,23 @@ MODULES = {
     "in_eager_mode=tf.executing_eagerly",
     "python.eager.def_function": "Function=tf.types.experimental.GenericFunction",
     "python.eager.function": "defun=tf.function ConcreteFunction=tf.types.experimental.ConcreteFunction",
+    "python.eager.test": _TEST_NAMES,
     "python.eager.monitoring": f"{_HELPERS}",
     "python.feature_column": "tf.feature_column",
     "python.feature_column.dense_features": "DenseFeatures=tf.keras.layers.DenseFeatures",
     "python.framework": "tf tf.dtypes tf.errors tf.compat.v1",
+    "python.framework.combinations": _COMBINATIONS,
     "python.framework.composite_tensor": "CompositeTensor=meshflow.core.values.composite:CompositeTensor",
-    "python.framework.config": "tf.config tf.config.experimental",
+    "python.framework.composite_tensor_gradient": _HELPERS,
+    "python.framework.config": "tf.config tf.config.experimental "
+    "disable_op_determinism=meshflow.core.runtime.determinism:disable "
+    "is_op_determinism_enabled=meshflow.core.runtime.determinism:is_enabled",
     "python.framework.dtypes": "bool=tf.bool",
     "python.framework.errors": "tf.errors",
     "python.framework.errors_impl": "tf.errors",
     "python.framework.func_graph": "FuncGraph=tf.__internal__.FuncGraph",
     "python.framework.graph_util": "tf.compat.v1.graph_util",
-    "python.framework.ops": "EagerTensor=tf.Tensor _EagerTensorBase=tf.Tensor Tensor=tf.Tensor "
+    "python.framework.ops": "enable_eager_execution_internal=tf.compat.v1.enable_eager_execution EagerTensor=tf.Tensor _EagerTensorBase=tf.Tensor Tensor=tf.Tensor "
     f"RegisterStatistics={_HELPERS}:ignore_decorator numpy_text={_HELPERS}:numpy_text "
     f"register_dense_tensor_like_type={_HELPERS}:ignore_decorator "
     "convert_to_tensor_or_composite=tf.convert_to_tensor "
@@ -155,19 +182,23 @@ MODULES = {
     "executing_eagerly_outside_functions=tf.compat.v1.executing_eagerly_outside_functions "
     "name_scope=tf.compat.v1.name_scope name_scope_v1=tf.compat.v1.name_scope name_scope_v2=tf.name_scope "
     "inside_function=tf.inside_function is_dense_tensor_like=tf.is_tensor",
+    "python.framework.indexed_slices": "IndexedSlicesValue=meshflow.test.case:IndexedSlicesValue",
     "python.framework.random_seed": "tf.random tf.compat.v1.random",
     "python.framework.smart_cond": f"{_HELPERS}",
     "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
-    "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape unknown_shape={_HELPERS}:unknown_shape",
+    "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape as_dimension=tf.compat.v1.Dimension unknown_shape={_HELPERS}:unknown_shape",
     "python.framework.tensor_spec": f"DenseSpec=tf.TensorSpec {_HELPERS}",
-    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:BatchableSpec {_HELPERS}",
+    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:BatchableSpec {_HELPERS} "
+    "register_type_spec_from_value_converter="
+    "meshflow.core.values.specs:register_type_spec_from_value_converter",
     "python.framework.type_spec_registry": f"{_HELPERS}",
     "python.framework.test_combinations": _COMBINATIONS,
     "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
     "is_tf_type=tf.is_tensor MakeNdarray=tf.make_ndarray "
     f"constant_value_as_shape={_HELPERS}:constant_value_as_shape try_evaluate_constant=tf.get_static_value",
-    "python.framework.test_util": f"TensorFlowTestCase=tf.test.TestCase {_HELPERS} {_COMBINATIONS} tf.test",
-    "python.framework.versions": "VERSION=tf.__version__",
+    "python.framework.test_util": f"TensorFlowTestCase=tf.test.TestCase {_TESTS} {_HELPERS} {_COMBINATIONS} tf.test",
+    "python.framework.versions": "VERSION=tf.__version__ __version__=tf.__version__ "
+    "__git_version__=tf.version.GIT_VERSION __compiler_version__=tf.version.COMPILER_VERSION",
     "python.keras": "tf.keras",
     "python.layers": "tf.compat.v1.layers tf.keras.layers",
     "python.layers.convolutional": " ".join(
@@ -186,18 +217,22 @@ MODULES = {
     "python.lib.io.tf_record": "tf.compat.v1.python_io",
     "python.lib.io.python_io": "tf.compat.v1.python_io",
     "python.module": "tf",
+    "python.module.module": f"_is_variable={_HELPERS}:is_variable",
     "python.ops": "tf tf.math tf.nn tf.linalg tf.image tf.strings tf.random tf.sparse tf.io tf.bitwise tf.signal "
     "tf.sets tf.lookup tf.debugging tf.compat.v1 tf.compat.v1.nn tf.raw_ops",
-    "python.ops.array_ops": "shape_internal=tf.shape size_internal=tf.size rank_internal=tf.rank "
+    "python.ops.array_ops": "diag=tf.linalg.tensor_diag diag_part=tf.linalg.tensor_diag_part "
+    "shape_internal=tf.shape size_internal=tf.size rank_internal=tf.rank "
     "shape_v2=tf.shape where_v2=tf.where",
     "python.ops.check_ops": "tf.debugging tf.compat.v1.debugging",
     "python.ops.control_flow_ops": f"tf tf.compat.v1 with_dependencies={_HELPERS}:with_dependencies",
+    "python.ops.confusion_matrix": f"{_HELPERS}",
     "python.ops.control_flow_util": f"{_HELPERS}",
     "python.ops.control_flow_util_v2": f"{_HELPERS}",
     "python.ops.data_flow_ops": "tf.queue",
     "python.ops.distributions": "tf.compat.v1.distributions",
-    "python.ops.gradient_checker_v2": "tf.test",
-    "python.ops.image_ops": "tf.image tf.compat.v1.image",
+    "python.ops.gradient_checker": "meshflow.shims.gradient_checker",
+    "python.ops.gradient_checker_v2": "tf.test max_error=meshflow.test.gradients:find_max_error",
+    "python.ops.image_ops": "resize_images=tf.compat.v1.image.resize_images tf.image tf.compat.v1.image",
     "python.ops.image_ops_impl": "tf.image tf.compat.v1.image",
     "python.ops.init_ops": f"tf.compat.v1.initializers tf.compat.v1 {_FANS}",
     "python.ops.init_ops_v2": f"tf.keras.initializers {_FANS}",
@@ -219,9 +254,23 @@ MODULES = {
     "python.ops.numpy_ops": "tf.experimental.numpy",
     "python.ops.numpy_ops.np_config": "enable_numpy_behavior=tf.experimental.numpy.experimental_enable_numpy_behavior",
     "python.ops.parallel_for": "tf.experimental",
-    "python.ops.parallel_for.control_flow_ops": f"vectorized_map=tf.vectorized_map pfor={_HELPERS}:pfor",
+    "python.ops.parallel_for.control_flow_ops": f"vectorized_map=tf.vectorized_map pfor={_HELPERS}:pfor for_loop={_HELPERS}:for_loop",
     "python.ops.parsing_ops": "tf.io",
-    "python.ops.ragged": "tf.ragged tf",
+    "python.ops.ragged": "tf.ragged meshflow.ops.ragged.arrays meshflow.ops.ragged tf.experimental tf",
+    "python.ops.ragged.ragged_array_ops": "bitcast=tf.bitcast ones=tf.ones ragged_one_hot=tf.one_hot "
+    "ragged_reshape=tf.reshape rank=tf.rank zeros=tf.zeros",
+    "python.ops.ragged.ragged_batch_gather_ops": "batch_gather=tf.compat.v1.batch_gather",
+    "python.ops.ragged.ragged_conversion_ops": "from_tensor=tf.RaggedTensor.from_tensor to_tensor="
+    f"{_HELPERS}:to_dense_tensor",
+    "python.ops.ragged.ragged_math_ops": "ragged_cumsum=tf.cumsum range=tf.ragged.range "
+    + " ".join(
+        f"segment_{n}=tf.math.unsorted_segment_{n}"
+        for n in ("max", "mean", "min", "prod", "sqrt_n", "sum")
+    ),
+    "python.ops.ragged.ragged_util": "repeat=tf.repeat",
+    "python.ops.ragged.ragged_where_op": "where=tf.compat.v1.where where_v2=tf.where",
+    "python.ops.ragged.ragged_tensor": "convert_to_tensor_or_ragged_tensor=meshflow.ops.ragged.values:convert_rows "
+    f"RaggedTensorType={_HELPERS}:RaggedTensorType is_ragged={_HELPERS}:is_ragged",
     "python.ops.random_ops": "tf.random tf.compat.v1.random tf.compat.v1 random_uniform=tf.random.uniform "
     "random_normal=tf.random.normal truncated_normal=tf.random.truncated_normal "
     "random_shuffle=tf.random.shuffle parameterized_truncated_normal=tf.random.truncated_normal",
@@ -236,7 +285,8 @@ MODULES = {
     "python.ops.sparse_ops": "tf.sparse",
     "python.ops.stateless_random_ops": "tf.random",
     "python.ops.stateful_random_ops": "tf.random",
-    "python.ops.string_ops": "tf.strings",
+    "python.ops.string_ops": "tf.strings reduce_join=tf.compat.v1.strings.reduce_join reduce_join_v2=tf.strings.reduce_join "
+    "string_split=tf.compat.v1.string_split",
     "python.ops.summary_ops_v2": "tf.summary",
     "python.ops.ref_variable": "RefVariable=tf.Variable",
     "python.ops.weights_broadcast_ops": f"{_HELPERS}",
@@ -248,14 +298,16 @@ MODULES = {
     "python.platform.flags": "absl.flags",
     "python.platform.app": "absl.app run=tf.compat.v1.app.run",
     "python.platform.gfile": "tf.io.gfile tf.compat.v1.gfile",
-    "python.platform.googletest": f"absl.testing.absltest {_HELPERS}",
-    "python.platform.resource_loader": "tf.compat.v1.resource_loader",
+    "python.platform.benchmark": "tf.test",
+    "python.platform.googletest": f"tf.compat.v1.test absl.testing.absltest {_TESTS} {_HELPERS} mock=unittest.mock",
+    "python.platform.resource_loader": f"tf.compat.v1.resource_loader {_TESTS}",
     "python.platform.sysconfig": "tf.sysconfig",
-    "python.platform.test": "tf.test tf.compat.v1.test main=tf.test.main mock=unittest.mock",
+    "python.platform.test": _TEST_NAMES,
     "python.platform.tf_logging": "tf.compat.v1.logging",
     "python.profiler": "tf.profiler tf.compat.v1.profiler",
     "python.profiler.profiler_v2": "tf.profiler.experimental",
     "python.profiler.trace": "tf.profiler.experimental",
+    "python.pywrap_sanitizers": _TESTS,
     "python.saved_model.nested_structure_coder": f"encode_structure={_STRUCTURES}:encode_structure "
     f"decode_proto={_STRUCTURES}:read_structure",
     "python.saved_model": "tf.saved_model tf.compat.v1.saved_model tf.saved_model.experimental",
@@ -266,17 +318,19 @@ MODULES = {
     "python.tpu": "tf.tpu tf.tpu.experimental tf.compat.v1.tpu",
     "python.trackable": f"tf.train tf.__internal__.tracking {_HELPERS}",
     "python.trackable.autotrackable": "AutoTrackable=tf.__internal__.tracking.AutoTrackable",
-    "python.trackable.base": "Trackable=tf.__internal__.tracking.Trackable",
+    "python.trackable.base": "VARIABLE_VALUE_KEY=meshflow.checkpoint.object_graph:VARIABLE_VALUE Trackable=tf.__internal__.tracking.Trackable",
     "python.trackable.tracking": "AutoTrackable=tf.__internal__.tracking.AutoTrackable",
     "python.training": "tf.train tf.compat.v1.train",
+    "python.training.saver": _CHECKPOINTS,
+    "python.training.saving": _CHECKPOINTS,
     "python.training.moving_averages": f"assign_moving_average={_HELPERS}:assign_moving_average",
     "python.types": "tf.types.experimental",
     "python.types.core": "TensorLike=tf.types.experimental.TensorLike Tensor=tf.__internal__.types.Tensor",
     "python.util": f"{_HELPERS}",
-    "python.util.compat": "tf.compat",
+    "python.util.compat": "tf.compat collections_abc=collections.abc",
     "python.util.object_identity": f"Reference=meshflow.core.values.tensor:Reference {_HELPERS}",
     "python.util.dispatch": "tf.experimental",
-    "python.util.nest": f"tf.nest {_HELPERS}",
+    "python.util.nest": f"tf.nest {_HELPERS} _is_attrs={_HELPERS}:is_attrs _is_mapping={_HELPERS}:is_mapping",
     "python.util.tf_contextlib": "contextlib",
     "python.util.tf_inspect": f"{_HELPERS} inspect _inspect=inspect",
     "python.tf2": "enabled=tf.__internal__.tf2.enabled",
@@ -290,7 +344,8 @@ MODULES = {
     "estimator": "tf.estimator",
     # Keras.
     "keras.src": "tf.keras tf.keras.layers tf.keras.models tf.keras.utils tf.keras.backend",
-    "keras.src.backend": f"tf.keras.backend unique_object_name={_KERAS_HELPERS}:unique_object_name _current_graph={_KERAS_HELPERS}:_current_graph",
+    "keras.src.backend": "RandomGenerator=meshflow.legacy.internal.keras_functions:RandomGenerator "
+    f"tf.keras.backend unique_object_name={_KERAS_HELPERS}:unique_object_name _current_graph={_KERAS_HELPERS}:_current_graph",
     "keras.src.engine": "tf.keras.layers tf.keras.models tf.keras.utils",
     "keras.src.engine.base_layer": "BaseRandomLayer=tf.keras.__internal__.layers.BaseRandomLayer",
     "keras.src.engine.base_layer_utils": f"{_KERAS_HELPERS} {_HELPERS}",
@@ -319,7 +374,8 @@ MODULES = {
     "keras.src.losses": "tf.keras.losses",
     "keras.src.metrics": "tf.keras.metrics",
     "keras.src.optimizer_v2": "tf.keras.optimizers.legacy",
-    "keras.src.optimizer_v2.optimizer_v2": "OptimizerV2=tf.keras.optimizers.legacy.Optimizer",
+    "keras.src.optimizer_v2.optimizer_v2": "OptimizerV2=tf.keras.optimizers.legacy.Optimizer "
+    "learning_rate_schedule=tf.keras.optimizers.schedules",
     "keras.src.optimizer_v2.learning_rate_schedule": "tf.keras.optimizers.schedules",
     "keras.src.optimizers.legacy.optimizer_v2": "OptimizerV2=tf.keras.optimizers.legacy.Optimizer",
     "keras.src.optimizers.optimizer_v2": "tf.keras.optimizers.legacy OptimizerV2=tf.keras.optimizers.legacy.Optimizer",

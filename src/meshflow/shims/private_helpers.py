@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import inspect
 import uuid
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSet, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSet,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
+from meshflow.core.runtime.context import context as runtime_context
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import composite, nest
 from meshflow.core.values.bounded_spec import BoundedTensorSpec as BoundedTensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
+from meshflow.shims.graph_test_modes import (  # noqa: F401 - private names of TensorFlow
+    deprecated_graph_mode_only,
+    run_all_in_deprecated_graph_mode_only,
+    run_all_in_graph_and_eager_modes,
+    run_deprecated_v1,
+    run_in_graph_and_eager_modes,
+    run_v1_only,
+)
 
 _T = TypeVar("_T")
 
@@ -41,7 +59,7 @@ yield_flat_paths = _structures.yield_flat_paths
 # ---- decorators -----------------------------------------------------------------------------
 
 
-def ignore_decorator(*args: Any, **kwargs: object) -> Any:
+def ignore_decorator(*args: Any, **kwargs: object) -> PyTree:
     """Return the decorated function or class unchanged; with other arguments, return such a decorator."""
     is_target = len(args) == 1 and (inspect.isfunction(args[0]) or inspect.isclass(args[0]))
     return args[0] if is_target and not kwargs else lambda target: target
@@ -54,14 +72,11 @@ do_not_doc_inheritable = do_not_doc_in_subclasses = for_subclass_implementers = 
 doc_private = doc_in_current_and_subclasses = ignore_decorator
 no_automatic_dependency_tracking = ignore_decorator
 no_automatic_dependency_tracking_scope = contextlib.nullcontext
-run_in_graph_and_eager_modes = run_all_in_graph_and_eager_modes = run_v2_only = ignore_decorator
-run_deprecated_v1 = run_v1_only = run_with_all_model_types = run_all_keras_modes = ignore_decorator
+run_v2_only = run_with_all_model_types = run_all_keras_modes = ignore_decorator
 make_composite_tensor = dispatch_for_types = ignore_decorator
-deprecated_graph_mode_only = register_dense_tensor_like_type = ignore_decorator
+register_dense_tensor_like_type = ignore_decorator
 disable_xla = disable_all_xla = enable_control_flow_v2 = also_run_as_tf_function = ignore_decorator
-run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_graph = (
-    ignore_decorator
-)
+disable_tfrt = build_as_function_and_v1_graph = ignore_decorator
 disable_cudnn_autotune = ignore_decorator
 
 
@@ -69,7 +84,7 @@ def remove_undocumented(module_name: str, *args: object, **kwargs: object) -> No
     """Keep all names of a module."""
 
 
-def deprecated_alias(deprecated_name: str, name: str, func_or_class: Any, **_: object) -> Any:
+def deprecated_alias(deprecated_name: str, name: str, func_or_class: Any, **_: object) -> PyTree:
     """Return a function or class, which also has an old name."""
     return func_or_class
 
@@ -184,15 +199,21 @@ def flatten_with_joined_string_paths(
     ]
 
 
-def map_structure_with_paths(func: Callable[..., Any], *structures: PyTree, **_: object) -> PyTree:
+def map_structure_with_paths(
+    func: Callable[..., Any], *structures: PyTree, **options: Any
+) -> PyTree:
     """Call a function with the path as text and values of the corresponding leaves of structures."""
     return map_structure_with_tuple_paths(
-        lambda path, *leaves: func("/".join(map(str, path)), *leaves), *structures
+        lambda path, *leaves: func("/".join(map(str, path)), *leaves), *structures, **options
     )
 
 
-def map_structure_with_tuple_paths(func: Callable[..., Any], *structures: PyTree) -> PyTree:
+def map_structure_with_tuple_paths(
+    func: Callable[..., Any], *structures: PyTree, check_types: bool = True, **_: object
+) -> PyTree:
     """Call a function with the path and values of the corresponding leaves of structures."""
+    for other in structures[1:]:
+        nest.assert_same_structure(structures[0], other, check_types)
     return map_structure_with_tuple_paths_up_to(structures[0], func, *structures)
 
 
@@ -213,22 +234,88 @@ def convert_variables_to_tensors(structure: PyTree) -> PyTree:
     )
 
 
+STRUCTURES_HAVE_MISMATCHING_TYPES = (
+    "The two structures don't have the same sequence type. Input structure has type {input_type}, while shallow "
+    "structure has type {shallow_type}."
+)
+STRUCTURES_HAVE_MISMATCHING_LENGTHS = (
+    "The two structures don't have the same sequence length. Input structure has length {input_length}, while "
+    "shallow structure has length {shallow_length}."
+)
+SHALLOW_TREE_HAS_INVALID_KEYS = (
+    "The shallow_tree's keys are not a subset of the input_tree's keys. The input_tree lacks {}."
+)
+
+
 def assert_shallow_structure(
     shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, **_: object
 ) -> None:
-    """Raise an error if a structure lacks an element of a shallow structure, or has other containers."""
-    flatten_up_to(shallow_tree, input_tree)
-    if not check_types or not nest.is_nested(shallow_tree):
+    """Check that a structure has the containers of a shallow structure.
+
+    Raises:
+      TypeError: If a part is no container, or a container of another type.
+      ValueError: If a container has other keys or another number of parts.
+    """
+    if not nest.is_nested(shallow_tree):
         return
-    kinds = (dict, list, tuple)
-    if any(isinstance(shallow_tree, k) != isinstance(input_tree, k) for k in kinds):
+    if not nest.is_nested(input_tree):
+        raise TypeError(IF_SHALLOW_IS_SEQ_INPUT_MUST_BE_SEQ.format(type(input_tree)))
+    kinds, is_mapped = (type(shallow_tree), type(input_tree)), is_mapping(shallow_tree)
+    is_same = kinds[0] is kinds[1] or nest.have_same_type(shallow_tree, input_tree)
+    if is_mapped != is_mapping(input_tree) or (check_types and not is_same):
         raise TypeError(
-            "The two structures don't have the same sequence type. Input structure has type "
-            f"{type(input_tree).__name__}, while shallow structure has type {type(shallow_tree).__name__}."
+            STRUCTURES_HAVE_MISMATCHING_TYPES.format(input_type=kinds[1], shallow_type=kinds[0])
         )
-    is_dict = isinstance(shallow_tree, dict)
-    for key, part in shallow_tree.items() if is_dict else enumerate(shallow_tree):
-        assert_shallow_structure(part, input_tree[key], check_types)
+    if len(shallow_tree) != len(input_tree):
+        raise ValueError(
+            STRUCTURES_HAVE_MISMATCHING_LENGTHS.format(
+                input_length=len(input_tree), shallow_length=len(shallow_tree)
+            )
+        )
+    if is_mapped and (missing := sorted(set(shallow_tree) - set(input_tree))):
+        raise ValueError(SHALLOW_TREE_HAS_INVALID_KEYS.format(missing))
+    for key in shallow_tree if is_mapped else range(len(shallow_tree)):
+        assert_shallow_structure(shallow_tree[key], input_tree[key], check_types)
+
+
+def flatten_with_tuple_paths_up_to(
+    shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, **_: object
+) -> list[tuple[tuple[Any, ...], Any]]:
+    """Return the parts of a structure at the leaves of a shallow structure, each after its path."""
+    assert_shallow_structure(shallow_tree, input_tree, check_types)
+    parts = flatten_up_to(shallow_tree, input_tree)
+    return list(zip(yield_flat_paths(shallow_tree), parts, strict=True))
+
+
+is_namedtuple = _is_namedtuple
+IF_SHALLOW_IS_SEQ_INPUT_MUST_BE_SEQ = (
+    "If shallow structure is a sequence, input must also be a sequence. Input has type: {}."
+)
+
+
+def flatten_dict_items(dictionary: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a dictionary with one item for each leaf of its keys, which are structures like their values.
+
+    Raises:
+      TypeError: If the argument is no dictionary.
+      ValueError: If a key has another structure than its value, or a leaf of the keys is not unique.
+    """
+    if not is_mapping(dictionary):
+        raise TypeError(f"input must be a dictionary, got {type(dictionary).__name__}.")
+    items: dict[Any, Any] = {}
+    for key, value in dictionary.items():
+        keys = nest.flatten(key) if nest.is_nested(key) else [key]
+        values = nest.flatten(value) if nest.is_nested(key) else [value]
+        if len(keys) != len(values):
+            raise ValueError(
+                f"Could not flatten dictionary. Key had {len(keys)} elements, but value had {len(values)} "
+                f"elements. Key: {keys}, value: {values}."
+            )
+        for k, v in zip(keys, values, strict=True):
+            if k in items:
+                raise ValueError(f"Could not flatten dictionary: the key {k} is not unique.")
+            items[k] = v
+    return items
 
 
 def unwrap_value(value: _T) -> _T:
@@ -247,7 +334,7 @@ class ObjectIdentityDictionary(MutableMapping[Any, Any]):
         self._items: dict[int, tuple[Any, Any]] = {}
         self.update(*args)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Any) -> PyTree:
         return self._items[id(key)][1]
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -330,12 +417,38 @@ def count_gpus() -> int:
 
 
 class EagerContext:
-    """The result of `tensorflow.python.eager.context.context()`."""
+    """The result of `tensorflow.python.eager.context.context()`; it also has the functions of `tf.config`."""
+
+    def __getattr__(self, name: str) -> PyTree:
+        for namespace in (tf.config, tf.config.experimental):
+            if hasattr(namespace, name):
+                return getattr(namespace, name)
+        raise AttributeError(
+            f"The eager context has no member {name!r}; see tf.config and tf.config.experimental."
+        )
 
     executing_eagerly = staticmethod(tf.executing_eagerly)
     list_logical_devices = staticmethod(tf.config.list_logical_devices)
     list_physical_devices = staticmethod(tf.config.list_physical_devices)
     num_gpus = staticmethod(count_gpus)
+    get_optimizer_experimental_options = staticmethod(tf.config.optimizer.get_experimental_options)
+    set_optimizer_experimental_options = staticmethod(tf.config.optimizer.set_experimental_options)
+
+    @property
+    def intra_op_parallelism_threads(self) -> int:
+        """Number of threads of an op, 0 for the default."""
+        return tf.config.threading.get_intra_op_parallelism_threads()
+
+    @property
+    def inter_op_parallelism_threads(self) -> int:
+        """Number of ops that run at the same time, 0 for the default."""
+        return tf.config.threading.get_inter_op_parallelism_threads()
+
+    @property
+    def device_spec(self) -> tf.DeviceSpec:
+        """Return the device of the innermost `tf.device`; its fields are None if there is none."""
+        name = str(runtime_context.device or "")
+        return tf.DeviceSpec.from_string(name if name.startswith("/") or not name else f"/{name}")
 
     @property
     def scope_name(self) -> str:
@@ -348,10 +461,22 @@ class EagerContext:
 
 
 context = EagerContext
+SYNC, ASYNC = 0, 1
+_reset_context = _reset_jit_compiler_flags = ensure_initialized = async_wait = async_clear_error = (
+    lambda: None
+)
+
+
+def execution_mode(mode: int | None) -> contextlib.AbstractContextManager[object]:
+    """Return a context without effect: ops start at once, and their results are awaited when they are read."""
+    return contextlib.nullcontext(mode)
+
+
+executor_scope = execution_mode
 
 
 def graph_mode() -> contextlib.AbstractContextManager[object]:
-    """Return a context with a graph of its own, in which ops run at once."""
+    """Return a context with a graph of its own, which records calls."""
     return tf.Graph().as_default()
 
 
@@ -365,16 +490,22 @@ def get_load_options() -> None:
 class IgnoredMetric:
     """A metric of `tensorflow.python.eager.monitoring`, which measures the use of TensorFlow itself."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._value: object = 0
 
     def get_cell(self, *labels: str) -> IgnoredMetric:
         """Return the metric."""
         return self
 
     def set(self, value: object) -> None:
-        """Ignore a value."""
+        """Keep a value, which nothing but `value` reads."""
+        self._value = value
 
     add = increase_by = set
+
+    def value(self) -> object:
+        """Return the last value."""
+        return self._value
 
 
 BoolGauge = StringGauge = IntGauge = Counter = Sampler = IgnoredMetric
@@ -433,6 +564,30 @@ def write_string_to_file(filename: str, file_content: str | bytes) -> None:
 # ---- tensors --------------------------------------------------------------------------------
 
 
+class CompositeTensorGradient(abc.ABC):
+    """Base class of `__composite_gradient__` of extension types, which selects the parts that have gradients."""
+
+    @abc.abstractmethod
+    def get_gradient_components(self, value: PyTree) -> PyTree:
+        """Return the parts of a value that have gradients."""
+
+    @abc.abstractmethod
+    def replace_gradient_components(self, value: PyTree, component_grads: PyTree) -> PyTree:
+        """Return a value with gradients as these parts."""
+
+
+class WithValuesCompositeTensorGradient(CompositeTensorGradient):
+    """The gradient of a value is that of its attribute `values`, in a value of the same class."""
+
+    def get_gradient_components(self, value: PyTree) -> PyTree:
+        """Return the attribute `values`."""
+        return value.values
+
+    def replace_gradient_components(self, value: PyTree, component_grads: PyTree) -> PyTree:
+        """Return a value with another attribute `values`."""
+        return value.with_values(component_grads)
+
+
 def smart_constant_value(pred: Any) -> bool | None:
     """Return the value of a condition, or None if it is unknown during tracing."""
     value = tf.get_static_value(pred) if tf.is_tensor(pred) else pred
@@ -452,6 +607,13 @@ def pfor(loop_fn: Callable[[Tensor], PyTree], iters: int | Tensor, **_: object) 
     return tf.vectorized_map(loop_fn, tf.range(iters))
 
 
+def for_loop(
+    loop_fn: Callable[[Tensor], PyTree], loop_fn_dtypes: PyTree, iters: int | Tensor, **_: object
+) -> PyTree:
+    """Call a function with one index after another and stack the results, which have given dtypes."""
+    return tf.map_fn(loop_fn, tf.range(iters), fn_output_signature=loop_fn_dtypes)
+
+
 def with_dependencies(
     dependencies: Iterable[object], output_tensor: TensorLike, name: str | None = None
 ) -> Tensor:
@@ -465,9 +627,31 @@ def unknown_shape(rank: int | None = None) -> tf.TensorShape:
     return tf.TensorShape(None if rank is None else [None] * rank)
 
 
+def RaggedTensorType(
+    dtype: Any, ragged_rank: int, row_splits_dtype: Any = "int64"
+) -> tf.RaggedTensorSpec:
+    """Return the spec of results of the function of `tf.map_fn`, for the type of all results."""
+    return tf.RaggedTensorSpec(None, dtype, ragged_rank - 1, row_splits_dtype)
+
+
+def to_dense_tensor(rt_input: Any, default_value: Any = None, name: str | None = None) -> Tensor:
+    """Return the dense tensor of a ragged one, or a tensor unchanged."""
+    return rt_input.to_tensor(default_value) if is_ragged(rt_input) else rt_input
+
+
+def is_ragged(value: object) -> bool:
+    """Return whether a value is a `RaggedTensor` or its value as arrays."""
+    return isinstance(value, (tf.RaggedTensor, tf.compat.v1.ragged.RaggedTensorValue))
+
+
+def is_variable(value: object) -> bool:
+    """Return whether a value is a `tf.Variable`."""
+    return isinstance(value, tf.Variable)
+
+
 def is_sparse(tensor: object) -> bool:
-    """Return whether a value is a `SparseTensor`."""
-    return isinstance(tensor, tf.SparseTensor)
+    """Return whether a value is a `SparseTensor` or its value as arrays."""
+    return isinstance(tensor, tf.SparseTensor | tf.compat.v1.SparseTensorValue)
 
 
 def constant_value_as_shape(tensor: Any) -> tf.TensorShape:
@@ -537,9 +721,32 @@ def assert_like_rnncell(cell_name: str, cell: object) -> None:
         )
 
 
-def concat_shapes(prefix: Any, suffix: Any, static: bool = False) -> Any:
+def concat_shapes(prefix: Any, suffix: Any, static: bool = False) -> PyTree:
     """Return the sizes `prefix` followed by `suffix`: a tensor, or a `TensorShape` if `static`."""
     if static:
         return tf.TensorShape(prefix).concatenate(tf.TensorShape(suffix))
     parts = (p.as_list() if isinstance(p, tf.TensorShape) else p for p in (prefix, suffix))
     return tf.concat([tf.reshape(tf.convert_to_tensor(p, tf.int32), [-1]) for p in parts], 0)
+
+
+def remove_squeezable_dimensions(
+    labels: TensorLike,
+    predictions: TensorLike,
+    expected_rank_diff: int = 0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Remove the last dimension of size 1 from labels or predictions if their ranks differ from the expected ones.
+
+    Args:
+      labels: Labels.
+      predictions: Predictions.
+      expected_rank_diff: Expected difference between the ranks of the predictions and of the labels.
+      name: Ignored.
+    """
+    labels, predictions = tf.convert_to_tensor(labels), tf.convert_to_tensor(predictions)
+    difference = len(predictions.shape) - len(labels.shape) - expected_rank_diff
+    if difference == 1 and predictions.shape[-1] in (1, None):
+        predictions = tf.squeeze(predictions, [-1])
+    elif difference == -1 and labels.shape[-1] in (1, None):
+        labels = tf.squeeze(labels, [-1])
+    return labels, predictions

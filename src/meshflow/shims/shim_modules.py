@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -35,6 +36,8 @@ _VERSION_NAMES = ("__version__", "VERSION")
 _OWN_ATTRIBUTES = frozenset({*vars(ModuleType(__name__)), "__file__", "__path__", "__builtins__"})
 # Modules of generated functions, which have the parameters of raw ops.
 _GENERATED_PREFIXES = ("python.ops.gen_", "python.training.training_ops")
+# Decorators `tf_export` of TensorFlow 2.14: module, and private names with the paths of their public names.
+_PRIVATE_NAMES = Path(__file__).with_name("private_names.txt")
 # Endings of TensorFlow's private names, for example of `DatasetV2` and `softmax_v2`.
 _VERSION_SUFFIX = re.compile(r"_?[vV][12]$")
 
@@ -136,7 +139,8 @@ class ShimModule(ModuleType):
     def _find_value(self, name: str) -> Any:
         if name == "__all__" and not self._is_public:
             return self._list_exports()
-        if _is_dunder(name) and (name in _OWN_ATTRIBUTES or not self._is_public):
+        is_named = name in self.__dict__.get("_names", ())
+        if _is_dunder(name) and not is_named and (name in _OWN_ATTRIBUTES or not self._is_public):
             raise AttributeError(name)
         full_name, key = f"{self.__name__}.{name}", _get_key(self.__name__)
         if self._is_public:
@@ -178,6 +182,13 @@ class ShimModule(ModuleType):
                 return getattr(owner, candidate)
         if can_be_module:
             return importlib.import_module(full_name)
+        if key.startswith("python.ops."):
+            # Modules such as `array_ops` import their generated functions.
+            if name.startswith("gen_"):
+                return importlib.import_module(f"tensorflow.python.ops.{name}")
+            op = _find_generated_op(name) if name.islower() else None
+            if op is not None:
+                return op
         return UnavailableName(full_name, self._find_reason())
 
     def _find_reason(self) -> str:
@@ -261,6 +272,18 @@ def _get_key(full_name: str) -> str:
     return full_name
 
 
+@functools.cache
+def _read_private_names() -> dict[str, dict[str, str]]:
+    """Return the public names of private functions and classes with other names, by module."""
+    rows = (line.split() for line in _PRIVATE_NAMES.read_text().splitlines())
+    return {
+        f"python.{module}": {
+            name: f"tf.{path}" for name, _, path in (n.partition("=") for n in names)
+        }
+        for module, *names in rows
+    }
+
+
 def _iterate_prefixes(key: str) -> Iterator[str]:
     """Yield a dotted name, its parent, and so on."""
     while key:
@@ -286,7 +309,7 @@ def _make_public(module: ShimModule, namespace: ModuleType, path: str) -> None:
 
 def _make_private(module: ShimModule, key: str) -> None:
     namespaces: list[str] = []
-    names: dict[str, str] = {}
+    names = dict(_read_private_names().get(key, {}))
     for prefix in _iterate_prefixes(key):
         if prefix.startswith("keras.src."):
             # `keras.src.layers.core.dense` has names of `keras.layers`.

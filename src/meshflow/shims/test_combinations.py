@@ -214,6 +214,8 @@ def _adapt(
         strategies = [v for v in kwargs.values() if isinstance(v, NamedDistribution)]
         for obstacle in filter(None, (s.find_obstacle() for s in strategies)):
             self.skipTest(obstacle)
+        if kwargs.get("tf_api_version") == 1:
+            self.skipTest("Skipping a TF1.x test when TF2 is enabled.")
         for combination in test_combinations:
             can_run, reason = combination.should_execute_combination(dict(kwargs))
             if not can_run:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random as python_random
 import re
+import threading
 import unittest
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, SparseTensorValue
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.errors import OpError
+from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import TensorLike, is_tensor
 from meshflow.environment.types import ArrayLike, PyTree
 from meshflow.keras.settings import reset_uids
+from meshflow.ops.ragged.tensor import RaggedTensor
+from meshflow.ops.ragged.values import RaggedTensorValue, read_ragged_value
 from meshflow.ops.random import set_seed
 from meshflow.test.assertions import AbslAssertions
 
@@ -51,6 +58,52 @@ class EagerSession:
         return self._evaluate(fetches)
 
 
+class CheckedThread:
+    """Thread of a test, which fails if the target of the thread raises an error.
+
+    Args:
+      test: The test.
+      target: Function that the thread calls.
+      args: Its positional arguments.
+      kwargs: Its keyword arguments.
+    """
+
+    def __init__(
+        self, test: unittest.TestCase, target: Callable[..., object], args: Iterable[Any], kwargs: dict[str, Any]
+    ) -> None:  # fmt: skip
+        self._test, self._was_joined = test, False
+        self._call = lambda: target(*args, **kwargs)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._error: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            self._error = error
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Return whether the thread runs."""
+        return self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for the thread, and fail if it raised an error."""
+        self._was_joined = True
+        self._thread.join()
+        if self._error is not None:
+            raise AssertionError(f"Error in checkedThread: {self._error}") from self._error
+
+    def check_termination(self) -> None:
+        """Fail if the test did not join the thread."""
+        if not self._was_joined:
+            state = "never joined, and it still runs" if self.is_alive() else "never joined"
+            self._test.fail(f"A checked thread was {state}.")
+
+
 class TestCase(AbslAssertions):
     """`unittest.TestCase` with assertions about tensors, arrays and nested structures.
 
@@ -64,17 +117,47 @@ class TestCase(AbslAssertions):
         """Set the seeds, and restart automatic names; a subclass that overrides this must call it first."""
         super().setUp()
         reset_uids()
+        if context.graph is not None:
+            get_public_package().compat.v1.reset_default_graph()
         python_random.seed(_SEED)
         np.random.seed(_SEED)
         set_seed(_SEED)
+        self._threads: list[CheckedThread] = []
+
+    def tearDown(self) -> None:
+        """Check that all threads of `checkedThread` ended; a subclass that overrides this must call it."""
+        for thread in getattr(self, "_threads", ()):
+            thread.check_termination()
+        super().tearDown()
+
+    def checkedThread(
+        self,
+        target: Callable[..., object],
+        args: Iterable[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> CheckedThread:
+        """Return a thread; the test fails if the target raises an error or the test does not join the thread."""
+        thread = CheckedThread(self, target, tuple(args or ()), dict(kwargs or {}))
+        self._threads = [*getattr(self, "_threads", ()), thread]
+        return thread
 
     def get_temp_dir(self) -> str:
         """Return a directory that is deleted after the test."""
         return self._get_temp_directory()
 
     def evaluate(self, tensors: PyTree) -> PyTree:
-        """Return the NumPy values of a structure of tensors and functions, which are called."""
-        read = lambda value: self.evaluate(value()) if callable(value) else _to_numpy(value)
+        """Return the NumPy values of a structure of tensors and functions, which are called.
+
+        Ragged tensors become `tf.compat.v1.ragged.RaggedTensorValue`s. In a version 1 graph, the default
+        session computes the values, or that of `cached_session`.
+        """
+        if context.graph is not None and context.trace is None:
+            session = get_public_package().compat.v1.get_default_session()
+            if session is not None:
+                return session.run(tensors)
+            with self.cached_session() as cached:
+                return cached.run(tensors)
+        read = lambda value: self.evaluate(value()) if callable(value) else to_numpy(value)
         return nest.map_structure(read, tensors)
 
     def evaluate_if_both_tensors(self, a: PyTree, b: PyTree) -> tuple[PyTree, PyTree]:
@@ -83,25 +166,49 @@ class TestCase(AbslAssertions):
         return (self.evaluate(a), self.evaluate(b)) if both else (a, b)
 
     def _GetNdArray(self, a: TensorLike) -> np.ndarray:
-        return np.asarray(_to_numpy(a))
+        return np.asarray(to_numpy(a))
 
     @contextlib.contextmanager
-    def session(self, *args: object, **kwargs: object) -> Iterator[EagerSession]:
-        """Run a block with an object that evaluates tensors, because sessions do not exist."""
-        yield EagerSession(self.evaluate)
+    def session(
+        self, graph: Any = None, config: Any = None, *args: object, **kwargs: object
+    ) -> Iterator[Any]:
+        """Run a block with a session of the graph, or in eager execution with an object that evaluates tensors."""
+        if context.graph is None:
+            yield EagerSession(self.evaluate)
+            return
+        session = get_public_package().compat.v1.Session(graph=graph, config=config)
+        with session, session.graph.as_default():
+            yield session
 
-    cached_session = session
+    @contextlib.contextmanager
+    def cached_session(
+        self, graph: Any = None, config: Any = None, *args: object, **kwargs: object
+    ) -> Iterator[Any]:
+        """Run a block like `session`, with the same session in all blocks of a test."""
+        if context.graph is None:
+            yield self.__dict__.setdefault("_cached_session", EagerSession(self.evaluate))
+            return
+        session = self.__dict__.get("_cached_graph_session")
+        if session is None or session.graph is not (graph or context.graph):
+            session = get_public_package().compat.v1.Session(graph=graph, config=config)
+            self._cached_graph_session = session
+        with session.graph.as_default(), session.as_default():
+            yield session
 
-    def test_session(
-        self, *args: object, **kwargs: object
-    ) -> contextlib.AbstractContextManager[EagerSession]:
+    def test_session(self, *args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[Any]:
         """Return `session()`; test runners skip this method, which has the name of a test."""
         if self._testMethodName == "test_session":
             self.skipTest("Not a test.")
         return self.session(*args, **kwargs)
 
     def assertAllEqual(self, a: TensorLike, b: TensorLike, msg: str | None = None) -> None:
-        """Fail unless shapes and elements are equal; NaN equals NaN."""
+        """Fail unless shapes and elements are equal; NaN equals NaN.
+
+        The rows of a ragged tensor are compared with nested lists, or with a ragged tensor of the same rank.
+        """
+        if isinstance(a, _RAGGED) or isinstance(b, _RAGGED):
+            self._check_rows(a, b, msg, self.assertAllEqual)
+            return
         a, b = _to_array(a), _to_array(b)
         self._check_same_shape(a, b, msg)
         with np.errstate(invalid="ignore"):
@@ -112,41 +219,58 @@ class TestCase(AbslAssertions):
 
     def assertNotAllEqual(self, a: TensorLike, b: TensorLike, msg: str | None = None) -> None:
         """Fail if `assertAllEqual` holds."""
-        self._check_fails(self.assertAllEqual, "all elements are equal", msg, a, b)
+        self._check_fails(self.assertAllEqual, "equal", msg, a, b)
 
     def assertAllClose(
         self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
-        """Fail unless `|a - b| <= atol + rtol * |b|` for all elements of two nested structures."""
-        if nest.is_nested(a) and any(
-            nest.is_nested(v) or hasattr(v, "shape") for v in _get_items(a)
-        ):
-            self.assertEqual(len(_get_items(a)), len(_get_items(b)), msg)
-            if isinstance(a, dict):
-                self.assertCountEqual(a, b, msg)
-                pairs = [(a[k], b[k], f"[{k!r}]") for k in a]
-            else:
-                pairs = [(x, y, f"[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True))]
-            for x, y, path in pairs:
-                self.assertAllClose(x, y, rtol, atol, f"{msg or ''} at {path}".strip())
+        """Fail unless `|a - b| <= atol + rtol * |b|` for all elements of two nested structures.
+
+        Raises:
+          ValueError: If only one of two values is a dictionary.
+        """
+        self._check_close(a, b, rtol, atol, msg, "")
+
+    def _check_close(
+        self, a: PyTree, b: PyTree, rtol: float, atol: float, msg: str | None, path: str
+    ) -> None:
+        if isinstance(a, _RAGGED) or isinstance(b, _RAGGED):
+            check = functools.partial(self.assertAllClose, rtol=rtol, atol=atol)
+            self._check_rows(a, b, msg, check)
             return
-        if isinstance(a, dict):
-            self.assertCountEqual(a, b, msg)
-            a, b = [a[k] for k in sorted(a)], [b[k] for k in sorted(a)]
+        a, b = (v._asdict() if hasattr(v, "_asdict") else v for v in (to_numpy(a), to_numpy(b)))
+        if isinstance(a, Mapping) != isinstance(b, Mapping):
+            raise ValueError(f"Can't compare dict to non-dict, a{path} vs b{path}. {msg or ''}")
+        if isinstance(a, Mapping):
+            self.assertCountEqual(a, b, f"mismatched keys in a{path} and b{path}. {msg or ''}")
+            for key in a:
+                self._check_close(a[key], b[key], rtol, atol, msg, f"{path}[{key}]")
+            return
+        if nest.is_nested(a) and any(nest.is_nested(v) or hasattr(v, "shape") for v in a):
+            self.assertEqual(len(a), len(b), f"Mismatched length: a{path}, b{path}. {msg or ''}")
+            for index, (x, y) in enumerate(zip(a, b, strict=True)):
+                self._check_close(x, y, rtol, atol, msg, f"{path}[{index}]")
+            return
         a, b = _to_array(a), _to_array(b)
-        self._check_same_shape(a, b, msg)
+        where = f"Mismatched value: a{path} is different from b{path}. {msg or ''}"
+        self._check_same_shape(a, b, where)
         if _has_rows(a):
-            for x, y in zip(a.flat, b.flat, strict=True):
-                self.assertAllClose(x, y, rtol, atol, msg)
+            for index, (x, y) in enumerate(zip(a.flat, b.flat, strict=True)):
+                self._check_close(x, y, rtol, atol, msg, f"{path}[{index}]")
             return
-        close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        self._check_all(np.asarray(close), a, b, f"not close (rtol={rtol}, atol={atol})", msg)
+        close = np.asarray(np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True))
+        if not close.all():
+            title = f"Not equal to tolerance rtol={rtol}, atol={atol}\n{where}\n"
+            rows = (v[~close][:10] for v in (a, b))
+            x, y = (v.astype(int) if v.dtype.kind == "b" else v for v in rows)
+            differences = np.abs(x - y)
+            self._check_all(close, a, b, "not close", f"{title}not close dif = {differences}\n")
 
     def assertNotAllClose(
         self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
         """Fail if `assertAllClose` holds."""
-        self._check_fails(self.assertAllClose, "all elements are close", msg, a, b, rtol, atol)
+        self._check_fails(self.assertAllClose, "close", msg, a, b, rtol, atol)
 
     def assertAllCloseAccordingToType(
         self,
@@ -195,6 +319,8 @@ class TestCase(AbslAssertions):
         distance = np.linalg.norm(_to_array(ndarray1) - _to_array(ndarray2))
         self.assertLess(float(distance), err, msg)
 
+    _NDArrayNear = lambda self, a, b, err: bool(np.linalg.norm(_to_array(a) - _to_array(b)) < err)
+
     def assertAllGreater(self, a: TensorLike, comparison_target: ArrayLike) -> None:
         """Fail unless every element is greater than a number."""
         a = _to_array(a)
@@ -225,6 +351,8 @@ class TestCase(AbslAssertions):
     ) -> None:
         """Fail unless every element is between two bounds, which are included unless open."""
         a = _to_array(target)
+        if a.dtype.kind not in "fiubV":
+            self.fail(f"The value does not have an ordered numeric type, but {a.dtype}: {a}")
         above = a > lower_bound if open_lower_bound else a >= lower_bound
         below = a < upper_bound if open_upper_bound else a <= upper_bound
         self._check_all(above & below, a, (lower_bound, upper_bound), "out of range", None)
@@ -277,8 +405,33 @@ class TestCase(AbslAssertions):
         """Fail unless the block raises a matching `tf.errors.OpError`."""
         return self.assertRaisesWithPredicateMatch(OpError, expected_err_re_or_predicate)
 
+    def _check_rows(
+        self, a: PyTree, b: PyTree, msg: str | None, check: Callable[..., None]
+    ) -> None:
+        """Compare the lengths of rows, and call a method to compare the values."""
+        if isinstance(a, _RAGGED) and isinstance(b, _RAGGED):
+            self.assertEqual(a.ragged_rank, b.ragged_rank, msg)
+        (x, rows), (y, other) = (jax.tree_util.tree_flatten(_to_list(v)) for v in (a, b))
+        text = f"{msg or ''} in the values of rows".strip()
+        self.assertEqual(rows, other, msg)
+        check(np.array(x), np.array(y), msg=text)
+
+    def assertDictEqual(self, a: PyTree, b: PyTree, msg: str | None = None) -> None:
+        """Fail unless two dictionaries have equal items; arrays are equal if all of their elements are."""
+        self.assertIsInstance(a, dict, f"a is not a dictionary. {msg or ''}")
+        self.assertIsInstance(b, dict, f"b is not a dictionary. {msg or ''}")
+        self.assertCountEqual(a, b, msg)
+        for key in a:
+            text = f"at {key!r} of {a!r} and {b!r}. {msg or ''}"
+            first, second = (np.asarray(to_numpy(v)) for v in (a[key], b[key]))
+            if first.shape or second.shape:
+                self.assertAllClose(a[key], b[key], msg=text)
+            else:
+                self.assertEqual(a[key], b[key], text)
+
     def _check_same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
-        self.assertEqual(a.shape, b.shape, f"{msg or ''} shapes {a.shape} and {b.shape} differ")
+        text = f"Shape mismatch: expected {a.shape}, got {b.shape}. {msg or ''}"
+        self.assertEqual(a.shape, b.shape, text)
 
     def _check_all(
         self, holds: np.ndarray, a: np.ndarray, b: object, failure: str, msg: str | None
@@ -288,6 +441,10 @@ class TestCase(AbslAssertions):
             return
         indices = np.argwhere(~holds)
         lines = [f"{msg or ''} {len(indices)} of {holds.size} elements are {failure}".strip()]
+        sides = [("lhs", a), *([("rhs", b)] if isinstance(b, np.ndarray) and b.shape else [])]
+        lines += [
+            f"{failure} {n} = {np.broadcast_to(v, holds.shape)[~holds][:10]}" for n, v in sides
+        ]
         for index in map(tuple, indices[:10]):
             other = b[index] if isinstance(b, np.ndarray) and b.shape == holds.shape else b
             lines.append(f"  at {list(map(int, index))}: {a[index]!r} against {other!r}")
@@ -300,11 +457,7 @@ class TestCase(AbslAssertions):
             assertion(*args)
         except AssertionError:
             return
-        self.fail(f"{msg or ''} {failure}".strip())
-
-
-def _get_items(structure: PyTree) -> list[Any]:
-    return list(structure.values()) if isinstance(structure, dict) else list(structure)
+        self.fail(f"The two values are {failure} at all elements. {msg or ''}")
 
 
 class IndexedSlicesValue(NamedTuple):
@@ -315,11 +468,29 @@ class IndexedSlicesValue(NamedTuple):
     dense_shape: np.ndarray | None
 
 
-def _to_numpy(value: Any) -> Any:
+# Ragged tensors and their values.
+_RAGGED = (RaggedTensor, RaggedTensorValue)
+
+
+def _to_list(value: PyTree) -> PyTree:
+    """Return nested lists of the values of a tensor, an array, or nested lists of them."""
+    if isinstance(value, _RAGGED):
+        return value.to_list()
+    if isinstance(value, list | tuple):
+        return list(map(_to_list, value))
+    return _to_array(value).tolist()
+
+
+def to_numpy(value: Any) -> Any:
+    """Return the arrays of a tensor; those of sparse tensors and slices as named tuples."""
     if isinstance(value, SparseTensor):
-        return SparseTensorValue(*map(_to_numpy, (value.indices, value.values, value.dense_shape)))
+        return SparseTensorValue(*map(to_numpy, (value.indices, value.values, value.dense_shape)))
     if isinstance(value, IndexedSlices):
-        return IndexedSlicesValue(*map(_to_numpy, (value.values, value.indices, value.dense_shape)))
+        return IndexedSlicesValue(*map(to_numpy, (value.values, value.indices, value.dense_shape)))
+    if isinstance(value, RaggedTensor):
+        return read_ragged_value(value)
+    if context.graph is not None and getattr(value, "graph", None) is context.graph:
+        return value.eval()
     return value.numpy() if hasattr(value, "numpy") else value
 
 
@@ -335,6 +506,9 @@ def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _to_array(value: TensorLike) -> np.ndarray:
+    value = to_numpy(value)
+    if isinstance(value, RaggedTensorValue):
+        value = value.to_list()
     if isinstance(value, (list, tuple)):
         value = [_to_array(v) for v in value]
         if len({v.shape for v in value}) > 1:
@@ -343,7 +517,7 @@ def _to_array(value: TensorLike) -> np.ndarray:
             for i, row in enumerate(value):
                 rows[i] = row
             return rows
-    array = np.asarray(_to_numpy(value))
+    array = np.asarray(value)
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
     return array.astype(object) if array.dtype.kind == "S" else array

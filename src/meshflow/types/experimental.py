@@ -11,6 +11,7 @@ from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function
 from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.types import distributed
 
 # `__path__` makes the namespaces importable by their paths.
@@ -30,7 +31,18 @@ __all__ = [
 ]
 
 TensorLike = (
-    Tensor | int | float | bool | str | bytes | complex | tuple | list | np.ndarray | np.generic
+    Tensor
+    | Variable
+    | int
+    | float
+    | bool
+    | str
+    | bytes
+    | complex
+    | tuple
+    | list
+    | np.ndarray
+    | np.generic
 )
 GenericFunction = Function
 PolymorphicFunction = Function

@@ -1,4 +1,5 @@
 import csv
+import importlib
 import os
 import pathlib
 import pickle
@@ -290,3 +291,45 @@ def test_arguments_of_checkpoints_and_former_names(tmp_path, caplog):
         callbacks.ModelCheckpoint(path, save_weights_only=True, options=options)
     callbacks.experimental.BackupAndRestore(tmp_path)
     assert "endpoint is deprecated" in caplog.text
+
+
+def test_slow_batch_hooks_are_named_once(monkeypatch, caplog):
+    module = importlib.import_module("meshflow.keras.engine.training.callbacks")
+    now = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+
+    class Waiting(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            now[0] += 3.0
+
+    for own in ([Waiting()], [tf.keras.callbacks.ProgbarLogger()]):
+        callbacks = tf.keras.callbacks.CallbackList(own, verbose=0)
+        caplog.clear()
+        for batch in range(12):
+            callbacks.on_train_batch_begin(batch)
+            now[0] += 100.0 if batch == 0 else 1.0  # the first step is compiled
+            callbacks.on_train_batch_end(batch)
+        messages = [r.getMessage() for r in caplog.records]
+        assert len(messages) == isinstance(own[0], Waiting)
+    callbacks = tf.keras.callbacks.CallbackList([Waiting()], verbose=0)
+    for batch in range(6):
+        callbacks.on_train_batch_begin(batch)
+        now[0] += 1.0
+        callbacks.on_train_batch_end(batch)
+    assert (
+        "method `on_train_batch_end` is slow compared to the batch time (batch time: 1.0000s vs"
+        in caplog.text
+    )
+
+
+def test_verbose_2_calls_no_batch_hooks_and_counts_steps(capsys):
+    made = model()
+    for verbose in (1, 2):
+        lists = tf.keras.callbacks.CallbackList(add_progbar=True, model=made, verbose=verbose)
+        assert lists.has_batch_hooks("train") == lists.has_batch_hooks("test") == (verbose == 1)
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(3).filter(lambda x, y: True)
+    made.fit(data, epochs=2, verbose=2, validation_data=data)
+    made.evaluate(data, verbose=2)
+    made.predict(data, verbose=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" - ")[0] for line in lines if line[0] != "E"] == ["3/3"] * 4

@@ -24,3 +24,16 @@ def test_number(number, expression):
     assert actual.shape == expected.shape
     assert actual.dtype == expected.dtype
     np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_predictions_outside_of_0_to_1_are_clipped_by_even_thresholds():
+    # Values of TensorFlow 2.15.1.
+    labels, predictions = [0.0, 1.0, 1.0, 0.0], [0.2, 1.5, 0.7, 0.9]
+    for metric, expected in (
+        (tf.keras.metrics.AUC(num_thresholds=5), 0.625),
+        (tf.keras.metrics.AUC(thresholds=[0.3, 0.4]), 0.875),
+        (tf.keras.metrics.TruePositives(thresholds=[0.0, 0.5, 1.0]), [2.0, 2.0, 0.0]),
+        (tf.keras.metrics.TruePositives(thresholds=[0.0, 1.0]), [2.0, 1.0]),
+    ):
+        metric.update_state(labels, predictions)
+        np.testing.assert_allclose(metric.result(), expected, rtol=1e-6)

@@ -127,3 +127,37 @@ def test_state_of_newer_optimizers_has_the_layout_of_keras_2(tmp_path):
     for each in (model, loaded):
         each.train_on_batch(x, y)
     assert_close(loaded.predict(x, verbose=0), model.predict(x, verbose=0), 1e-6)
+
+
+@tf.keras.utils.register_keras_serializable("functions_in_files")
+def squared_distance(y_true, y_pred):
+    return tf.reduce_sum((y_true - y_pred) ** 2, axis=-1)
+
+
+def test_functions_and_names_in_compile_stay_apart(tmp_path):
+    losses, path = tf.keras.losses, str(tmp_path / "m.keras")
+    inputs = tf.keras.Input([2])
+    dense = tf.keras.layers.Dense
+    model = tf.keras.Model(inputs, [dense(1, name=name)(inputs) for name in "abc"])
+    model.compile(
+        "sgd",
+        loss={"a": losses.mean_squared_error, "b": "mse", "c": squared_distance},
+        metrics={"a": ["mae", tf.keras.metrics.mean_absolute_error]},
+        jit_compile=False,
+    )
+    model.save(path)
+    with zipfile.ZipFile(path) as archive:
+        config = json.loads(archive.read("config.json"))["compile_config"]
+    # The entry that TensorFlow 2.15.1 writes.
+    assert config["loss"]["a"] == {
+        "module": "builtins",
+        "class_name": "function",
+        "config": "mean_squared_error",
+        "registered_name": "function",
+    }
+    assert config["optimizer"]["config"]["is_legacy_optimizer"] is False
+    assert config["steps_per_execution"] is None and config["jit_compile"] is False
+    loaded = tf.keras.models.load_model(path)
+    assert loaded.loss == model.loss and loaded.jit_compile is False
+    found = loaded._compile_arguments["metrics"]["a"]
+    assert found == ["mae", tf.keras.metrics.mean_absolute_error]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -116,15 +117,31 @@ def get_memory_growth(device: PhysicalDevice) -> bool:
     return _state["growth"].get(device.name, False)
 
 
+def _find_named_device(name: str) -> jax.Device:
+    """Return the device of a name with a type and an index.
+
+    Raises:
+      ValueError: If the name lacks one of them, or there is no such device.
+    """
+    if not re.search(r"\w:\d+$", name):
+        raise ValueError(
+            f"Failed parsing device name: {name!r}. Use a type and an index, such as 'GPU:0'."
+        )
+    try:
+        return find_device(name)
+    except ValueError as error:
+        raise ValueError(f"No matching devices found for {name!r}. {error}") from None
+
+
 def get_memory_info(device: str) -> dict[str, int]:
     """Return the number of bytes in use on a device, as `current` and `peak`.
 
     Raises:
       ValueError: If the device does not report its memory, such as a CPU.
     """
-    stats = find_device(device).memory_stats()
+    stats = _find_named_device(device).memory_stats()
     if not stats:
-        raise ValueError(f"{device} does not report its memory.")
+        raise ValueError(f"Allocator stats not available for device {device!r}.")
     return {
         "current": stats["bytes_in_use"],
         "peak": stats.get("peak_bytes_in_use", stats["bytes_in_use"]),
@@ -137,11 +154,16 @@ def get_memory_usage(device: str) -> int:
 
 
 def reset_memory_stats(device: str) -> None:
-    """Raise a `NotImplementedError`: XLA counts the peak from the start of the program.
+    """Raise an error: XLA counts the peak from the start of the program.
 
     Raises:
-      NotImplementedError: Always.
+      ValueError: If there is no such device, or it does not report its memory, such as a CPU.
+      NotImplementedError: For other devices.
     """
+    if _find_named_device(device).memory_stats() is None:
+        raise ValueError(
+            f"Cannot reset memory stats: device {device!r} does not report its memory."
+        )
     raise NotImplementedError(
         f"reset_memory_stats({device!r}) is not available: XLA's peak counts from the program's start."
     )
@@ -151,7 +173,17 @@ def get_device_details(device: PhysicalDevice) -> dict[str, Any]:
     """Return the properties of a physical device.
 
     The properties of a GPU are `device_name` and `compute_capability`; a CPU has none.
+
+    Raises:
+      ValueError: If the argument is no device of `tf.config.list_physical_devices`.
     """
+    if not isinstance(device, PhysicalDevice):
+        raise ValueError(f"device must be a tf.config.PhysicalDevice, got {device!r}.")
+    if device not in list_physical_devices():
+        raise ValueError(
+            "The PhysicalDevice must be one obtained from calling `tf.config.list_physical_devices`, got "
+            f"{device}."
+        )
     if device.device_type == "CPU":
         return {}
     index = int(device.name.rsplit(":", 1)[1])

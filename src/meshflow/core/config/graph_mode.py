@@ -1,19 +1,16 @@
-"""Names of TensorFlow's graph mode that programs for version 2 still use, and logging."""
+"""Names of TensorFlow's graph mode that have no effect here, and logging; graphs are in `legacy.graph`."""
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.core.runtime.name_scopes import get_current_name_scope
 from meshflow.core.values.tensor import Tensor
@@ -80,82 +77,32 @@ def no_gradient(op_type: str) -> None:
     _gradients[op_type] = None
 
 
-class Graph:
-    """Graph of TensorFlow 1, without ops: those in a block with it run at once, as in all other code.
+class GraphBase:
+    """Names and collections of a graph."""
 
-    A session returns the values that tensors have. Use `tf.function` for programs that run more than once.
-    A block adds the variables that are created in it to the collections of the graph.
-    Members that need the ops of a graph raise `NotAvailableError`.
-
-    Example:
-      >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-      ...     session.run(tf.constant(1) + 1)
-      np.int32(2)
-    """
-
-    seed: int | None = None
+    # Whether the graph is that of a `tf.function`.
+    building_function = False
     finalized = False
-    version = 0
 
     def __init__(self) -> None:
+        self.seed: int | None = None
+        GraphBase.reset(self)
+
+    def reset(self) -> None:
+        """Forget the names that were used, and all collections."""
         self._name_counts: dict[str, int] = {}
         self._collections: dict[object, list[Any]] = {}
-        self._variable_collections: Iterable[object] | None = None
-
-    @property
-    def building_function(self) -> bool:
-        """Return whether a function is being traced."""
-        return not executing_eagerly()
-
-    @contextlib.contextmanager
-    def as_default(self) -> Iterator[Self]:
-        """Return a context in which `tf.compat.v1.get_default_graph` returns the graph."""
-        token, creators = _default_graph.set(self), context.variable_creators
-        in_graph, context.in_graph = context.in_graph, True
-        context.variable_creators = [*creators, self._create_variable]
-        try:
-            yield self
-        finally:
-            context.in_graph = in_graph
-            context.variable_creators = creators
-            _default_graph.reset(token)
-
-    @contextlib.contextmanager
-    def set_variable_collections(self, names: Iterable[object] | None) -> Iterator[None]:
-        """Add the variables created in a context to these collections, by default to that of all variables."""
-        saved, self._variable_collections = self._variable_collections, names
-        try:
-            yield
-        finally:
-            self._variable_collections = saved
-
-    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        """Create a variable, and add it to collections."""
-        variable = next_creator(**kwargs)
-        # A variable that a traced function creates belongs only to the function. In nested blocks, a variable
-        # belongs to the graph of the innermost one.
-        if context.trace is None and get_default_graph() is self:
-            names = self._variable_collections
-            trainable = ["trainable_variables"] if variable.trainable else []
-            self.add_to_collections(
-                [*(["variables"] if names is None else names), *trainable], variable
-            )
-        return variable
 
     def get_name_scope(self) -> str:
         """Return the current name scope."""
         return get_current_name_scope()
 
-    def finalize(self) -> None:
-        """Do nothing: the graph has no ops."""
-
-    def reset(self) -> None:
-        """Forget the names that were used, and all collections."""
-        self._name_counts.clear()
-        self._collections.clear()
-
-    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+    def unique_name(self, name: str, mark_as_used: bool = True, in_scope: bool = True) -> str:
         """Return a name that was not used before: `name`, `name_1` and so on."""
+        # The innermost graph has the open scopes.
+        owner: object = context.graph
+        scope = get_current_name_scope() if in_scope and owner is self else ""
+        name = f"{scope}/{name}" if scope else name
         unique, key = name, name.lower()
         count = self._name_counts.get(key, 0)
         while unique.lower() in self._name_counts:
@@ -164,10 +111,6 @@ class Graph:
             self._name_counts[key] = max(count, 1)
             self._name_counts.setdefault(unique.lower(), 1)
         return unique
-
-    def get_operations(self) -> list[Any]:
-        """Return an empty list."""
-        return []
 
     @property
     def collections(self) -> list[object]:
@@ -208,30 +151,19 @@ class Graph:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
-            if name.startswith("__"):
+            if name.startswith("_"):
                 raise AttributeError(name)
             raise NotAvailableError(
-                f"tf.Graph has no member {name!r}, because ops are executed at once. Define a tf.function, whose "
-                "get_concrete_function(...).graph has the members of a graph."
+                f"tf.Graph has no member {name!r}: a graph consists of recorded calls, and has no protocol buffer."
             )
 
 
-_root_graph = Graph()
-_default_graph: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("graph", default=None)
+class OperationBase:
+    """Operation of a graph."""
 
 
-def get_default_graph() -> Graph:
-    """Return the graph of the innermost context, or one for all other code."""
-    return _default_graph.get() or _root_graph
-
-
-def has_explicit_graph() -> bool:
-    """Check whether the code is in a block of a `tf.Graph`, and not in a function that is traced there."""
-    return _default_graph.get() is not None and context.trace is None
-
-
-class Operation:
-    """A placeholder for `isinstance` checks: ops are functions and have no objects."""
+# The public name, of which the operations of all graphs are instances.
+Operation = OperationBase
 
 
 def timestamp(name: str | None = None) -> Tensor:

@@ -25,6 +25,7 @@ __all__ = [
     "unregister_dispatch_for",
 ]
 
+_EMPTY = inspect.Parameter.empty
 F = TypeVar("F", bound=Callable[..., Any])
 # A type annotation: a class, a union, or a list of these.
 Annotation: TypeAlias = Any
@@ -134,14 +135,17 @@ def _call_registered(
         bound = _bind(public, args, kwargs)
         if bound is None:
             break
+        # Parameters of optional types may have their defaults.
+        bound.apply_defaults()
         values = bound.arguments
         if any(
             all(name in values and _matches(values[name], kind) for name, kind in signature.items())
             for signature in signatures
         ):
-            if "name" in values and not accepts_name:
-                del values["name"]
-                result = target(*bound.args, **bound.kwargs)
+            given = _bind(public, args, kwargs)
+            if given is not None and "name" in given.arguments and not accepts_name:
+                del given.arguments["name"]
+                result = target(*given.args, **given.kwargs)
             else:
                 result = target(*args, **kwargs)
             if result is not NotImplemented:
@@ -186,6 +190,7 @@ def dispatch_for_api(api: Callable[..., Any], *signatures: Mapping[Any, Any]) ->
     Raises:
       ValueError: If the function has no parameter of a name in a signature, or no annotations, or other
         parameters than the public function. It may lack `name`, or be defined as `(*args, **kwargs)`.
+      TypeError: If a signature is no dictionary, or the decorated object is not callable.
 
     Example:
       >>> class Masked(tf.experimental.ExtensionType):
@@ -199,39 +204,48 @@ def dispatch_for_api(api: Callable[..., Any], *signatures: Mapping[Any, Any]) ->
     """
     if not getattr(api, "is_dispatchable", False):
         raise ValueError(f"{getattr(api, '__name__', api)} does not support dispatch.")
-    names = list(inspect.signature(api).parameters)
+    api_signature = inspect.signature(api)
+    names = list(api_signature.parameters)
 
     def resolve(signature: Mapping[Any, Any]) -> Signature:
+        is_valid = isinstance(signature, Mapping) and all(
+            isinstance(k, str | int) for k in signature
+        )
+        if not is_valid:
+            raise TypeError(
+                f"Dispatch for {api.__name__}: signatures must be dictionaries mapping parameter names to type "
+                f"annotations, got {signature!r}."
+            )
         resolved = {}
         for key, kind in signature.items():
-            if isinstance(key, int):
-                if not 0 <= key < len(names):
-                    raise ValueError(
-                        f"Dispatch signature for {api.__name__}: there is no parameter with index {key}."
-                    )
-                key = names[key]
-            if key not in names:
+            name = names[key] if isinstance(key, int) and 0 <= key < len(names) else key
+            if name not in names:
                 raise ValueError(
-                    f"Dispatch signature for {api.__name__}: there is no parameter {key!r}, only {names}."
+                    f"Dispatch for {api.__name__}: signature includes annotation for unknown parameter {key!r}. The "
+                    f"parameters are {', '.join(names)}."
                 )
-            resolved[key] = kind
+            resolved[name] = kind
         return resolved
 
     def decorate(target: F) -> F:
+        if not callable(target):
+            raise TypeError(f"Expected dispatch_target to be callable; got {target!r}.")
         explicit = [resolve(signature) for signature in signatures]
         parameters = list(inspect.signature(target).parameters)
         unnamed = [name for name in names if name != "name"]
         accepts_all = _accepts_all(target)
         if parameters not in (names, unnamed) and not accepts_all:
             raise ValueError(
-                f"Dispatch function's signature ({', '.join(parameters)}) does not match API's signature ({', '.join(names)})."
+                f"Dispatch function's signature {_describe(inspect.signature(target))} does not match API's signature "
+                f"{_describe(api_signature)}."
             )
         if not explicit:
             hints = typing.get_type_hints(target)
             explicit = [{n: kind for n, kind in hints.items() if n in names}]
             if not explicit[0]:
                 raise ValueError(
-                    f"Dispatch function for {api.__name__} has no type annotations and no signatures."
+                    f"Dispatch for {api.__name__} must be called with at least one signature, or decorate a function with "
+                    "type annotations."
                 )
         for signature in explicit:
             _register_types(list(signature.values()))
@@ -241,6 +255,12 @@ def dispatch_for_api(api: Callable[..., Any], *signatures: Mapping[Any, Any]) ->
         return target
 
     return decorate
+
+
+def _describe(signature: inspect.Signature) -> str:
+    """Return the parameters of a function without their types."""
+    parameters = [p.replace(annotation=_EMPTY) for p in signature.parameters.values()]
+    return str(inspect.Signature(parameters))
 
 
 def _make_elementwise_decorator(kind: str, annotations: tuple[Any, ...]) -> Callable[[F], F]:

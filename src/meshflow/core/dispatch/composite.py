@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
@@ -19,12 +20,14 @@ import numpy as np
 from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.bounds_checks import (
     BoundsCheck,
     check_bounds,
     check_segment_ids,
     is_padding,
 )
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.composite import (
@@ -43,7 +46,7 @@ from meshflow.core.values.symbolic_sizes import (
     has_symbolic_size,
     make_sizes_tensor,
 )
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike, is_symbolic_tensor
 from meshflow.environment.types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -131,7 +134,7 @@ class IndexedSlices(CompositeTensor):
         if self._dense_shape is None:
             return TensorShape(None)
         sizes = get_sizes(self._dense_shape)
-        if sizes is None and isinstance(self._dense_shape.array, jax.core.Tracer):
+        if sizes is None and is_symbolic_tensor(self._dense_shape):
             return TensorShape([None, *self._values.shape[1:]])
         return TensorShape(np.asarray(self._dense_shape.array if sizes is None else sizes).tolist())
 
@@ -172,6 +175,7 @@ class IndexedSlices(CompositeTensor):
         dense_shape = None if static is None else join_dense_shape(rest[0], static)
         return _build_rows([values, indices, dense_shape])
 
+    @record_in_graph
     def _as_tensor(self) -> Tensor:
         if self._dense_shape is None:
             raise ValueError("Tensor conversion requested for IndexedSlices without dense_shape.")
@@ -209,12 +213,12 @@ def split_dense_shape(
     if isinstance(dense_shape, TensorSpec):
         return [*parts, dense_shape], (False, dense_shape.dtype.dtype)
     sizes = get_sizes(dense_shape)
-    if sizes is None and not isinstance(dense_shape.array, jax.core.Tracer):
+    if sizes is None and not is_symbolic_tensor(dense_shape):
         sizes = np.asarray(dense_shape.array)
     if sizes is None:
-        return [*parts, dense_shape], (False, dense_shape.array.dtype)
+        return [*parts, dense_shape], (False, dense_shape.dtype.dtype)
     empty = (jnp if has_symbolic_size(sizes) else np).empty((*sizes.tolist(), 0), np.int8)
-    return [*parts, Tensor(empty)], (True, dense_shape.array.dtype)
+    return [*parts, Tensor(empty)], (True, dense_shape.dtype.dtype)
 
 
 class _SizesSpec(TensorSpec):
@@ -232,9 +236,16 @@ def join_dense_shape(part: Tensor, static: tuple[bool, np.dtype]) -> Tensor:
     if not holds_sizes:
         return part
     sizes = tuple(part.shape)[:-1]
+    if context.graph is not None and context.trace is None and None in sizes:
+        found: Tensor = context.graph.call(_read_dense_shape, (part, dtype), {})
+        return found
     if not has_symbolic_size(sizes):
         return Tensor(np.array(sizes, dtype))
     return _SizesSpec(part) if isinstance(part, TensorSpec) else make_sizes_tensor(sizes, dtype)
+
+
+def _read_dense_shape(part: Tensor, dtype: np.dtype) -> Tensor:
+    return join_dense_shape(part, (True, dtype))
 
 
 def _build_rows(parts: Sequence[Any]) -> IndexedSlices:
@@ -530,12 +541,13 @@ class SparseTensor(CompositeTensor):
             raise InvalidValueError(
                 f"SparseTensor: values and dense_shape must be vectors, got shapes {counts} and {sizes}."
             )
-        if self._indices.shape.as_list() != [*counts, *sizes]:
+        if not self._indices.shape.is_compatible_with([*counts, *sizes]):
             raise ValueError(
                 f"SparseTensor: indices must have shape {[*counts, *sizes]} for these values and "
                 f"this dense_shape, got {self._indices.shape.as_list()}."
             )
-        known = self._dense_shape.array
+        # A symbolic tensor of a version 1 graph has no array.
+        known = self._dense_shape.array if type(self._dense_shape) is Tensor else None
         if isinstance(known, np.ndarray) and (known < 0).any():
             raise ValueError(f"SparseTensor: dense_shape must not be negative, got {known}.")
 
@@ -582,9 +594,9 @@ class SparseTensor(CompositeTensor):
             unknown = [None] * self._dense_shape.shape[0]
             return TensorShape(getattr(self._dense_shape, "sizes", unknown))
         sizes = get_sizes(self._dense_shape)
-        if sizes is None and isinstance(self._dense_shape.array, jax.core.Tracer):
-            return TensorShape([None] * self._dense_shape.array.shape[0])
-        sizes = self._dense_shape.numpy() if sizes is None else sizes
+        if sizes is None and is_symbolic_tensor(self._dense_shape):
+            return TensorShape([None] * self._dense_shape.shape[0])
+        sizes = np.asarray(self._dense_shape.array) if sizes is None else sizes
         return TensorShape([as_size(n) for n in sizes])
 
     @property
@@ -617,6 +629,15 @@ class SparseTensor(CompositeTensor):
     def with_values(self, new_values: TensorLike) -> SparseTensor:
         """Return the same coordinates with other elements."""
         return SparseTensor(self._indices, new_values, self._dense_shape)
+
+    def with_dense_shape(self, dense_shape: Tensor) -> SparseTensor:
+        """Return the same elements with another shape of the full tensor, which is not checked.
+
+        The elements may be strings of a function that is being saved, which are no tensor.
+        """
+        result = copy.copy(self)
+        result._dense_shape = dense_shape
+        return result
 
     def _components(self) -> list[Tensor]:
         return [self._values]

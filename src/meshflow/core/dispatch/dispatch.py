@@ -73,6 +73,8 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     """
     if ForkState.forked_late:
         raise make_fork_error()
+    if context.graph is not None and context.trace is None:
+        return context.graph.call(_make_recorded_form(op), (operands, static), {})
     try:
         if op.strings and context.trace is None and _starts_with_strings(operands):
             # JAX takes long to format its error about strings.
@@ -102,6 +104,17 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
         raise translated from error
 
 
+@functools.cache
+def _make_recorded_form(op: Op) -> Callable[..., Any]:
+    """Return a function with the name of an op that applies it, for the graphs of version 1."""
+
+    def call(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
+        return apply(op, operands, static)
+
+    call.__name__ = op.name
+    return call
+
+
 def apply_to_similar(op: Op, tensors: Sequence[Any], axis: object) -> Tensor | None:
     """Run an eager op that joins tensors of one dtype along an axis, without the checks of `apply`.
 
@@ -113,6 +126,7 @@ def apply_to_similar(op: Op, tensors: Sequence[Any], axis: object) -> Tensor | N
         or context.trace is not None
         or context.tapes
         or context.computes_on_host
+        or context.graph is not None
     ):
         return None
     if ForkState.forked_late or context.host_recorder is not None:
@@ -485,6 +499,8 @@ def op(
                 result = symbolic_calls.call_symbolically(public, args, kwargs)
                 if result is not NotImplemented:
                     return result
+            if context.graph is not None and context.trace is None:
+                return context.graph.call(public, args, kwargs)
             if context.host_recorder is not None and context.host_recorder.should_record(
                 args, kwargs
             ):
@@ -553,10 +569,16 @@ def _get_annotation(parameter: inspect.Parameter) -> str:
     return annotation if isinstance(annotation, str) else ""
 
 
-# Message of JAX, for which programs search TensorFlow's message.
+# Messages of JAX, for which programs search TensorFlow's messages.
 _INCOMPATIBLE_SHAPES = re.compile(
-    r"^(\w+ got i|I)ncompatible shapes for broadcasting: (shapes=\[)?\((.*?),?\), \((.*?),?\)[.\]]$"
+    r"^(?:\w+ got i|I)ncompatible shapes for broadcasting: (?:shapes=\[)?(\(.*\))[.\]]$"
 )
+_AXIS_OUT_OF_BOUNDS = re.compile(r"axis (-?\d+) is out of bounds for array of dimension (\d+)")
+
+
+def _format_shapes(match: re.Match[str]) -> str:
+    shapes = (shape.rstrip(",") for shape in re.findall(r"\((.*?)\)", match[1]))
+    return f"Incompatible shapes: {' vs. '.join(f'[{shape}]' for shape in shapes)}"
 
 
 def translate_error(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:
@@ -586,7 +608,8 @@ def translate_error(op_name: str, error: Exception, operands: Sequence[Any]) -> 
         return error_class(
             f"{op_name} does not work on strings. [Op:{op_name}; operands: {shapes}]"
         )
-    reason = _INCOMPATIBLE_SHAPES.sub(r"Incompatible shapes: [\3] vs. [\4]", str(error))
+    reason = _INCOMPATIBLE_SHAPES.sub(_format_shapes, str(error))
+    reason = _AXIS_OUT_OF_BOUNDS.sub(r"axis \1 must be in the range [-\2, \2)", reason)
     text = f"{op_name}: {reason} [Op:{op_name}; operands: {shapes or 'none'}]"
     return errors.InvalidValueError(text)
 

@@ -78,12 +78,14 @@ MAX_FLOAT32 = 1e38
 def convert_operands(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
     """Convert operands to tensors; those at the indices `same` must have the same dtype.
 
-    Python numbers take the dtype of the first tensor among them.
+    Python numbers, and lists of tensors, take the dtype of the first operand among them that is a tensor.
     """
     for i, operand in enumerate(operands):
         if type(operand) is not Tensor and hasattr(operand, "_as_tensor"):
             operands[i] = operand._as_tensor()
-    hint = next((d for d in (_find_dtype(operands[i]) for i in same) if d is not None), None)
+    hint = next((operands[i].dtype for i in same if type(operands[i]) is Tensor), None)
+    if hint is None:
+        hint = next((d for d in (_find_dtype(operands[i]) for i in same) if d is not None), None)
     for i, operand in enumerate(operands):
         if type(operand) is not Tensor and operand is not None:
             operands[i] = _convert_operand(operand, hint if i in same else None)
@@ -121,8 +123,10 @@ def cast_numpy(value: TensorLike, dtype: DType) -> TensorLike:
       value: The operand; integers for an integer type, Python values, tensors and arrays of strings
         are returned unchanged.
       dtype: The only dtype, or the default one, of the operand. Imaginary parts are discarded, except
-        for bool.
+        for bool. An empty list becomes an array of bool.
     """
+    if dtype.is_bool and isinstance(value, list) and not value:
+        return np.zeros(0, bool)
     other_kinds = "iufc" if dtype.is_bool else "bfc"
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in other_kinds:
         return value

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from meshflow.core.dispatch import op_names
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.tracebacks import (
     explain_error,
     hide_frames_of_errors,
@@ -78,6 +79,8 @@ def accept_symbolic_unnamed(function: F) -> F:
                 result = handler(public, args, kwargs)  # type: ignore[misc]
                 if result is not NotImplemented:
                     return result
+            if context.graph is not None and context.trace is None:
+                return context.graph.call(public, args, kwargs)
             return function(*args, **kwargs)
         except Exception as error:
             explained = explain_error(error, function.__name__)
@@ -87,6 +90,42 @@ def accept_symbolic_unnamed(function: F) -> F:
 
     public.is_dispatchable = True  # type: ignore[attr-defined]
     return mark_boundary(public)  # type: ignore[return-value]
+
+
+def record_in_graph(function: F) -> F:
+    """Make a function with effects, or with functions as arguments, an operation of version 1 graphs.
+
+    Args:
+      function: A public function or method.
+    """
+
+    @functools.wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        if context.graph is not None and context.trace is None:
+            return context.graph.call(public, args, kwargs)
+        return function(*args, **kwargs)
+
+    return public  # type: ignore[return-value]
+
+
+def run_outside_of_graphs(function: F) -> F:
+    """Make a function run at once in a version 1 graph, such as the training of a Keras model.
+
+    Args:
+      function: A public function or method.
+    """
+
+    @functools.wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        graph, context.graph = context.graph, None
+        if graph is not None:
+            graph.initialize_weights()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            context.graph = graph
+
+    return public  # type: ignore[return-value]
 
 
 @hide_frames_of_errors
@@ -164,6 +203,8 @@ def dispatch_composites(function: F) -> F:
             result = call_composite(public, args, kwargs)
             if result is not NotImplemented:
                 return result
+        if context.graph is not None and context.trace is None:
+            return context.graph.call(public, args, kwargs)
         return function(*args, **kwargs)
 
     public.is_dispatchable = True  # type: ignore[attr-defined]

@@ -93,7 +93,7 @@ class CallArguments:
             return leaf_type, leaf._make_cache_key()
         if leaf_type in (set, weakref.ref):
             raise TypeError(
-                f"{self._name} got the argument {leaf!r}, which may change without being traced again. Pass a "
+                f"Could not generate a generic TraceType for {leaf!r}: it is an argument of {self._name}, but may change without being traced again. Pass a "
                 "tuple, or the object that a weakref refers to."
             )
         if not isinstance(leaf, Tensor | Variable | ShardedVariable) and _has_value_hash(leaf):
@@ -220,8 +220,13 @@ def convert_to_spec(name: str, spec: Any, value: Any) -> Any:
         return value
     if not isinstance(spec, TensorSpec) or isinstance(value, TensorSpec):
         if not spec.is_compatible_with(value):
+            parts = (nest.flatten_parts(v) for v in (value, spec))
+            is_similar = (
+                type(value) is getattr(spec, "value_type", None) and len(set(map(len, parts))) == 1
+            )
+            reason = "" if is_similar else "They don't have the same nested structure. "
             raise InputSignatureError(
-                f"Binding inputs to tf.function failed due to `Can not cast {value!r} to {spec}`. Python inputs incompatible with "
+                f"Binding inputs to tf.function failed due to `Can not cast {value!r} to {spec}`. {reason}Python inputs incompatible with "
                 f"input_signature of {name}: got {value!r}, expected {spec}."
             )
         return value

@@ -135,6 +135,18 @@ class Function:
             signature = inspect.signature(self._python_function)
         return FunctionSpec(signature, self.input_signature, self._name, self._jit_compile)
 
+    def _decorate(self, decorator: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Decorate the Python function in place, before it is traced; Sonnet adds name scopes by this private method.
+
+        Raises:
+          ValueError: If the function was called or traced before.
+        """
+        if self._cache or self._families:
+            raise ValueError(
+                f"Functions cannot be decorated after they have been traced, and {self._name} has been. Decorate it first."
+            )
+        self._python_function = decorator(self._python_function)
+
     # ---- methods ---------------------------------------------------------------------------
 
     def __get__(self, instance: object, owner: type | None = None) -> Function:
@@ -200,6 +212,8 @@ class Function:
 
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         """Run the trace for these arguments; trace the function on the first call of this kind."""
+        if context.graph is not None and context.trace is None:
+            return context.graph.call(self, args, kwargs)
         if FunctionSettings.run_eagerly or (
             self._runs_as_python_on_host and context.computes_on_host
         ):
@@ -1018,7 +1032,7 @@ def function(
 
     def decorate(target: Callable[..., Any]) -> Function:
         if not callable(target):
-            raise TypeError(f"tf.function requires a callable object, got {target!r}.")
+            raise TypeError(f"tf.function: {target!r} is not a callable object.")
         return Function(target, input_signature, autograph, reduce, jit_compile=must_compile)
 
     return decorate if func is None else decorate(func)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ def name_specs(signature: Signature, names: Sequence[str]) -> Signature:
       signature: (args, kwargs) with `TensorSpec`s for tensors.
       names: Names of the positional parameters, in order.
 
+    Raises:
+      ValueError: If names of keywords differ only in characters that are not allowed in names of specs.
+
     Example:
       >>> from meshflow.core.values.specs import TensorSpec
       >>> from meshflow.core.functions.signatures import name_specs
@@ -35,6 +39,11 @@ def name_specs(signature: Signature, names: Sequence[str]) -> Signature:
         return TensorSpec(value.shape, value.dtype, name) if is_unnamed else value
 
     args, kwargs = signature
+    if len({re.sub(r"\W", "_", name) for name in kwargs}) < len(kwargs):
+        raise ValueError(
+            "Name collision after sanitization. Rename the parameters of the tf.function, which differ only in "
+            f"characters that are not allowed in names: {sorted(kwargs)}."
+        )
     named = [add_name(value, name) for value, name in zip(args, names, strict=False)]
     return (*named, *args[len(named) :]), {k: add_name(v, k) for k, v in kwargs.items()}
 
@@ -65,9 +74,12 @@ def match_arguments(
     remaining = dict(kwargs)
     values: list[Any] = []
     if len(args) > len(positional):
-        raise TypeError(f"{function} takes {len(positional)} arguments, got {len(args)}.")
+        raise TypeError(
+            f"{function}: too many positional arguments: it takes {len(positional)}, got {len(args)}."
+        )
     parameters = [
-        (names[i] if i < len(names) else f"args[{i}]", value) for i, value in enumerate(positional)
+        (names[i] if i < len(names) else f"varargs_{i - len(names)}", value)
+        for i, value in enumerate(positional)
     ]
     for i, (name, template) in enumerate([*parameters, *named.items()]):
         spec_name = template.name if isinstance(template, TensorSpec) else None
@@ -78,12 +90,14 @@ def match_arguments(
         elif spec_name in remaining:
             value = remaining.pop(spec_name)
         elif any(isinstance(leaf, TypeSpec) for leaf in nest.flatten(template)):
-            raise TypeError(f"{function} is missing its argument {name!r}.")
+            raise TypeError(f"{function}: missing a required argument: {name!r}.")
         else:
             continue
         values.extend(_list_tensor_leaves(function, name, template, value))
     if remaining:
-        raise TypeError(f"{function} got unexpected arguments {sorted(remaining)}.")
+        unexpected = ", ".join(map(repr, sorted(remaining)))
+        plural = "an unexpected keyword argument" if len(remaining) == 1 else "unexpected arguments"
+        raise TypeError(f"{function} got {plural} {unexpected}.")
     return values
 
 
@@ -92,15 +106,19 @@ def _list_tensor_leaves(function: str, name: str, template: PyTree, value: PyTre
     try:
         parts = nest.flatten_up_to(template, value)
     except ValueError as error:
-        raise TypeError(f"{function}: argument {name!r}: {error}") from None
+        kind = "a Dict" if isinstance(template, Mapping) else type(template).__name__
+        raise TypeError(
+            f"Binding inputs to tf.function failed due to `Can not cast {value!r} to {kind}`. Argument {name!r} of "
+            f"{function}: {error}"
+        ) from None
     leaves = []
     for leaf, part in zip(nest.flatten(template), parts, strict=True):
         if isinstance(leaf, TypeSpec):
             leaves.append(part)
         elif leaf is not part and leaf != part:
             raise TypeError(
-                f"{function} was traced with {name}={leaf!r}, but was called with {part!r}. Call the "
-                "tf.function, or get another concrete function."
+                f"Binding inputs to tf.function failed due to `Can not cast {part!r} to {leaf!r}`. {function} was traced "
+                f"with {name}={leaf!r}, but was called with {part!r}. Call the tf.function, or get another concrete function."
             )
     return leaves
 

@@ -89,6 +89,8 @@ class _CustomGradientFunction:
             result = handler(self, args, kwargs)
             if result is not NotImplemented:
                 return result
+        if context.graph is not None and context.trace is None:
+            return context.graph.call(self, args, kwargs)
         composites = _CompositeFunction(self._f, args)
         call = _Call(composites, composites.split(args), kwargs)
         return composites.join(self._run(call))

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.recorded_op import is_differentiable
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.gradients.gradient_targets import UnconnectedGradients, parse_unconnected
 from meshflow.core.gradients.tape import GradientTape, Node
 from meshflow.core.gradients.tape_nodes import ReadNode
@@ -74,6 +75,7 @@ class GraphTape(GradientTape):
             self.record(ReadNode(variable, value))
 
 
+@record_in_graph
 def gradients(
     ys: PyTree,
     xs: PyTree,
@@ -117,6 +119,7 @@ def gradients(
     return list(tape._compute_gradient(targets, nest.flatten(xs), seeds, kind, stopped))
 
 
+@record_in_graph
 def hessians(
     ys: PyTree,
     xs: PyTree,

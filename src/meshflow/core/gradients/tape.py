@@ -264,6 +264,10 @@ class GradientTape(JacobianMethods):
           ValueError: If output_gradients and target have different numbers of tensors.
         """
         self._mark_used()
+        if context.graph is not None and context.trace is None:
+            return context.graph.differentiate(
+                target, sources, output_gradients, unconnected_gradients
+            )
         result = self._compute_gradient(
             target, sources, output_gradients, parse_unconnected(unconnected_gradients)
         )

@@ -13,6 +13,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from meshflow.environment.types import PyTree
+
 
 class Recorder(Protocol):
     """Interface of objects that record ops while these run: gradient tapes and forward accumulators."""
@@ -69,6 +71,43 @@ class Trace(Protocol):
 
     def mark_initialization(self) -> None:
         """Record that the program sets the initial value of a variable."""
+
+
+class GraphRecorder(Protocol):
+    """Interface of a version 1 graph, which records calls instead of running them; see `legacy.graph`."""
+
+    def call(
+        self, function: Callable[..., PyTree], args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> PyTree:
+        """Record a call, and return its symbolic result."""
+
+    def call_layer(
+        self, layer: PyTree, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> PyTree:
+        """Record the call of a Keras layer, and create its weights in the graph."""
+
+    def initialize_weights(self) -> None:
+        """Set the initial values of the weights of Keras layers that have no values."""
+
+    def differentiate(
+        self,
+        target: PyTree,
+        sources: PyTree,
+        output_gradients: PyTree,
+        unconnected_gradients: PyTree,
+    ) -> PyTree:
+        """Record the gradients that a tape computes; see `GradientTape.gradient`."""
+
+    def make_constant(self, value: PyTree, name: str | None = None) -> PyTree:
+        """Return a symbolic tensor with a known value."""
+
+    def control_dependencies(
+        self, control_inputs: PyTree
+    ) -> contextlib.AbstractContextManager[None]:
+        """Return a context whose operations run after the control inputs."""
+
+    def unique_name(self, name: str) -> str:
+        """Return a unique name below the current name scope."""
 
 
 class ValueProbe(Protocol):
@@ -158,7 +197,7 @@ class Context(ThreadState):
       device: The device string of the innermost `tf.device`, or None.
       variable_creators: Functions called instead of the constructor of `tf.Variable`, outermost
         first.
-      in_graph: Whether the code is in the block of a `tf.Graph`, where tensors and variables are keys of dictionaries.
+      graph: The version 1 graph that records calls while no function is traced, or None.
       place_output: Moves the outputs of eager ops and functions to a default mesh, or None.
       can_run_eagerly: Whether the traced function may also run as plain Python; ops request this by
         an exception.
@@ -202,7 +241,7 @@ class Context(ThreadState):
         self.name_counts: collections.Counter[str] | None = None
         self.device: Any = None
         self.variable_creators: list[Any] = []
-        self.in_graph = False
+        self.graph: GraphRecorder | None = None
         self.place_output: Callable[[Any], Any] | None = None
         self.can_run_eagerly = False
         self.computes_on_host = False

@@ -35,6 +35,11 @@ def enable() -> None:
     _state["enabled"] = True
 
 
+def disable() -> None:
+    """Let random ops draw from the operating system again; XLA's flag for GPUs remains set."""
+    _state["enabled"] = False
+
+
 def is_enabled() -> bool:
     """Check whether op determinism is enabled."""
     return _state["enabled"]

@@ -226,8 +226,8 @@ def device(device_name: object) -> Iterator[None]:
     Args:
       device_name: A `LogicalDevice`, a `tf.DeviceSpec`, or a name such as `"CPU:0"`, `"/GPU:1"` or
         `"/job:localhost/replica:0/task:0/device:CPU:0"`. None removes the placement, as does
-        `dtensor.device_name()`: ops then run on the devices of their operands. A missing device is
-        replaced by the first one of its type, or by the CPU.
+        `dtensor.device_name()`: ops then run on the devices of their operands. An empty name keeps the
+        placement of an outer block. A missing device is replaced by the first one of its type, or by the CPU.
 
     Raises:
       InvalidArgumentError: If the name is malformed, or if the device is missing and
@@ -241,7 +241,11 @@ def device(device_name: object) -> Iterator[None]:
     if isinstance(device_name, LogicalDevice):
         device_name = device_name.name
     elif isinstance(device_name, DeviceSpec):
-        device_name = device_name.to_string() or None
+        device_name = device_name.to_string()
+    if device_name == "":
+        # An empty specification keeps the placement of an outer block.
+        yield
+        return
     if device_name == MESH_DEVICE:
         device_name = None
     saved, context.device = context.device, device_name

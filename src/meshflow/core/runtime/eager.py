@@ -15,7 +15,7 @@ def executing_eagerly() -> bool:
       >>> tf.executing_eagerly()
       True
     """
-    return context.trace is None
+    return context.trace is None and context.graph is None
 
 
 def inside_function() -> bool:
@@ -31,9 +31,15 @@ def inside_function() -> bool:
 
 @contextlib.contextmanager
 def control_dependencies(control_inputs: object) -> Iterator[None]:
-    """Do nothing: ops already run in program order.
+    """Run the operations of a version 1 graph after others; elsewhere, ops already run in program order.
 
     Args:
-      control_inputs: Ignored.
+      control_inputs: Operations and tensors of the graph.
     """
-    yield
+    recorder = context.graph if context.trace is None else None
+    with (
+        contextlib.nullcontext()
+        if recorder is None
+        else recorder.control_dependencies(control_inputs)
+    ):
+        yield

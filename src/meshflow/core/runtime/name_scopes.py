@@ -36,6 +36,9 @@ class name_scope:
             # A name that ends with a slash is a complete prefix, as returned by the `with`
             # statement, so it replaces the open scopes.
             context.name_scopes[:] = [self._name.rstrip("/")]
+        elif self._name and context.graph is not None and context.trace is None:
+            # Each block has a scope of its own in a version 1 graph.
+            context.name_scopes[:] = [context.graph.unique_name(self._name)]
         elif self._name:
             context.name_scopes.append(self._name)
         else:

@@ -44,7 +44,7 @@ def configure() -> None:
     * Compiled programs are cached in the user's cache folder, so a script does not compile again
       when it is started a second time (`compilation_cache.enable_cache`).
     * Programs are lowered in shared MLIR contexts, and exported programs without SciPy unless they
-      call LAPACK.
+      call LAPACK. Arrays that are too large for XLA raise an error.
     * Convolutions and matrix products on the CPU use oneDNN if it is installed.
     * `MESHFLOW_MAX_ISA` limits the vector extensions that XLA and the kernels use on the CPU.
     * A process forked after the devices were used raises an error instead of waiting for their
@@ -62,6 +62,7 @@ def configure() -> None:
         # XLA multiplies matrices with its own copy of oneDNN, which reads only this variable.
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", library.ONEDNN_NAMES[limited])
     lowering_contexts.install_shared_contexts()
+    lowering_contexts.install_size_limit()
     exported_lowerings.register_lowering()
     lowerings.register()
     epilogues.register()

@@ -238,3 +238,11 @@ def hide_frames_of_methods(cls: type[Instance]) -> type[Instance]:
             public = hide_frames_of_errors(function)
             setattr(cls, name, public if kind is None else kind(public))
     return cls
+
+
+def explain_errors_of_methods(cls: type[Instance]) -> type[Instance]:
+    """Make the public methods of a class raise TensorFlow's errors instead of incidental ones."""
+    for name, member in list(vars(cls).items()):
+        if not name.startswith("_") and isinstance(member, FunctionType):
+            setattr(cls, name, _make_public(member))
+    return cls

@@ -12,7 +12,7 @@ from meshflow.core.runtime.errors import NotAvailableError
 __all__ = ["explain_names", "raise_if_unavailable"]
 
 _GRAPHS = (
-    "it belongs to TensorFlow 1's graph mode, which does not exist here. Use TensorFlow 2's API (eager execution, "
+    "it belongs to a part of TensorFlow 1's graph mode that does not exist here. Use TensorFlow 2's API (eager execution, "
     "tf.function, tf.Variable, Keras)."
 )
 _QUEUES = "queues of input files belong to TensorFlow 1's graph mode; use tf.data."
@@ -25,9 +25,6 @@ _NAMES_BY_REASON: dict[str, str] = {
         "compat.v1.resource_loader sysconfig.get_compile_flags sysconfig.get_link_flags"
     ),
     "use tf.RaggedTensor.to_tensor, whose rows may be empty.": "ragged_fill_empty_rows ragged_fill_empty_rows_grad",
-    "values of sessions do not exist; use tf.ragged.constant and RaggedTensor.numpy.": (
-        "compat.v1.ragged.RaggedTensorValue compat.v1.ragged.constant_value"
-    ),
     "use tf.experimental.dispatch_for_api and its relatives.": (
         "__internal__.dispatch.GlobalOpDispatcher"
     ),
@@ -152,20 +149,20 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
     (
         _expand(
             "compat.v1",
-            "GraphOptions SessionLog placeholder "
-            "container delete_session_tensor get_session_handle get_session_tensor sparse_placeholder "
+            "GraphOptions SessionLog "
+            "container delete_session_tensor get_session_handle get_session_tensor "
             "op_scope variable_op_scope "
             "create_partitioned_variables RunMetadata RunOptions OptimizerOptions "
             "add_check_numerics_ops "
             "get_local_variable ConditionalAccumulator ConditionalAccumulatorBase "
-            "SparseConditionalAccumulator sparse.SparseConditionalAccumulator sparse.placeholder ragged.placeholder "
+            "SparseConditionalAccumulator sparse.SparseConditionalAccumulator ragged.placeholder "
             "errors.raise_exception_on_not_ok_status "
             "lite.constants.GRAPHVIZ_DOT saved_model.signature_def_utils.MethodNameUpdater test.compute_gradient_error "
             "test.StubOutForTesting test.test_src_dir_path distribute.get_loss_reduction nn.raw_rnn "
             "nn.static_state_saving_rnn feature_column.input_layer feature_column.linear_model "
             "feature_column.shared_embedding_columns "
             "summary.SummaryDescription summary.TaggedRunMetadata summary.all_v2_summary_ops "
-            "summary.get_summary_description summary.initialize summary.merge summary.merge_all "
+            "summary.get_summary_description summary.initialize "
             "summary.tensor_summary summary.SessionLog "
             "train.experimental.MixedPrecisionLossScaleOptimizer",
         ),

@@ -30,6 +30,7 @@ __all__ = [
     "CompositeTensor",
     "can_split",
     "find_spec_name",
+    "generalize",
     "get_batch_encoder",
     "is_extension",
     "is_extension_spec",
@@ -211,20 +212,7 @@ class CompositeSpec(TypeSpec):
         """
         if type(other) is not type(self):
             raise ValueError(f"No TypeSpec is compatible with both {self} and {other}")
-        return self._deserialize(_generalize(self._serialize(), other._serialize()))
-
-    def most_specific_common_supertype(self, others: Sequence[Any]) -> Self | None:
-        """Return the most specific spec that covers this and others, or None."""
-        try:
-            return functools.reduce(lambda a, b: a.most_specific_compatible_type(b), others, self)
-        except ValueError:
-            return None
-
-    def _check_subtype(self, other: TypeSpec) -> bool:
-        """Check whether `other` describes every value that this spec describes."""
-        return self.most_specific_common_supertype([other]) == other
-
-    is_subtype_of = _check_subtype
+        return self._deserialize(generalize(self._serialize(), other._serialize()))
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._serialize() == other._serialize()
@@ -307,16 +295,20 @@ def list_part_sizes(leaf: PyTree) -> list[list[int | None] | None]:
     return [sizes]
 
 
-def _generalize(first: PyTree, second: PyTree) -> PyTree:
-    """Combine the serializations of two specs."""
+def generalize(first: PyTree, second: PyTree) -> PyTree:
+    """Return the most specific structure of specs, shapes and other values that covers two such structures.
+
+    Raises:
+      ValueError: If there is none.
+    """
     if isinstance(first, TypeSpec) and isinstance(second, TypeSpec):
-        return first.most_specific_compatible_type(second)  # type: ignore[attr-defined]
+        return first.most_specific_compatible_type(second)
     if isinstance(first, TensorShape) and isinstance(second, TensorShape):
         return first.most_specific_compatible_shape(second)
     if type(first) in (list, tuple) and type(first) is type(second) and len(first) == len(second):
-        return type(first)(map(_generalize, first, second))
+        return type(first)(map(generalize, first, second))
     if isinstance(first, Mapping) and isinstance(second, Mapping) and first.keys() == second.keys():
-        return {key: _generalize(value, second[key]) for key, value in first.items()}
+        return {key: generalize(value, second[key]) for key, value in first.items()}
     if type(first) is not type(second) or first != second:
         raise ValueError(f"No TypeSpec is compatible with both {first!r} and {second!r}")
     return first

@@ -23,6 +23,7 @@ from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError, 
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DType, DTypeLike
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.symbolic_sizes import make_sizes_tensor
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, ConvertedArray, Tensor, TensorLike
 
@@ -124,16 +125,33 @@ def convert_to_tensor(
         return value
     if required is None and dtype_hint is not None:
         try:
-            return convert_python_value(value, dtypes.as_dtype(dtype_hint))
+            return _convert_constant(value, dtypes.as_dtype(dtype_hint), name)
         except (TypeError, ValueError):
             pass
-    return convert_python_value(value, required)
+    return _convert_constant(value, required, name)
+
+
+def _convert_constant(value: TensorLike, dtype: DType | None, name: str | None) -> Tensor:
+    """Convert a value that is not a tensor; in a version 1 graph, to a constant of the graph."""
+    tensor = convert_python_value(value, dtype)
+    if context.graph is None or context.trace is not None or type(tensor) is not Tensor:
+        return tensor
+    constant: Tensor = context.graph.make_constant(tensor, name)
+    return constant
 
 
 def convert_python_value(value: TensorLike, dtype: DType | None) -> Tensor:
     """Convert a value that is not a tensor; see `convert_to_tensor`."""
     if isinstance(value, (jax.Array, jax.core.Tracer)):
         return _convert_array(value, dtype)
+    if isinstance(value, TensorShape):
+        if not value.is_fully_defined():
+            raise InvalidValueError(
+                f"Cannot convert a partially known TensorShape {value} to a Tensor. Use tf.shape of the tensor."
+            )
+        if any(map(is_symbolic_dim, value)):
+            sizes = tuple(value.as_list())
+            return make_sizes_tensor(sizes, np.int32 if dtype is None else dtype.dtype)
     if context.has_symbolic_sizes:
         if is_symbolic_dim(value):
             return make_sizes_tensor(value, np.int32 if dtype is None else dtype.dtype)
@@ -328,6 +346,13 @@ def constant(
       >>> tf.constant(7, shape=[2]).numpy()
       array([7, 7], dtype=int32)
     """
+    if context.graph is not None and context.trace is None:
+        graph, context.graph = context.graph, None
+        try:
+            tensor = constant(value, dtype, shape)
+        finally:
+            context.graph = graph
+        return graph.make_constant(tensor, name)
     required = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(value, Tensor) and required is not None and value.dtype is not required:
         value = value.numpy()

@@ -1,7 +1,7 @@
 """Nested structures of lists, tuples, named tuples and dictionaries.
 
-The rules are those of `tf.nest`: dictionaries are visited in sorted key order. None, tensors,
-arrays, strings and all objects other than the containers above are leaves.
+The rules are those of `tf.nest`: dictionaries are visited in sorted key order, their views in the order of the
+dictionary. None, tensors, arrays, strings and all objects other than the containers above are leaves.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from meshflow.core.values.composite import CompositeTensor, can_split, split_val
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
+# `tf.nest` treats the views of dictionaries, which are also the bases of those of an `OrderedDict`, as sequences.
+_EMPTY: dict[Any, Any] = {}
+_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+_SEQUENCES = (list, tuple, *_VIEWS)
 # Common types of leaves; checks for mappings are slow.
 _LEAF_TYPES = frozenset([Tensor, np.ndarray, int, float, bool, str, type(None)])
 
 
 def is_nested(structure: PyTree) -> bool:
-    """Check whether `structure` is a container: a list, tuple or dictionary.
+    """Check whether `structure` is a container: a list, tuple, dictionary or view of a dictionary.
 
     Example:
       >>> tf.nest.is_nested([1]), tf.nest.is_nested(1)
       (True, False)
     """
-    return type(structure) not in _LEAF_TYPES and isinstance(structure, (list, tuple, Mapping))
+    return type(structure) not in _LEAF_TYPES and isinstance(structure, (*_SEQUENCES, Mapping))
 
 
 def sort_keys(mapping: Mapping[Any, Any]) -> list[Any]:
@@ -65,7 +69,7 @@ def flatten(structure: PyTree, expand_composites: bool = False) -> list[Any]:
 def _flatten_into(structure: PyTree, leaves: list[Any]) -> None:
     if type(structure) in _LEAF_TYPES:
         leaves.append(structure)
-    elif isinstance(structure, (list, tuple)):
+    elif isinstance(structure, _SEQUENCES):
         for item in structure:
             _flatten_into(item, leaves)
     elif isinstance(structure, Mapping):
@@ -140,6 +144,7 @@ def flatten_up_to(shallow: PyTree, structure: PyTree, path: str = "the root") ->
         raise ValueError(
             f"Structures differ at {path}: expected {len(keys)} parts {keys}, got {structure!r}."
         )
+    shallow, structure = _make_indexable(shallow), _make_indexable(structure)
     parts: list[Any] = []
     for key in keys:
         parts.extend(flatten_up_to(shallow[key], structure[key], f"{path}[{key!r}]"))
@@ -166,6 +171,11 @@ def pack_sequence_as(
       >>> tf.nest.pack_sequence_as({"a": 0, "b": (0, 0)}, [1, 2, 3])
       {'a': 1, 'b': (2, 3)}
     """
+    if isinstance(flat_sequence, str | bytes):
+        raise TypeError(
+            f"Attempted to pack value:\n  {flat_sequence!r}\ninto a structure, but found incompatible type "
+            f"`{type(flat_sequence)}` instead. Pass a list of values."
+        )
     flat = list(flat_sequence)
     is_simple = type(structure) in (tuple, list) and len(structure) == len(flat)
     if is_simple and not any(is_nested(item) for item in structure):
@@ -173,8 +183,13 @@ def pack_sequence_as(
         return type(structure)(flat)
     expected = len(flatten(structure))
     if expected != len(flat):
+        if not is_nested(structure):
+            raise ValueError(
+                f"The target structure is a single value ({structure!r}), but flat_sequence has {len(flat)} values; "
+                "nest cannot guarantee that it is safe to map one to the other."
+            )
         raise ValueError(
-            f"Structure had {expected} elements, but flat_sequence had {len(flat)} elements. "
+            f"Structure had {expected} atoms, but flat_sequence had {len(flat)} items. "
             f"Structure: {structure!r}."
         )
     return _pack(structure, iter(flat))
@@ -183,7 +198,7 @@ def pack_sequence_as(
 def _pack(structure: PyTree, supply: Iterator[Any]) -> PyTree:
     if type(structure) in _LEAF_TYPES:
         return next(supply)
-    if isinstance(structure, (list, tuple)):
+    if isinstance(structure, _SEQUENCES):
         return rebuild_sequence(structure, [_pack(item, supply) for item in structure])
     if isinstance(structure, Mapping):
         # The values are in sorted key order, but the result keeps the order of the dictionary.
@@ -193,12 +208,16 @@ def _pack(structure: PyTree, supply: Iterator[Any]) -> PyTree:
 
 
 def rebuild_sequence(structure: PyTree, items: list[Any]) -> PyTree:
-    """Return a list or tuple of the structure's type with other items."""
+    """Return a list or tuple of the structure's type, or a list instead of a view, with other items."""
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
         return type(structure)(*items)
     if type(structure) in (list, tuple):
         return type(structure)(items)
     return type(structure)(items) if isinstance(structure, tuple) else list(items)
+
+
+def _make_indexable(structure: PyTree) -> PyTree:
+    return list(structure) if isinstance(structure, _VIEWS) else structure
 
 
 def rebuild_mapping(structure: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
@@ -237,7 +256,8 @@ def map_structure(func: Callable[..., Any], *structure: PyTree, **kwargs: Any) -
     unknown = sorted(kwargs.keys() - {"check_types", "expand_composites"})
     if unknown:
         raise ValueError(
-            f"map_structure takes the keywords check_types and expand_composites only, got {unknown}."
+            "Only valid keyword arguments are check_types and expand_composites, not: "
+            f"{', '.join(unknown)}."
         )
     if not callable(func):
         raise TypeError(f"func must be callable, got: {func!r}")
@@ -271,7 +291,13 @@ def assert_same_structure(
         ...
       ValueError: The two structures don't have the same nested structure
     """
-    _assert_same_structure(nest1, nest2, check_types, "the root")
+    try:
+        _assert_same_structure(nest1, nest2, check_types, "the root")
+    except (TypeError, ValueError) as error:
+        first, second = (f"type={type(n).__name__} str={n}" for n in (nest1, nest2))
+        raise type(error)(
+            f"{error}\n\nFirst structure: {first}\n\nSecond structure: {second}"
+        ) from None
 
 
 def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -> None:
@@ -283,24 +309,27 @@ def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -
     if not is_nested(a):
         return
     if isinstance(a, Mapping) != isinstance(b, Mapping) or (
-        check_types and not _have_same_type(a, b)
+        check_types and not have_same_type(a, b)
     ):
         raise TypeError(
-            "The two structures don't have the same sequence type: at "
-            f"{path} the first is a {type(a).__name__}, the second a {type(b).__name__}."
+            f"The two structures don't have the same nested structure: at {path} they don't have the same sequence type: "
+            f"the first is a {type(a).__name__}, the second a {type(b).__name__}."
         )
     keys_a = sort_keys(a) if isinstance(a, Mapping) else list(range(len(a)))
     keys_b = sort_keys(b) if isinstance(b, Mapping) else list(range(len(b)))
     if keys_a != keys_b:
+        difference = "set of keys" if isinstance(a, Mapping) else "number of elements"
         raise ValueError(
-            f"The two structures don't have the same number of elements or keys: at {path} the "
-            f"first has {keys_a}, the second {keys_b}."
+            f"The two structures don't have the same nested structure: at {path} they don't have the same {difference}: "
+            f"the first has {keys_a}, the second {keys_b}."
         )
+    a, b = _make_indexable(a), _make_indexable(b)
     for key in keys_a:
         _assert_same_structure(a[key], b[key], check_types, f"{path}[{key!r}]")
 
 
-def _have_same_type(a: PyTree, b: PyTree) -> bool:
+def have_same_type(a: PyTree, b: PyTree) -> bool:
+    """Check whether two containers count as the same type: two mappings, lists, or equal named tuples."""
     if isinstance(a, Mapping):
         return True
     if hasattr(a, "_fields") or hasattr(b, "_fields"):

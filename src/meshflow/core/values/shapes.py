@@ -196,6 +196,12 @@ class TensorShape:
             a if a == b else None for a, b in zip(self._dims, other_dims, strict=True)
         )
 
+    def most_specific_common_supertype(self, others: Sequence[Any]) -> TensorShape | None:
+        """Return the most specific shape that covers this and other shapes, or None if a value is no shape."""
+        if not all(isinstance(other, TensorShape) for other in others):
+            return None
+        return functools.reduce(TensorShape.most_specific_compatible_shape, others, self)
+
     def concatenate(self, other: ShapeLike) -> TensorShape:
         """Return this shape followed by the dimensions of `other`."""
         other_dims = _as_dims(other)
@@ -220,7 +226,7 @@ class TensorShape:
 
     def __len__(self) -> int:
         if self._dims is None:
-            raise ValueError("Cannot take the length of a shape with unknown rank.")
+            raise ValueError("Cannot take the length of shape with unknown rank.")
         return len(self._dims)
 
     def __bool__(self) -> bool:
@@ -264,7 +270,7 @@ def _as_dims(dims: Any) -> tuple[int | None, ...] | None:
         return None
     if isinstance(dims, TensorShape):
         return dims._dims
-    if isinstance(dims, (int, np.integer)):
+    if isinstance(dims, (int, np.integer, Dimension)):
         return (_as_size(dims),)
     if hasattr(dims, "unknown_rank"):  # A message of a file.
         return None if dims.unknown_rank else tuple(_as_size(_from_message(d)) for d in dims.dim)
@@ -283,12 +289,16 @@ def _as_size(size: Any) -> int | None:
     if jax.export.is_symbolic_dim(size):
         # The size of a program that is exported for any size.
         return size  # type: ignore[return-value]
+    if isinstance(size, Dimension):
+        return size.value
     try:
         value = operator.index(size)
     except TypeError:
-        raise TypeError(f"Dimension size must be an integer or None, got {size!r}.") from None
+        raise TypeError(
+            f"Dimension value must be integer or None or have an __index__ method, got value {size!r} of type {type(size)}."
+        ) from None
     if value < 0:
-        raise ValueError(f"Dimension size must be >= 0, got {value}.")
+        raise ValueError(f"Dimension {value} must be >= 0")
     return value
 
 

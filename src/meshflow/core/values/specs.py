@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import dtypes
@@ -39,6 +40,36 @@ class TypeSpec:
     def is_compatible_with(self, value: Any) -> bool:
         """Check whether `value`, or another spec, satisfies this description."""
         raise NotImplementedError(f"{type(self).__name__} does not define is_compatible_with.")
+
+    def most_specific_compatible_type(self, other: TypeSpec) -> TypeSpec:
+        """Return the most specific spec that covers both; by default, equal specs only.
+
+        Raises:
+          ValueError: If there is none.
+        """
+        if self != other:
+            raise ValueError(f"No TypeSpec is compatible with both {self} and {other}")
+        return self
+
+    def most_specific_common_supertype(self, others: Sequence[TypeSpec]) -> TypeSpec | None:
+        """Return the most specific spec that covers this and others, or None.
+
+        Example:
+          >>> spec = tf.TensorSpec([2, 3], tf.float32)
+          >>> spec.most_specific_common_supertype([tf.TensorSpec([2, 4], tf.float32)]).shape
+          TensorShape([2, None])
+        """
+        try:
+            merge = lambda first, second: first.most_specific_compatible_type(second)
+            return functools.reduce(merge, others, self)
+        except (TypeError, ValueError):
+            return None
+
+    def _check_subtype(self, other: TypeSpec) -> bool:
+        """Check whether `other` describes every value that this spec describes."""
+        return self.most_specific_common_supertype([other]) == other
+
+    is_subtype_of = _check_subtype
 
     # Specs of libraries call these private methods of the specs of their components.
 
@@ -112,8 +143,10 @@ class TensorSpec(TypeSpec):
         dtype = getattr(spec_or_tensor, "dtype", None)
         return self._dtype == dtype and self._shape.is_compatible_with(spec_or_tensor.shape)
 
-    def is_subtype_of(self, other: TensorSpec) -> bool:
+    def is_subtype_of(self, other: TypeSpec) -> bool:
         """Check whether `other` describes every value that this spec describes."""
+        if not isinstance(other, TensorSpec):
+            return False
         return self._dtype == other.dtype and self._shape.is_subtype_of(other.shape)
 
     @property
@@ -177,7 +210,20 @@ def type_spec_from_value(value: Any) -> TypeSpec:
         return TensorSpec(value.shape, value.dtype)
     if isinstance(value, (bool, int, float, complex, str, bytes)):
         return TensorSpec((), convert_to_tensor(value).dtype)
+    for cls, convert, allow_subclass in reversed(_converters):
+        if type(value) is cls or (allow_subclass and isinstance(value, cls)):
+            return convert(value)
     raise TypeError(f"Could not build a TypeSpec for {value!r} with type {type(value).__name__}")
+
+
+_converters: list[tuple[type, Callable[[Any], TypeSpec], bool]] = []
+
+
+def register_type_spec_from_value_converter(
+    type_object: type, converter_fn: Callable[[Any], TypeSpec], allow_subclass: bool = False
+) -> None:
+    """Register a function that returns the spec of a value of a class, or also of its subclasses."""
+    _converters.append((type_object, converter_fn, allow_subclass))
 
 
 class ElementLeaf:

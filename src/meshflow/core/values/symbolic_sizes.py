@@ -152,7 +152,7 @@ def get_sizes(tensor: object) -> Any:
         symbols = np.empty(len(sizes) if isinstance(sizes, tuple) else (), object)
         symbols[...] = sizes
         return symbols
-    value = tensor.array
+    value = None if tensor._is_in_graph else tensor.array
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim < 2:
         return value.astype(object)
     return None

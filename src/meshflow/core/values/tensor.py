@@ -107,6 +107,8 @@ class Tensor(_Operators):
     )
     # NumPy's operators defer to those of tensors: `np_array + tensor` is a tensor.
     __array_priority__ = 100
+    # Whether the tensor belongs to a version 1 graph, and is no constant there.
+    _is_in_graph = False
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -208,6 +210,9 @@ class Tensor(_Operators):
             if value.flags.writeable and value.ndim:
                 return cast(NumpyValue, value)  # The array is an unshared copy already.
         return cast(NumpyValue, value.copy() if value.ndim else value[()])
+
+    # TensorFlow Datasets reads values by this private method.
+    _numpy = numpy
 
     def ref(self) -> Reference:
         """Return a hashable reference to the tensor, for sets and dictionary keys."""
@@ -335,7 +340,7 @@ class Tensor(_Operators):
         return (self[i] for i in range(len(self)))
 
     def __hash__(self) -> int:
-        if context.in_graph and context.trace is None:
+        if context.graph is not None and context.trace is None:
             return id(self)
         raise TypeError("Tensor is unhashable. Instead, use tensor.ref() as the key.")
 
@@ -481,7 +486,7 @@ jax.tree_util.register_pytree_node(Tensor, lambda t: ((t._value,), None), _unfla
 
 
 def is_tensor(x: object) -> bool:
-    """Check whether `x` is a tensor, a variable, or a symbolic tensor of Keras.
+    """Check whether `x` is a tensor, a variable, a symbolic tensor of Keras, or has an attribute `is_tensor_like`.
 
     Args:
       x: Any object.
@@ -493,12 +498,17 @@ def is_tensor(x: object) -> bool:
       >>> tf.is_tensor(tf.constant(1)), tf.is_tensor([1])
       (True, False)
     """
-    return isinstance(x, Tensor) or getattr(x, "_is_tensor_like", False)
+    if isinstance(x, Tensor):
+        return True
+    # The second name is public in TensorFlow; objects of TensorFlow Probability have it.
+    return getattr(x, "_is_tensor_like", False) or hasattr(x, "is_tensor_like")
 
 
 def is_symbolic_tensor(tensor: object) -> bool:
     """Check whether a tensor belongs to a function that is being traced, so that its value is not known."""
-    return isinstance(tensor, Tensor) and isinstance(tensor._value, jax.core.Tracer)
+    return isinstance(tensor, Tensor) and (
+        tensor._is_in_graph or isinstance(tensor._value, jax.core.Tracer)
+    )
 
 
 def read_tensor(value: Any) -> Any:

@@ -14,6 +14,7 @@ from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.variables.variable import Variable
 
 T = TypeVar("T")
+_PACKAGE = __name__.partition(".")[0]
 
 
 class ObservableAttributes:
@@ -49,7 +50,13 @@ class ObservableAttributes:
                 f"Called Trackable._track_trackable() with name='{name}', but a Trackable with this name is already "
                 "declared as a dependency. Pass overwrite=True to replace it."
             )
-        setattr(self, name, trackable)
+        # A library's own `__setattr__` may call this method, so that of Meshflow is used.
+        owner: Any = next(
+            cls
+            for cls in type(self).__mro__
+            if "__setattr__" in vars(cls) and cls.__module__.startswith(f"{_PACKAGE}.")
+        )
+        owner.__setattr__(self, name, trackable)
         return trackable
 
     def _trackable_children(self, save_type: str = "checkpoint", **_: object) -> dict[str, Any]:
@@ -61,6 +68,10 @@ class ObservableAttributes:
     def _unconditional_checkpoint_dependencies(self) -> list[Any]:
         reference = get_public_package().__internal__.tracking.TrackableReference
         return [reference(*item) for item in self._trackable_children().items()]
+
+    @property
+    def _unconditional_dependency_names(self) -> dict[str, Any]:
+        return self._trackable_children()
 
     def _lookup_dependency(self, name: str, cached_dependencies: Any = None) -> Any:
         """Return an object that is saved with this one, or None."""
@@ -122,12 +133,12 @@ class Module(ObservableAttributes):
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
         """Return the trainable variables of the module and its submodules."""
-        return tuple(v for v in self.variables if v.trainable)
+        return tuple(v for v in self._find_objects(Variable) if v.trainable)
 
     @property
     def non_trainable_variables(self) -> tuple[Variable, ...]:
         """Return the non-trainable variables of the module and its submodules."""
-        return tuple(v for v in self.variables if not v.trainable)
+        return tuple(v for v in self._find_objects(Variable) if not v.trainable)
 
     @property
     def submodules(self) -> tuple[Module, ...]:

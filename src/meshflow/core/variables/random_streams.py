@@ -430,11 +430,11 @@ def reserve_seed() -> Callable[[], list[int]]:
     return lambda: words
 
 
-def set_seed(seed: int) -> None:
+def set_seed(seed: int | None) -> None:
     """Set the global seed, so that random ops return the same numbers in every run.
 
     Args:
-      seed: An integer.
+      seed: An integer; None removes the global seed.
 
     Example:
       >>> tf.random.set_seed(1)
@@ -443,7 +443,10 @@ def set_seed(seed: int) -> None:
       >>> bool(tf.reduce_all(first == tf.random.uniform([2])))
       True
     """
-    global_seed.set(int(seed))
+    if seed is None:
+        global_seed.seed = None
+    else:
+        global_seed.set(int(seed))
 
 
 def get_global_seed() -> int | None:

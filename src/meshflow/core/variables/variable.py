@@ -27,7 +27,11 @@ from meshflow.core.runtime.context import (
     variable_lock,
 )
 from meshflow.core.runtime.devices import get_array_device
-from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
+from meshflow.core.runtime.errors import (
+    FailedPreconditionError,
+    InvalidValueError,
+    NotAvailableError,
+)
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.tracebacks import hide_frames_of_errors
@@ -104,6 +108,7 @@ class Variable(VariableRowMethods, _Operators):
       synchronization: See `tf.VariableSynchronization`.
       aggregation: See `tf.VariableAggregation`.
       shape: A shape that is less specific than that of the initial value, for variable shapes.
+      experimental_enable_variable_lifting: False in a `tf.function` is not supported.
 
     Raises:
       ValueError: If the initial value is missing or incompatible with the shape, or synchronization
@@ -158,9 +163,16 @@ class Variable(VariableRowMethods, _Operators):
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
         shape: ShapeLike = None,
+        experimental_enable_variable_lifting: bool | None = True,
     ) -> None:
         if "_value" in self.__dict__:
             return  # A variable creator has called the constructor already.
+        if experimental_enable_variable_lifting is False and context.trace is not None:
+            raise NotAvailableError(
+                "tf.Variable: a variable that exists during one call of a tf.function only "
+                "(experimental_enable_variable_lifting=False) is not available. Use a tensor, or create the variable "
+                "outside of the function."
+            )
         if initial_value is None:
             raise ValueError(
                 "The `initial_value` arg to `tf.Variable` must be specified except when you are not "
@@ -618,7 +630,7 @@ class Variable(VariableRowMethods, _Operators):
         return iter(self._as_tensor())
 
     def __hash__(self) -> int:
-        if context.in_graph and context.trace is None:
+        if context.graph is not None and context.trace is None:
             return id(self)
         raise TypeError("Variable is unhashable. Instead, use variable.ref() as the key.")
 

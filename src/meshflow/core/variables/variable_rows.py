@@ -13,11 +13,13 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.bounds_checks import check_indices
 from meshflow.core.runtime.context import suspend_autocast
+from meshflow.core.runtime.tracebacks import explain_errors_of_methods
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 
+@explain_errors_of_methods
 class RowScatterMethods:
     """The methods that update rows of a variable or table by `tf.IndexedSlices`."""
 
@@ -67,6 +69,7 @@ class RowScatterMethods:
         return self._apply_scatter("scatter_div", sparse_delta)
 
 
+@explain_errors_of_methods
 class VariableRowMethods(RowScatterMethods):
     """The methods of `Variable` that read or write parts of its value."""
 

@@ -306,7 +306,11 @@ def choose_chunks(
 
 def make_choice_failure(choice: int, count: int) -> Failure:
     """Return the failure for an index that selects no dataset."""
-    return Failure(InvalidArgumentError(f"selector_input must be in [0, {count}), got {choice}."))
+    return Failure(
+        InvalidArgumentError(
+            f"Selector index out of range: it must be in [0, {count}), got {choice}."
+        )
+    )
 
 
 def _count_ready_choices(choices: np.ndarray, heads: list[ChunkReader]) -> int:

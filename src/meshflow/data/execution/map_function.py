@@ -26,8 +26,9 @@ from meshflow.core.dispatch.shape_probing import SizeProbe, probe_sizes, vary_si
 from meshflow.core.dispatch.tiers import is_interpreter_enabled
 from meshflow.core.functions.function import Function
 from meshflow.core.functions.size_variants import allow_unknown_sizes
+from meshflow.core.iterators.callback_infeed import EndOfElements
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, OutOfRangeError
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.trace import (
     CompositeResultSlot,
@@ -243,10 +244,8 @@ class ElementFunction:
             self.reason = "its elements have unknown sizes"
             first, second = (self._trace_for_size(size) for size in _STAND_IN_SIZES)
             if first is not None and second is not None:
-                specs = [t.rebuild_result(t.out_specs) for t in (first, second)]
-                self._output_spec = structure.map_specs(
-                    _relax_zero_sizes, structure.merge_specs(*specs)
-                )
+                merged = structure.merge_specs(*map(_infer_result_spec, (first, second)))
+                self._output_spec = structure.map_specs(_relax_zero_sizes, merged)
                 self._find_batch_maps(first, second)
             if self.rows is None and self._find_plan(on_host=True):
                 self._run_eagerly(self.plan.description)  # type: ignore[union-attr]
@@ -432,6 +431,12 @@ class ElementFunction:
         return self.checked is not None or not (traced.infeeds or traced.closed_jaxpr.effects)
 
     @property
+    def writes_variables(self) -> bool:
+        """Whether the function is known to assign values to variables other than states of random streams."""
+        trace = self._first_trace
+        return trace is not None and not all(map(is_stream_state, trace.writes))
+
+    @property
     def holds_variables(self) -> bool:
         """Return whether the function refers to variables, layers or generators.
 
@@ -531,9 +536,16 @@ class ElementFunction:
             if self._example is None:
                 probe = scopes.enter_context(probe_sizes(SizeProbe()))
                 self._example = [_get_string_or_rank(leaf) for leaf in nest.flatten(element)], probe
-            return structure.to_arrays(
-                self._call_function(structure.to_tensors(element), self.python_function)
-            )
+            try:
+                results = self._call_function(structure.to_tensors(element), self.python_function)
+            except EndOfElements:
+                raise
+            except (OutOfRangeError, StopIteration) as error:
+                # A loop that catches the error would take it for the end of the dataset.
+                raise InvalidArgumentError(
+                    f"Function invocation produced OutOfRangeError: {error!r}"
+                ) from error
+            return structure.to_arrays(results)
 
     def _run_program(
         self,
@@ -673,7 +685,7 @@ class ElementFunction:
         ]
         with _trace_with_fallback():
             traced = trace(call, (arguments, results), isolated=True)
-        return structure.infer_result_spec(traced.rebuild_result(traced.out_specs))
+        return _infer_result_spec(traced)
 
     def compute_many(self, leaves: list[Any]) -> list[Any]:
         """Compute the stacked results for stacked elements.

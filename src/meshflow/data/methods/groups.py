@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import numpy as np
 
 from meshflow.core.iterators.iterator_captures import Element
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
@@ -329,7 +330,7 @@ class GroupingMethods(DatasetNode, Generic[Element]):
             shapes = padded_shapes
             if pad_to_bucket_boundary:
                 if int(key) >= len(boundaries):
-                    raise ValueError(
+                    raise InvalidValueError(
                         "When pad_to_bucket_boundary=True, elements must have length < max(bucket_boundaries)."
                     )
                 limit = boundaries[int(key)] - 1

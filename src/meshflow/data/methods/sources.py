@@ -75,7 +75,7 @@ class SourceMethods(DatasetNode):
 
         Args:
           tensors: Tensor, or nested tuples and dictionaries of tensors that have the same size in
-            their first axis. `tf.SparseTensor`s are supported.
+            their first axis, or a list of datasets. `tf.SparseTensor`s are supported.
           name: Ignored.
 
         Raises:
@@ -387,6 +387,10 @@ class SourceMethods(DatasetNode):
           >>> [(int(x), int(y)) for x, y in tf.data.Dataset.zip((a, b))]
           [(0, 5), (1, 6)]
         """
+        if args and datasets is not None:
+            raise TypeError(
+                "Both `*args` and `datasets` cannot be set. Pass all datasets in one of them."
+            )
         if datasets is None:
             if not args:
                 raise TypeError("Must pass at least one dataset to `zip`.")
@@ -433,12 +437,14 @@ class SourceMethods(DatasetNode):
         shares = np.ones(len(datasets)) if weights is None else to_array(weights)
         if shares.dtype.kind != "f":
             raise TypeError(
-                f"Invalid `weights`. They must be floating-point numbers, got {shares.dtype}."
+                f"Invalid `weights`. They must be `tf.float32` or `tf.float64` numbers, got {shares.dtype}."
             )
         if shares.shape != (len(datasets),):
             raise ValueError(
-                f"Invalid `weights`. `weights` must have the same length as `datasets` ({len(datasets)}), got {shares.shape}."
+                f"Invalid `weights`. `weights` should have the same length as `datasets` ({len(datasets)}), got {shares.shape}."
             )
+        if not shares.any():
+            return constructors.ElementList([], datasets[0].element_spec)
         # A dataset with weight 0 is never drawn, so it would keep the result from ending.
         datasets = [d for d, share in zip(datasets, shares, strict=True) if share > 0]
         choices = constructors.RandomChoice(shares[shares > 0].astype(np.float64), seed, reshuffles)
@@ -471,6 +477,10 @@ class SourceMethods(DatasetNode):
         inputs: Sequence[Dataset] = list(datasets)
         if not inputs:
             raise ValueError("Invalid `datasets`. `datasets` should not be empty.")
+        if not isinstance(choice_dataset, DatasetNode):
+            raise TypeError(
+                f"Invalid `choice_dataset`. `choice_dataset` should be a `tf.data.Dataset`, got {type(choice_dataset)}."
+            )
         return constructors.Choose(inputs, choice_dataset, stop_on_empty_dataset)
 
     def save(
@@ -545,7 +555,15 @@ def _lists_to_tuples(structure: PyTree) -> PyTree:
 
 def _slice_tensors(tensors: PyTree) -> Dataset:
     """Return the dataset of `from_tensor_slices`."""
+    if isinstance(tensors, list) and tensors and all(isinstance(t, DatasetNode) for t in tensors):
+        specs = [dataset._type_spec for dataset in tensors]
+        for spec in specs:
+            if not spec.is_compatible_with(specs[0]):
+                raise TypeError(
+                    f"Datasets in a list must have compatible elements, got {specs[0]} and {spec}."
+                )
+        return constructors.ElementList(tensors, specs[0])
     element = structure.to_arrays(tensors)
-    if any(map(sparse_leaves.is_sparse, nest.flatten(element))):
+    if any(leaf is None or sparse_leaves.is_sparse(leaf) for leaf in nest.flatten(element)):
         return constructors.ElementList([element], structure.infer_spec(element)).unbatch()
     return constructors.TensorSlices(tensors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import csv
 import glob
 import io
 import itertools
@@ -84,6 +85,8 @@ class CsvDataset(Dataset):
         self._excluded = frozenset(excluded)
         self._compression = parse_compression(compression_type)
         self._buffer = None if buffer_size is None else to_int(buffer_size, "buffer_size")
+        if self._buffer is not None and self._buffer <= 0:
+            raise InvalidArgumentError(f"buffer_size should be positive, got {self._buffer}.")
         self._header, self._na_value = bool(header), na_value
         self._reader: Callable[[Any], Any] = lambda text: make_reader(
             text, field_delim, use_quote_delim
@@ -124,12 +127,17 @@ class CsvDataset(Dataset):
         """Iterate over chunks of rows of a file, and failures; return whether the file could be read."""
         start, error = 0, None
         while error is None:
+            damage: Failure | None = None
             block: list[list[str]] = []
             line_numbers: list[int] = []
             try:
                 for fields in itertools.islice(reader, chunks.MAX_CHUNK_SIZE):
                     block.append(fields)
                     line_numbers.append(reader.line_num)
+            except csv.Error as quote_error:
+                damage = _make_quote_failure(
+                    quote_error, f"record {start + len(block)}: {path}, line {reader.line_num}"
+                )
             except Exception as reader_error:
                 error = Failure(reader_error)
             if block:
@@ -138,8 +146,15 @@ class CsvDataset(Dataset):
                     path, block[first:], start + first, line_numbers[first:]
                 )
                 start += len(block)
-            elif error is None:
+            elif error is None and damage is None:
+                if start == 0 and self._header:
+                    yield Failure(
+                        InvalidArgumentError(f"Can't read header of file {path}: it is empty.")
+                    )
                 return True
+            if damage is not None:
+                yield damage
+                start += 1
         yield error
         return False
 
@@ -176,6 +191,16 @@ class CsvDataset(Dataset):
                 np.array([v], object if type(v) is bytes else c.dtype.as_numpy_dtype)
                 for c, v in zip(self._columns, values, strict=True)
             ]
+
+
+def _make_quote_failure(error: csv.Error, where: str) -> Failure:
+    """Return the failure for a record with wrong quotation marks."""
+    reason = (
+        "Reached end of file without closing quoted field"
+        if "end of data" in str(error)
+        else "Quote inside a string has to be escaped by another quote"
+    )
+    return Failure(InvalidArgumentError(f"{reason} in {where}: {error}"))
 
 
 def make_csv_dataset(

@@ -54,10 +54,15 @@ class FileRecordDataset(Dataset[Tensor]):
         self._read = read
         reads = 1 if parallel_reads is None else to_int(parallel_reads, "num_parallel_reads")
         self._cycle = (os.cpu_count() or 1) if reads < 0 else max(reads, 1)
-        if self.parents and not structure.is_string_scalar(filenames.element_spec):
+        spec = filenames.element_spec if self.parents else None
+        if isinstance(spec, TensorSpec) and spec.dtype is not dtypes.string:
             raise TypeError(
-                "The `filenames` argument must contain `tf.string` elements of shape [] (scalars). "
-                f"Got {filenames.element_spec}."
+                f"The `filenames` argument must contain `tf.string` elements. Got a dataset of `{spec.dtype!r}` elements."
+            )
+        if self.parents and not structure.is_string_scalar(spec):
+            raise TypeError(
+                "The `filenames` argument must contain `tf.string` elements of shape [] (i.e. scalars). "
+                f"Got {spec}."
             )
 
     def _infer_spec(self) -> PyTree:
@@ -131,7 +136,7 @@ def parse_file_names(names: TensorLike) -> list[str]:
     array = np.asarray(structure.to_array(names))
     if array.dtype != object:
         raise TypeError(
-            f"The `filenames` argument must contain `tf.string` elements. Got {array.dtype} elements."
+            f"The `filenames` argument must contain `tf.string` elements. Got `{dtypes.as_dtype(array.dtype)!r}` elements."
         )
     return [n.decode() if isinstance(n, bytes) else str(n) for n in array.reshape(-1)]
 
@@ -198,8 +203,9 @@ def make_fixed_length_reader(
         body = content[header : len(content) - footer]
         if len(body) % size:
             raise InvalidArgumentError(
-                f"Excess bytes in {path}: header_bytes ({header}), record_bytes ({size}) and footer_bytes ({footer}) do "
-                f"not divide its {len(content)} bytes."
+                f"Excess bytes in {path}. Excluding the header ({header} bytes) and footer ({footer} bytes), input file "
+                f'"{path}" has body length {len(body)} bytes, which is not an exact multiple of the record length '
+                f"({size} bytes)."
             )
         for start in range(0, len(body), size):
             yield body[start : start + size]

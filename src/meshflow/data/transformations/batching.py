@@ -30,6 +30,7 @@ from meshflow.data.execution.failures import (
 from meshflow.data.execution.prefetched_batches import PrefetchedBatches
 from meshflow.data.execution.timing import TimedIterator
 from meshflow.data.node import DatasetNode
+from meshflow.data.specs import DatasetSpec
 from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.transformations.base import Unary, is_live
 from meshflow.environment.types import PyTree
@@ -195,7 +196,10 @@ class PaddedBatch(Unary):
         if not all(isinstance(s, TensorSpec) for s in leaves):
             is_extension = any(map(is_extension_spec, leaves))
             raise (NotImplementedError if is_extension else TypeError)(
-                f"`padded_batch` is only supported for tensors, got elements of {spec}."
+                "`padded_batch` is not supported for datasets of datasets: map their elements to tensors first."
+                if any(isinstance(s, DatasetSpec) for s in leaves)
+                else "`padded_batch` is only supported for datasets that produce tensor elements but type spec of "
+                f"elements in the input dataset is not a subclass of TensorSpec: `{spec}`."
             )
         if shapes is None:
             if any(s.shape.rank is None for s in leaves):

@@ -91,24 +91,41 @@ class Cache(Unary):
 
     def _cache_elements(self, items: Iterator[Any]) -> Iterator[Any]:
         elements, is_complete = [], True
+        count = self.parent.count_elements()
         for item in items:
             elements.append(item)
             is_complete = is_complete and type(item) is not Failure
+            if is_complete and len(elements) == count:
+                # The consumer, such as `zip`, may stop at the last element.
+                self._cached = ElementList(elements, self.element_spec)
             yield item
         if is_complete:
             self._cached = ElementList(elements, self.element_spec)
 
     def _cache_chunks(self, parts: Iterator[Any]) -> Iterator[Any]:
         cached_chunks, is_complete = [], True
+        num_missing = self.parent.count_elements()
         for chunk in parts:
             cached_chunks.append(chunk)
             is_complete = is_complete and type(chunk) is not Failure
+            if is_complete:
+                count = chunks.count_elements(chunk)
+                num_missing -= count
+                if num_missing == 0:
+                    # The consumer, such as `zip`, may stop at the last element. A consumer that stops earlier leaves the
+                    # cache empty.
+                    if count > 1:
+                        yield chunks.slice_chunk(chunk, 0, count - 1)
+                    self._cached = ChunkList(cached_chunks, self.element_spec)
+                    chunk = chunks.slice_chunk(chunk, count - 1, count)
             yield chunk
-        if is_complete and cached_chunks:
+        if is_complete and cached_chunks and self._cached is None:
             self._cached = ChunkList(cached_chunks, self.element_spec)
 
     def _write_file(self, items: Iterator[Any], are_chunks: bool = False) -> Iterator[Any]:
         assert self._file is not None
+        last: list[Any] = []
+        num_missing = self.parent.count_elements()
         with contextlib.suppress(_IncompleteCacheError), replace_file(self._file) as file:
             writer = ElementWriter(file, self.element_spec)
             write = writer.write_chunk if are_chunks else writer.write
@@ -118,10 +135,21 @@ class Cache(Unary):
                     is_complete = False
                 else:
                     write(item)
+                    count = chunks.count_elements(item) if are_chunks else 1
+                    num_missing -= count
+                    if num_missing == 0:
+                        # The consumer, such as `zip`, may stop at the last element.
+                        if count > 1:
+                            yield chunks.slice_chunk(item, 0, count - 1)
+                            item = chunks.slice_chunk(item, count - 1, count)
+                        last.append(item)
+                        break
                 yield item
             writer.write_end()
             if not is_complete:
                 raise _IncompleteCacheError
+        yield from last
+        yield from items
 
 
 def _read_file_chunks(path: str, spec: PyTree) -> Iterator[Any]:
@@ -173,7 +201,10 @@ class Prefetch(Unary):
 
     def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         parent = self.parent.iter_chunks(epoch)
-        return parent if parent is None or self._size == 0 else prefetch(parent, 1)
+        if parent is None or self._size == 0:
+            return parent
+        # Failures are items of a stream of chunks, but `prefetch` raises them.
+        return catch_failures(prefetch(parent, 1))
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
         """Return the index stream of the parent, without a thread of its own."""
@@ -205,15 +236,17 @@ class AssertCardinality(Unary):
         for item in items:
             count += type(item) is not Failure
             if 0 <= self._expected < count:
-                raise _make_count_error(self._expected, f"at least {count}")
+                raise _make_count_error(self._expected, "at least", count)
             yield item
         if count != self._expected and self._expected >= INFINITE_CARDINALITY:
-            raise _make_count_error(self._expected, f"only {count}")
+            raise _make_count_error(self._expected, "only", count)
 
 
-def _make_count_error(expected: int, actual: str) -> Exception:
+def _make_count_error(expected: int, bound: str, actual: int) -> Exception:
+    count = lambda n: f"{n} element{'' if n == 1 else 's'}"
+    wanted = "an infinite number of elements" if expected < 0 else count(expected)
     return FailedPreconditionError(
-        f"Input dataset was expected to contain {expected} elements but contained {actual} elements."
+        f"Input dataset was expected to contain {wanted} but contained {bound} {count(actual)}."
     )
 
 

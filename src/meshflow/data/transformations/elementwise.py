@@ -433,7 +433,7 @@ class Scan(Unary):
     def _select_next_state(results: PyTree) -> PyTree:
         if not (type(results) is tuple and len(results) == 2):
             raise TypeError(
-                "Invalid `scan_func`. `scan_func` should return a pair of the new state and the output, but it "
+                "Invalid `scan_func`. `scan_func` should return a pair consisting of new state and the output value. It "
                 f"returns {results}."
             )
         return results[0]

@@ -15,7 +15,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random_streams import call_key_scope
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, to_int
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunks
@@ -158,10 +158,13 @@ class Window(Unary):
 
 
 def _check_key(function: ElementFunction) -> None:
-    """Raise a ValueError if a function is known to return something other than an int64 scalar."""
+    """Raise a ValueError if a function is known to return something other than an integer scalar."""
     spec = function.output_spec
+    # A Python integer becomes an int32 tensor.
     if spec is not None and not (
-        isinstance(spec, TensorSpec) and spec.is_compatible_with(TensorSpec([], dtypes.int64))
+        isinstance(spec, TensorSpec)
+        and spec.dtype in (dtypes.int32, dtypes.int64)
+        and spec.shape.is_compatible_with([])
     ):
         raise InvalidValueError(f"`key_func` must return a `tf.int64` scalar tensor, got {spec}.")
 
@@ -206,8 +209,8 @@ class GroupByWindow(RandomTransformation):
             elements.close()
 
     def count_elements(self) -> int:
-        """Return UNKNOWN_CARDINALITY, because it depends on the keys."""
-        return UNKNOWN_CARDINALITY
+        """Return INFINITE_CARDINALITY for infinite elements, else UNKNOWN_CARDINALITY, because it depends on the keys."""
+        return INFINITE_CARDINALITY if self.parent.infinite else UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Iterate over the reduced groups as they fill up, then over incomplete ones in the order of the keys."""
@@ -272,6 +275,15 @@ class GroupByReducer(Unary):
         self._key = ElementFunction(key_func, parent.element_spec, "group_by_reducer")
         _check_key(self._key)
         self._reducer = reducer
+        self._function = make_state_function(
+            reducer.reduce_func,
+            self._create_state(0),
+            parent.element_spec,
+            "group_by_reducer",
+        )
+
+    def _create_state(self, key: int) -> PyTree:
+        return structure.to_arrays(self._reducer.init_func(convert_to_tensor(np.int64(key))))
 
     def _infer_spec(self) -> PyTree:
         return None
@@ -283,20 +295,11 @@ class GroupByReducer(Unary):
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Reduce all elements by key, then iterate over the results."""
         states: dict[int, Any] = {}
-        function: ElementFunction | None = None
         for element in self.parent.iter_elements(epoch):
             key = int(self._key.compute_scalar(element))
             if key not in states:
-                first = self._reducer.init_func(convert_to_tensor(np.int64(key)))
-                states[key] = structure.to_arrays(first)
-            if function is None:
-                function = make_state_function(
-                    self._reducer.reduce_func,
-                    states[key],
-                    self.parent.element_spec,
-                    "group_by_reducer",
-                )
-            states[key] = function((states[key], element))
+                states[key] = self._create_state(key)
+            states[key] = self._function((states[key], element))
         for key in sorted(states):
             state = structure.to_tensors(states[key])
             parts = state if type(state) is tuple else (state,)

@@ -73,7 +73,7 @@ class BatchShares(Rematerialization):
     """Partition of a batch into shares while a region computes the loss and gradients.
 
     The loss of the batch is the mean of the losses of the shares. A mean over rows is therefore
-    computed within the share; a sum over rows is multiplied by `count`.
+    computed within the share; a sum over rows is multiplied by `sum_factor`.
 
     Args:
       strategy: Strategy that computes the region.
@@ -87,6 +87,7 @@ class BatchShares(Rematerialization):
       copies_kernels: Whether products of split sequences may take copies of kernels; see
         `get_weight_copies`.
       finishers: Functions that run after the shares, with the values of their sums over the batch.
+      repetitions: How often the traced code repeats each row, 1 but for `scale_user_loss` of Keras.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class BatchShares(Rematerialization):
         self.metric_values: list[tuple[object, TensorLike]] = []
         self.copies_kernels = False
         self.finishers: list[Callable[[], None]] = []
+        self.repetitions = 1
         self._local_parts: dict[int, LocalPart] = {}
         self._gathered_weights: dict[int, GatheredWeight] = {}
         self._weight_copies: dict[int, WeightCopies] = {}
@@ -126,6 +128,11 @@ class BatchShares(Rematerialization):
     def count(self) -> int:
         """Return the number of shares."""
         return self.num_devices * self.micro_batches
+
+    @property
+    def sum_factor(self) -> float:
+        """Return the factor of a sum over the rows of a share, the mean of which is the sum over the batch."""
+        return self.num_row_parts * self.micro_batches / self.repetitions
 
     def record_metric(self, metric: object, value: TensorLike) -> None:
         """Record a value, with the mean of which over all shares a metric is updated."""

@@ -150,7 +150,9 @@ class TensorBoard(Callback):
         layers = [
             layer
             for layer in self.model._flatten_layers()
-            if isinstance(getattr(layer, "embeddings", None), Variable)
+            # A layer of a subclassed model may have no matrix yet.
+            if hasattr(layer, "embeddings_initializer")
+            or isinstance(getattr(layer, "embeddings", None), Variable)
         ]
         return {f"{layer.name.replace('/', '_')}.tsv": layer for layer in layers}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex, Unpack
+import contextlib
+from typing import Unpack
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.dtypes import as_dtype
@@ -81,8 +82,9 @@ class Dense(KernelLayer):
         **kwargs: Unpack[KernelArguments],
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
-        if isinstance(units, (float, SupportsIndex)):
-            units = int(units)
+        if not isinstance(units, int):
+            with contextlib.suppress(TypeError, ValueError):
+                units = int(units)
         if not isinstance(units, int) or units < 0:
             raise ValueError(
                 f"Received an invalid value for `units`, expected a positive integer. Received: units={units}"

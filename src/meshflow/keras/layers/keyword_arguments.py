@@ -6,6 +6,7 @@ The `<weight>_layout` arguments of a class are those of the weights in its `_wei
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,11 +36,36 @@ SEPARABLE_ORDER = (
     *("bias_initializer", "depthwise_regularizer", "pointwise_regularizer", "bias_regularizer"),
     *("activity_regularizer", "depthwise_constraint", "pointwise_constraint", "bias_constraint"),
 )
+DEPTHWISE_ORDER = tuple(name for name in SEPARABLE_ORDER if not name.startswith("pointwise"))
 NORMALIZATION_ORDER = tuple(
     f"{weight}_{option}"
     for option in ("initializer", "regularizer", "constraint")
     for weight in ("beta", "gamma")
 )
+
+
+# Default values by the name of an argument or by the part after its last underscore; others are None.
+_DEFAULTS = {
+    "use_bias": True,
+    "bias_initializer": "zeros",
+    "beta_initializer": "zeros",
+    "gamma_initializer": "ones",
+    "initializer": "glorot_uniform",
+}
+
+
+def _add_parameters(constructor: Callable[..., None], names: Sequence[str]) -> inspect.Signature:
+    """Return the signature of a constructor with arguments in its `**kwargs`, which programs inspect."""
+    *own, rest = inspect.signature(constructor).parameters.values()
+    own = [p for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
+    defaults = {p.name: p.default for p in own}
+    added = []
+    for name in names:
+        default = _DEFAULTS.get(name, _DEFAULTS.get(name.rpartition("_")[2]))
+        if name == "dilation_rate":
+            default = defaults["strides"]
+        added.append(inspect.Parameter(name, own[0].kind, default=default))
+    return inspect.Signature([*own, *added, rest])
 
 
 def accept_positional(names: Sequence[str]) -> Callable[[_Constructor], _Constructor]:
@@ -66,6 +92,7 @@ def accept_positional(names: Sequence[str]) -> Callable[[_Constructor], _Constru
             else:
                 constructor(self, *args, **kwargs)
 
+        construct.__signature__ = _add_parameters(constructor, names)  # type: ignore[attr-defined]
         return construct  # type: ignore[return-value]
 
     return decorate

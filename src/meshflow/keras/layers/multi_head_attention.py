@@ -32,7 +32,11 @@ from meshflow.keras.layers.activation import Softmax
 from meshflow.keras.layers.blockwise_attention import (
     compute_blockwise_attention,
 )
-from meshflow.keras.layers.keyword_arguments import ProjectionArguments
+from meshflow.keras.layers.keyword_arguments import (
+    CONVOLUTION_ORDER,
+    ProjectionArguments,
+    accept_positional,
+)
 from meshflow.keras.layers.regularization import Dropout
 from meshflow.keras.layers.weight_options import (
     add_weight,
@@ -158,6 +162,7 @@ class MultiHeadAttention(Layer):
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
+    @accept_positional(CONVOLUTION_ORDER[2:])
     def __init__(
         self,
         num_heads: int,

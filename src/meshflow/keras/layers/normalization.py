@@ -549,6 +549,7 @@ class GroupNormalization(_ScaleAndShiftLayer):
       [[-1.0, 1.0, -1.0, 1.0]]
     """
 
+    @accept_positional(NORMALIZATION_ORDER)
     def __init__(
         self,
         groups: int = 32,

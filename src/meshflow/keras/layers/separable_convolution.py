@@ -13,6 +13,7 @@ from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.keras.layers.keyword_arguments import (
+    DEPTHWISE_ORDER,
     SEPARABLE_ORDER,
     Depthwise1DArguments,
     DepthwiseArguments,
@@ -73,6 +74,7 @@ class DepthwiseConv2D(Conv):
 
     _weights_with_layouts: tuple[str, ...] = ("depthwise", "bias")
 
+    @accept_positional(DEPTHWISE_ORDER[5:])
     def __init__(
         self,
         kernel_size: int | Sequence[int],
@@ -86,6 +88,7 @@ class DepthwiseConv2D(Conv):
         depthwise_initializer: Identifier = "glorot_uniform",
         bias_initializer: Identifier = "zeros",
         depthwise_regularizer: Identifier = None,
+        *,
         depthwise_constraint: Identifier = None,
         **kwargs: Unpack[DepthwiseArguments],
     ) -> None:
@@ -179,6 +182,7 @@ class DepthwiseConv1D(DepthwiseConv2D):
 
     _rank = 1
 
+    @accept_positional(DEPTHWISE_ORDER)
     def __init__(
         self,
         kernel_size: int | Sequence[int],

@@ -117,11 +117,11 @@ class AUC(ConfusionCounts):
 
         Args:
           y_true: Labels 0 and 1.
-          y_pred: Predictions in [0, 1], or logits with `from_logits`.
+          y_pred: Predictions in [0, 1], or logits with `from_logits`. Other values are clipped to [0, 1], unless the
+            thresholds are not evenly spaced.
           sample_weight: Weights of the examples.
 
         Raises:
-          InvalidArgumentError: If a prediction is outside [0, 1], in eager execution.
           ValueError: If the shapes differ, or if they are not matrices with `multi_label`.
         """
         y_pred = self._convert_to_dtype(y_pred)

@@ -13,6 +13,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
+from meshflow.keras import settings
 from meshflow.keras.losses.base import match_last_dimension
 from meshflow.keras.metrics.base import Metric
 from meshflow.keras.metrics.means import match_weights
@@ -38,6 +39,12 @@ def normalize_thresholds(
     if any(v is None or not 0 <= v <= 1 for v in values):
         raise ValueError(f"Threshold values must be in [0, 1]. Received: {thresholds}")
     return [float(v) for v in values]
+
+
+def _is_evenly_spaced(thresholds: list[float]) -> bool:
+    """Check whether at least three thresholds divide [0, 1] evenly; TensorFlow then clips predictions to this range."""
+    count = len(thresholds)
+    return count > 2 and np.allclose(thresholds, np.linspace(0, 1, count), atol=settings.epsilon())
 
 
 _OUTCOMES = ("true_positives", "true_negatives", "false_positives", "false_negatives")
@@ -129,7 +136,10 @@ class ConfusionCounts(Metric):
         limits = convert_to_tensor(np.array(self._thresholds, np.float32))
         limits = array.reshape(limits, [-1] + [1] * (len(shape) - 1))
         labels = array.reshape(math.cast(y_true, "bool"), shape)
-        positive = array.reshape(math.cast(y_pred, "float32"), shape) > limits
+        y_pred = math.cast(y_pred, "float32")
+        if _is_evenly_spaced(self._thresholds):
+            y_pred = math.clip_by_value(y_pred, 0.0, 1.0)
+        positive = array.reshape(y_pred, shape) > limits
         if can_be_positive is not None:
             positive = math.logical_and(positive, array.reshape(can_be_positive, shape))
         if weights is not None:

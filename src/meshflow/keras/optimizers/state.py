@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 import numpy as np
 
+from meshflow.core.dispatch.symbolic_calls import run_outside_of_graphs
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.dtypes import DTypeLike
@@ -393,6 +394,7 @@ class State:
         """Return the values of the state."""
         return [np.asarray(w.numpy()) for w in self.weights]
 
+    @run_outside_of_graphs
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Set the values of the state.
 

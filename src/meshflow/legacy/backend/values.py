@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from meshflow.core.dispatch.symbolic_calls import run_outside_of_graphs
 from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.values import convert, nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
@@ -400,6 +401,7 @@ def batch_get_value(tensors: Sequence[Any]) -> list[Any]:
     return [get_value(x) for x in tensors]
 
 
+@run_outside_of_graphs
 def set_value(x: TensorLike, value: TensorLike) -> None:
     """Assign an array to a variable.
 
@@ -412,6 +414,7 @@ def set_value(x: TensorLike, value: TensorLike) -> None:
     x.assign(np.asarray(value).astype(x.dtype.as_numpy_dtype))
 
 
+@run_outside_of_graphs
 def batch_set_value(tuples: Sequence[tuple[Any, Any]]) -> None:
     """Assign variables from pairs (variable, value).
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from meshflow.core.runtime.context import context
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf as _tf
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
 __all__ = [
+    "GraphIterator",
     "get_output_classes",
     "get_output_shapes",
     "get_output_types",
@@ -37,16 +40,78 @@ def get_output_classes(dataset_or_iterator: Any) -> PyTree:
     return _map_element_spec(dataset_or_iterator, lambda spec: spec.value_type)
 
 
+class GraphIterator:
+    """Iterator of a graph, whose elements are operations.
+
+    Args:
+      dataset: The dataset.
+      is_initialized: Whether the iterator starts at the first element that a session requests.
+    """
+
+    def __init__(self, dataset: Any, is_initialized: bool) -> None:
+        self._dataset, self._is_initialized = dataset, is_initialized
+        self._running: Any = None
+
+    @property
+    def element_spec(self) -> PyTree:
+        """Return the specs of the elements."""
+        return self._dataset.element_spec
+
+    @property
+    def output_types(self) -> PyTree:
+        """Return the dtypes of the elements."""
+        return get_output_types(self)
+
+    @property
+    def output_shapes(self) -> PyTree:
+        """Return the shapes of the elements."""
+        return get_output_shapes(self)
+
+    @property
+    def output_classes(self) -> PyTree:
+        """Return the classes of the elements."""
+        return get_output_classes(self)
+
+    @property
+    def initializer(self) -> Any:
+        """Return an operation that starts again at the first element."""
+        return get_default_graph().record(self._start, name="MakeIterator")
+
+    def _start(self) -> None:
+        if context.trace is None:
+            self._running = iter(self._dataset)
+
+    def get_next(self, name: str | None = None) -> PyTree:
+        """Return an operation that takes the next element."""
+        specs = self.element_spec
+        return get_default_graph().record_source(self._take, specs, name or "IteratorGetNext")
+
+    def _take(self) -> PyTree:
+        if self._running is None:
+            if not self._is_initialized:
+                raise _tf.errors.FailedPreconditionError(
+                    None,
+                    None,
+                    "GetNext() failed because the iterator has not been initialized. Ensure that you have run the "
+                    "initializer operation for this iterator before getting the next element.",
+                )
+            self._start()
+        try:
+            return next(self._running)
+        except StopIteration:
+            raise _tf.errors.OutOfRangeError(None, None, "End of sequence") from None
+
+
 def make_one_shot_iterator(dataset: Any) -> Any:
     """Return an iterator over a dataset."""
-    return iter(dataset)
+    return GraphIterator(dataset, True) if has_explicit_graph() else iter(dataset)
 
 
 def make_initializable_iterator(dataset: Any, shared_name: str | None = None) -> Any:
-    """Return an iterator over a dataset, which needs no initialization.
+    """Return an iterator over a dataset, which needs no initialization in eager execution.
 
     Args:
       dataset: The dataset.
       shared_name: Ignored.
     """
-    return iter(dataset)
+    return GraphIterator(dataset, False) if has_explicit_graph() else iter(dataset)

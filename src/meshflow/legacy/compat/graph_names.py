@@ -1,4 +1,4 @@
-"""Names of TensorFlow 1's graphs that mean something in eager execution: collections of a graph, and nothing is queued."""
+"""Names of TensorFlow 1's graphs: placeholders, initializers, collections; nothing is queued."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from meshflow.core.config.graph_mode import get_default_graph
-from meshflow.core.dispatch.composite import SparseTensorValue  # noqa: F401 - a public name
+import numpy as np
+
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorValue  # noqa: F401 - a public name
 from meshflow.core.values.dimensions import Dimension  # noqa: F401 - a public name
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
@@ -16,6 +17,8 @@ from meshflow.environment.types import StrPath
 from meshflow.io import protos
 from meshflow.io.records import read_records
 from meshflow.legacy.compat.public_package import tf
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.operations import Operation, SymbolicTensor
 
 _KEYS = (
     "ACTIVATIONS ASSET_FILEPATHS BIASES CONCATENATED_VARIABLES COND_CONTEXT EVAL_STEP GLOBAL_STEP GLOBAL_VARIABLES "
@@ -162,27 +165,154 @@ def colocate_with(op: object, ignore_existing: bool = False) -> Iterator[None]:
     yield
 
 
+def placeholder(dtype: DTypeLike, shape: ShapeLike = None, name: str | None = None) -> Tensor:
+    """Create a tensor that `Session.run` must feed.
+
+    Args:
+      dtype: Dtype.
+      shape: Shape, with None for unknown sizes; None for an unknown rank.
+      name: Name.
+
+    Raises:
+      RuntimeError: Outside of a graph.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.Graph().as_default():
+      ...     tf.compat.v1.placeholder(tf.float32, [None, 3], name="x")
+      <tf.Tensor 'x:0' shape=(?, 3) dtype=float32>
+    """
+    _check_in_graph("placeholder")
+    return get_default_graph().make_placeholder(dtype, shape, name)
+
+
+def sparse_placeholder(
+    dtype: DTypeLike, shape: ShapeLike = None, name: str | None = None
+) -> SparseTensor:
+    """Create a sparse tensor that `Session.run` must feed, with a `SparseTensorValue` or its three arrays.
+
+    Args:
+      dtype: Dtype of the values.
+      shape: Shape, with None for unknown sizes; None for an unknown rank.
+      name: Prefix of the names of the three tensors.
+
+    Raises:
+      RuntimeError: Outside of a graph.
+    """
+    _check_in_graph("sparse_placeholder")
+    graph, sizes = get_default_graph(), tf.TensorShape(shape)
+    prefix = f"{name}/" if name else ""
+    parts = [
+        graph.make_placeholder(kind, part_shape, f"{prefix}{part}")
+        for part, kind, part_shape in (
+            ("indices", tf.int64, [None, sizes.rank]),
+            ("values", dtype, [None]),
+            ("shape", tf.int64, [sizes.rank]),
+        )
+    ]
+    return SparseTensor(*parts)
+
+
 def placeholder_with_default(
     input: TensorLike, shape: ShapeLike, name: str | None = None
 ) -> Tensor:
-    """Return the default value, as eager execution does."""
-    return tf.convert_to_tensor(input)
+    """Return a tensor with a default value, which a session may replace by one of another shape.
+
+    Args:
+      input: The default value.
+      shape: Shape of all values, with None for unknown sizes.
+      name: Name.
+    """
+    value = tf.convert_to_tensor(input)
+    if not has_explicit_graph():
+        return value
+    graph, sizes = get_default_graph(), tf.TensorShape(shape)
+    if not value.shape.is_compatible_with(sizes):
+        raise ValueError(f"Shapes {value.shape} and {sizes} are incompatible: input and shape.")
+    operation = Operation(
+        graph,
+        graph.name_operation(name or "PlaceholderWithDefault"),
+        "PlaceholderWithDefault",
+        lambda find: [find(value) if isinstance(value, SymbolicTensor) else value],
+        [value] if isinstance(value, SymbolicTensor) else [],
+    )
+    return operation.add_output(tf.TensorSpec(sizes, value.dtype))
 
 
-def is_variable_initialized(variable: object) -> Tensor:
-    """Return True: variables are initialized when they are created."""
-    return tf.constant(True)
+def _check_in_graph(name: str) -> None:
+    if not has_explicit_graph():
+        raise RuntimeError(
+            f"tf.compat.v1.{name}() is not compatible with eager execution: use it in a block of a tf.Graph, or after "
+            "tf.compat.v1.disable_eager_execution()."
+        )
+
+
+def variables_initializer(var_list: Iterable[Any], name: str = "init") -> Operation | None:
+    """Return the operation that sets the initial values of variables; None in eager execution.
+
+    Args:
+      var_list: Variables.
+      name: Name of the operation.
+    """
+    if not has_explicit_graph():
+        return None
+    return get_default_graph().group([v.initializer for v in var_list], name)
+
+
+def global_variables_initializer() -> Operation | None:
+    """Return the operation that sets the initial values of all global variables."""
+    return variables_initializer(global_variables())
+
+
+def local_variables_initializer() -> Operation | None:
+    """Return the operation that sets the initial values of all local variables."""
+    return variables_initializer(local_variables())
+
+
+def tables_initializer(name: str = "init_all_tables") -> Operation | None:
+    """Return an operation without effect: tables are initialized when they are created."""
+    return variables_initializer([], name)
+
+
+initialize_all_variables = global_variables_initializer
+initialize_local_variables = local_variables_initializer
+initialize_variables = variables_initializer
+initialize_all_tables = tables_initializer
+
+
+def is_variable_initialized(variable: Any) -> Tensor:
+    """Return whether a variable has a value, as a tensor; always True in eager execution."""
+    return variable.is_initialized()
 
 
 def report_uninitialized_variables(
-    var_list: object = None, name: str = "report_uninitialized_variables"
+    var_list: Iterable[Any] | None = None, name: str = "report_uninitialized_variables"
 ) -> Tensor:
-    """Return an empty tensor of names."""
-    return tf.constant([], tf.string)
+    """Return the names of the variables without a value; none in eager execution.
+
+    Args:
+      var_list: Variables; by default all global and local ones.
+      name: Name of the operation.
+    """
+    if not has_explicit_graph():
+        return tf.constant([], tf.string)
+    variables = [*global_variables(), *local_variables()] if var_list is None else [*var_list]
+
+    def list_names() -> Tensor:
+        names = [v.op.name for v in variables if not v.is_set]
+        return tf.convert_to_tensor(np.array(names, object).reshape([-1]))
+
+    tensor: Tensor = get_default_graph().record(list_names, name=name)
+    tensor.set_shape([None])
+    return tensor
 
 
-def assert_variables_initialized(var_list: object = None) -> None:
-    """Do nothing: variables are initialized when they are created."""
+def assert_variables_initialized(var_list: Iterable[Any] | None = None) -> Tensor | None:
+    """Return an operation that fails for variables without a value; None in eager execution."""
+    if not has_explicit_graph():
+        return None
+    variables = global_variables() if var_list is None else [*var_list]
+    return tf.group(*[v.read_value() for v in variables])
 
 
 def summary_iterator(path: StrPath) -> Iterator[Any]:
@@ -194,40 +324,22 @@ def summary_iterator(path: StrPath) -> Iterator[Any]:
     return (protos.Event.FromString(record) for record in read_records(path))
 
 
-class FileWriter:
-    """Writer of event files, which is not compatible with eager execution.
-
-    Raises:
-      RuntimeError: Always.
-    """
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        _raise_incompatible()
-
-
 class FileWriterCache:
     """Cache of `FileWriter`s, which are not compatible with eager execution."""
 
     @staticmethod
     def get(logdir: StrPath) -> NoReturn:
         """Raise a RuntimeError."""
-        _raise_incompatible()
+        raise RuntimeError("tf.summary.FileWriterCache is not available: create a FileWriter.")
 
     @staticmethod
     def clear() -> None:
         """Do nothing."""
 
 
-def _raise_incompatible() -> NoReturn:
-    raise RuntimeError(
-        "tf.summary.FileWriter is not compatible with eager execution. Use `tf.summary.create_file_writer`."
-    )
-
-
 __all__ = [
     *(
         "Dimension",
-        "FileWriter",
         "FileWriterCache",
         "GraphKeys",
         "SparseTensorValue",
@@ -237,7 +349,10 @@ __all__ = [
     *("add_to_collections", "all_variables", "assert_variables_initialized", "colocate_with"),
     *("get_collection", "get_collection_ref", "get_default_graph", "global_variables"),
     *("local_variables", "model_variables", "moving_average_variables", "trainable_variables"),
-    *("is_variable_initialized", "name_scope", "placeholder_with_default"),
+    *("is_variable_initialized", "name_scope", "placeholder", "placeholder_with_default"),
+    *("global_variables_initializer", "initialize_all_tables", "initialize_all_variables"),
+    *("initialize_local_variables", "initialize_variables", "local_variables_initializer"),
+    *("sparse_placeholder", "tables_initializer", "variables_initializer"),
     "report_uninitialized_variables",
     *("reset_default_graph", "summary_iterator"),
 ]

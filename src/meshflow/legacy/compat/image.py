@@ -12,7 +12,7 @@ import numpy as np
 from meshflow.core.dispatch import op_names
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic_unnamed
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic_unnamed, dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -267,6 +267,7 @@ _METHODS = {
 
 
 @_register
+@dispatch_composites
 def resize_images(
     images: TensorLike,
     size: StaticInts,

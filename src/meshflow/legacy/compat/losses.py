@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from meshflow.core.config.graph_mode import get_default_graph, has_explicit_graph
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.legacy.compat.public_package import tf
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
 __all__ = [
     "Reduction",

@@ -1,4 +1,4 @@
-"""Metrics of `tf.compat.v1.metrics`, in functions.
+"""Metrics of `tf.compat.v1.metrics`, in functions and graphs.
 
 Each returns the value before the update, and the updated value. As in TensorFlow, they raise an error
 in eager execution.
@@ -13,6 +13,7 @@ from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.legacy.compat.public_package import tf
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
 # Names of the tensors of each metric, its class, and its options with their arguments of the class.
 _METRICS: dict[str, tuple[str, str, dict[str, str]]] = {
@@ -92,10 +93,15 @@ def _make_metric(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         name: str | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
-        if executing_eagerly():
+        if executing_eagerly() and not has_explicit_graph():
             raise RuntimeError(
                 f"tf.metrics.{label} is not supported when eager execution is enabled. Use tf.keras.metrics.{keras_name}."
             )
+        if has_explicit_graph():
+            return _record_metric(
+                keras_name, tensors.split(), options, {**dict(zip(arguments, args, strict=False)), **kwargs},
+                weights, metrics_collections, updates_collections, name or label,
+            )  # fmt: skip
         values = {**dict(zip(arguments, args, strict=False)), **kwargs}
         with init_scope():
             settings = {new: values.pop(old) for old, new in options.items() if old in values}
@@ -122,6 +128,46 @@ def _make_metric(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         "Raises:\n  RuntimeError: In eager execution."
     )
     return metric
+
+
+def _record_metric(
+    keras_name: str,
+    tensors: list[str],
+    options: dict[str, str],
+    values: dict[str, Any],
+    weights: Any,
+    metrics_collections: Any,
+    updates_collections: Any,
+    name: str,
+) -> tuple[Tensor, Tensor]:
+    """Add a metric to the default graph; return its value, and the operation that updates and returns it."""
+    graph = get_default_graph()
+    settings = {new: values.pop(old) for old, new in options.items() if old in values}
+    state: Any = None
+    operands = [tf.convert_to_tensor(values[n]) for n in tensors]
+
+    def update(*args: Any) -> Tensor:
+        state.update_state(*args[:-1], sample_weight=args[-1])
+        result: Tensor = state.result()
+        return result
+
+    with (
+        graph.set_variable_collections(["local_variables", "metric_variables"]),
+        tf.name_scope(name),
+    ):
+        state = getattr(tf.keras.metrics, keras_name)(**settings)
+        if not state.weights:
+            sizes = [[1, *[n or 1 for n in o.shape.as_list()[1:]]] for o in operands]
+            zeros = [tf.zeros(s, o.dtype) for s, o in zip(sizes, operands, strict=True)]
+            graph.record(update, (*zeros, None))
+        value = graph.record(lambda: state.result(), name="value")
+        update_op = graph.record(update, (*operands, weights), name="update_op")
+    for variable in state.weights:
+        if variable in graph.get_collection("trainable_variables"):
+            graph.get_collection_ref("trainable_variables").remove(variable)
+    graph.add_to_collections(metrics_collections or [], value)
+    graph.add_to_collections(updates_collections or [], update_op)
+    return value, update_op
 
 
 globals().update({_name: _make_metric(_name) for _name in _METRICS})

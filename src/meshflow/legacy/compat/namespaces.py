@@ -34,11 +34,12 @@ _MODULES = {
     "keras.backend": ("sessions",),
     "keras.layers": ("keras_layers",),
     "keras.utils": ("keras_utils",),
-    "summary": ("graph_names",),
+    "summary": ("summaries", "graph_names"),
     "train": ("train", "optimizers", "learning_rates", "graph_names"),
 }
 # Paths in version 1 by other ones.
 _V1_ALIASES = {
+    "sparse.placeholder": f"{_V1}sparse_placeholder",
     **{
         f"initializers.{n}": f"{_V1}{n}_initializer"
         for n in ("global_variables", "local_variables", "variables")
@@ -51,10 +52,14 @@ _V1_ALIASES = {
 # Modules of single names.
 _OTHER_MODULES = {
     "QUANTIZED_DTYPES": "meshflow.dtypes",
-    "initializers.tables_initializer": "meshflow.legacy.compat.v1",
+    "initializers.tables_initializer": "meshflow.legacy.compat.graph_names",
     **{f"summary.{n}": "meshflow.io.protos" for n in ("Event", "Summary")},
     "random.get_seed": "meshflow.legacy.compat.op_aliases",
     "random.set_random_seed": "meshflow.legacy.compat.v1",
+    **{
+        f"ragged.{n}": "meshflow.ops.ragged.values" for n in ("RaggedTensorValue", "constant_value")
+    },
+    **dict.fromkeys(("string_split", "strings.split"), "meshflow.legacy.compat.text_splits"),
     "test.get_temp_dir": "meshflow.test.build_info",
     "test.mock": "unittest",
     **{
@@ -220,6 +225,11 @@ _ENUMERATIONS = dict.fromkeys(
 )
 
 
+def _import_module(name: str) -> Any:
+    package = "graph" if name == "sessions" else "compat"
+    return importlib.import_module(f"meshflow.legacy.{package}.{name}")
+
+
 @functools.cache
 def find_name(path: str) -> Any:
     """Return the object with a path below `tf.compat.v1`.
@@ -238,7 +248,7 @@ def find_name(path: str) -> Any:
     ):
         return getattr(v1, name)
     for module in _MODULES.get(package, ()):
-        names = importlib.import_module(f"meshflow.legacy.compat.{module}")
+        names = _import_module(module)
         if name in names.__all__:
             return getattr(names, name)
     table = _list_names()
@@ -263,7 +273,7 @@ def list_attributes(path: str) -> set[str]:
     paths = (p.removeprefix(start) for table in tables for p in table if p.startswith(start))
     names = {p for p in paths if "." not in p}
     for module in _MODULES.get(path, ()):
-        names.update(importlib.import_module(f"meshflow.legacy.compat.{module}").__all__)
+        names.update(_import_module(module).__all__)
     return names
 
 

@@ -12,6 +12,7 @@ from meshflow.core.variables.random_streams import DEFAULT_SEED, global_seed
 from meshflow.core.variables.variable import Variable
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.ops.math import floordiv as _floordiv
+from meshflow.ops.ragged.values import convert_rows
 
 __all__ = [
     "Print",
@@ -56,7 +57,7 @@ OP_ALIASES: dict[str, str] = {
         ),
         ("", "nn", "depth_to_space space_to_depth"),
         ("", "strings", "reduce_join substr"),
-        ("string_", "strings", "split to_hash_bucket to_number"),
+        ("string_", "strings", "to_hash_bucket to_number"),
     )
     for name in names.split()
 }
@@ -137,8 +138,7 @@ def assign_sub(
 
 def batch_gather(params: TensorLike, indices: TensorLike, name: str | None = None) -> Tensor:
     """Gather along the last dimension of `indices`; the other dimensions are batch dimensions."""
-    indices = _tf.convert_to_tensor(indices)
-    return _tf.gather(params, indices, batch_dims=len(indices.shape) - 1)
+    return _tf.gather(params, convert_rows(indices), batch_dims=-1)
 
 
 def clip_by_average_norm(t: TensorLike, clip_norm: float, name: str | None = None) -> Tensor:
@@ -264,7 +264,17 @@ def where(
       [[1, 2], [7, 8]]
     """
     if x is not None and y is not None and not hasattr(condition, "_keras_history"):
-        condition, x = _tf.convert_to_tensor(condition), _tf.convert_to_tensor(x)
+        condition, x, y = map(convert_rows, (condition, x, y))
+        is_ragged = [isinstance(v, _tf.RaggedTensor) for v in (condition, x, y)]
+        if any(is_ragged) and len(condition.shape) == 1:
+            count = _tf.shape(condition)[0]
+            index = _tf.range(count)
+            return _tf.gather(_tf.concat([x, y], 0), _tf.where(condition, index, count + index))
+        if any(is_ragged) and not all(is_ragged):
+            raise ValueError(
+                "Input shapes do not match. Pass three ragged tensors, or a vector of conditions that selects rows; "
+                "tf.where of TensorFlow 2 broadcasts its arguments."
+            )
         if len(condition.shape) == 1 and len(x.shape) > 1:
             condition = _tf.reshape(condition, [-1, *[1] * (len(x.shape) - 1)])
     return _tf.where(condition, x, y)

@@ -17,6 +17,7 @@ from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 from meshflow.raw_ops.training import apply_formula
 
 __all__ = [
@@ -124,6 +125,8 @@ class Optimizer:
         Raises:
           RuntimeError: If `loss` is a tensor outside of functions.
         """
+        if callable(loss) and has_explicit_graph():
+            loss = loss()
         if callable(loss):
             with tf.GradientTape() as tape:
                 if var_list is not None:
@@ -137,6 +140,10 @@ class Optimizer:
             raise RuntimeError(
                 "`loss` passed to Optimizer.compute_gradients should be a function when eager execution is enabled."
             )
+        if var_list is None and has_explicit_graph():
+            var_list = get_default_graph().get_collection("trainable_variables")
+            if not var_list:
+                raise ValueError("No variables to optimize.")
         if var_list is None:
             raise ValueError(
                 f"{self._name}.compute_gradients: pass var_list, or a function as loss."
@@ -155,7 +162,7 @@ class Optimizer:
         Args:
           grads_and_vars: Pairs of gradients and variables; a gradient may be None.
           global_step: Variable that is incremented.
-          name: Ignored.
+          name: Name of the operation in a graph.
 
         Raises:
           ValueError: If there are no pairs, or no pair has a gradient.
@@ -169,6 +176,14 @@ class Optimizer:
             raise ValueError(
                 f"No gradients provided for any variable: {[v.name for _, v in pairs]}."
             )
+        if has_explicit_graph():
+            graph = get_default_graph()
+            self._create_slots([v for _, v in present])
+            train_op = graph.record_effect(
+                self._apply_in_run, (present, global_step), name or self._name
+            )
+            graph.add_to_collection("train_op", train_op)
+            return train_op  # type: ignore[return-value]
         if (
             tf.distribute.get_strategy().num_replicas_in_sync > 1
             and not tf.distribute.in_cross_replica_context()
@@ -196,6 +211,10 @@ class Optimizer:
                     variable.assign(constraint(variable))
         self._finish([], self._name)
         return tf.no_op() if global_step is None else global_step.assign_add(1)  # type: ignore[return-value]
+
+    def _apply_in_run(self, pairs: _Gradients, global_step: Variable | None) -> None:
+        """Update variables while a session runs; the operation has no result."""
+        self.apply_gradients(pairs, global_step)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
         """Return a slot of a variable, or None."""
@@ -336,6 +355,10 @@ class TFOptimizer(Module):
         )
 
 
+def _is_float_tensor(value: object) -> bool:
+    return isinstance(value, (Tensor, Variable)) and value.dtype.is_floating
+
+
 class _FormulaOptimizer(Optimizer):
     """Optimizer of a formula of TensorFlow's training ops.
 
@@ -367,7 +390,12 @@ class _FormulaOptimizer(Optimizer):
     def _list_arguments(self, grad: Tensor, handle: Variable) -> dict[str, Any]:
         slots = {a: self.get_slot(handle, self._slot_names.get(a, a)) for a in self._slot_values}
         name = "delta" if self._op.endswith("GradientDescent") else "grad"
-        return {"var": handle, **slots, **self._values, name: grad}
+        # Variables, such as the powers of decays, may have another dtype than this variable.
+        values = {
+            key: tf.cast(value, handle.dtype) if _is_float_tensor(value) else value
+            for key, value in self._values.items()
+        }
+        return {"var": handle, **slots, **values, name: grad}
 
     def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> None:
         apply_formula(self._op, **self._list_arguments(grad, handle))

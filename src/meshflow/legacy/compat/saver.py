@@ -20,11 +20,14 @@ from meshflow.checkpoint.object_graph import get_stored_value
 from meshflow.checkpoint.object_graph_message import GRAPH_KEY, map_full_names_to_keys
 from meshflow.checkpoint.state_file import CheckpointState, write_state
 from meshflow.core.runtime.errors import NotFoundError
+from meshflow.core.values.tensor import is_tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import get_parent, to_path_string
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.sessions import use_session
 
 __all__ = ["Saver", "map_by_name"]
 
@@ -36,10 +39,9 @@ SavedVariables: TypeAlias = (
 class Saver:
     """Writer and reader of variables under their names.
 
-    There are no sessions; pass None for one.
-
     Args:
-      var_list: Variables, or a dictionary of variables by their names in the checkpoint.
+      var_list: Variables, or a dictionary of variables by their names in the checkpoint; in a graph, by default its
+        global variables.
       reshape: Whether `restore` reshapes stored values to the shapes of the variables.
       sharded: Ignored.
       max_to_keep: Number of checkpoints to keep; None or 0 for all.
@@ -92,6 +94,13 @@ class Saver:
         save_relative_paths: bool = False,
         filename: str | None = None,
     ) -> None:
+        if var_list is None and has_explicit_graph() and not defer_build:
+            graph = get_default_graph()
+            var_list = [
+                *graph.get_collection("variables"), *graph.get_collection("saveable_objects")
+            ]  # fmt: skip
+            if not var_list and not allow_empty:
+                raise ValueError("No variables to save")
         if var_list is None:
             raise RuntimeError(
                 "Saver: pass `var_list`, a list or dictionary of variables; there is no graph to find them in."
@@ -154,7 +163,7 @@ class Saver:
         """Write a checkpoint.
 
         Args:
-          sess: None.
+          sess: The session that holds the values, or None in eager execution.
           save_path: Path of the checkpoint; missing directories are created.
           global_step: Number or variable that is appended to the path.
           latest_filename: Name of the file that records the latest checkpoint; default
@@ -178,11 +187,11 @@ class Saver:
                 f"Expected a file name for `latest_filename`, got {latest_filename!r}."
             )
         path = to_path_string(save_path)
-        if global_step is not None:
-            path = f"{path}-{int(global_step):0{8 if self._pad_step else 1}d}"
-        write_checkpoint(
-            path, {name: get_stored_value(variable) for name, variable in self._variables.items()}
-        )
+        with use_session(sess):
+            if global_step is not None:
+                step = sess.run(global_step) if is_tensor(global_step) and sess else global_step  # type: ignore[attr-defined]
+                path = f"{path}-{int(step):0{8 if self._pad_step else 1}d}"
+            write_checkpoint(path, {n: get_stored_value(v) for n, v in self._variables.items()})
         if write_state:
             self._record_checkpoint(path, latest_filename or "checkpoint")
         return path
@@ -210,7 +219,7 @@ class Saver:
         """Read the variables from a checkpoint.
 
         Args:
-          sess: None.
+          sess: The session that holds the values, or None in eager execution.
           save_path: Path that `save` returned, or the path of a `tf.train.Checkpoint` of variables
             with these names.
 
@@ -225,8 +234,9 @@ class Saver:
             raise ValueError(f"The passed save_path is not a valid checkpoint: {path}")
         checkpoint = open_checkpoint(path)
         keys = {name: find_key(checkpoint, name) for name in self._variables}
-        for name, variable in self._variables.items():
-            assign_stored_value(checkpoint, keys[name], variable, self._reshape)
+        with use_session(sess):
+            for name, variable in self._variables.items():
+                assign_stored_value(checkpoint, keys[name], variable, self._reshape)
 
 
 def find_key(folder: StoredCheckpoint, name: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,12 +13,15 @@ from meshflow.checkpoint.checkpoint import open_latest_checkpoint
 from meshflow.checkpoint.formats import delete_checkpoint, is_checkpoint, open_checkpoint
 from meshflow.checkpoint.reader import CheckpointReader
 from meshflow.checkpoint.state_file import CheckpointState, write_state
+from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.paths import to_path_string
+from meshflow.files.paths import is_remote, to_path_string
 from meshflow.legacy.compat.saver import Saver, find_key
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.variables import GraphVariable
 
 __all__ = [
     "NewCheckpointReader",
@@ -92,7 +97,7 @@ def generate_checkpoint_state_proto(
     """Build the contents of a `checkpoint` file.
 
     Args:
-      save_dir: Ignored.
+      save_dir: Folder of the file. If it is relative, relative paths are rewritten to start from it.
       model_checkpoint_path: Path of the latest checkpoint.
       all_model_checkpoint_paths: Paths of all checkpoints that are kept, oldest first; the latest
         one is added.
@@ -106,6 +111,12 @@ def generate_checkpoint_state_proto(
     paths = [to_path_string(path) for path in all_model_checkpoint_paths or []]
     if not paths or paths[-1] != latest:
         paths.append(latest)
+    folder = to_path_string(save_dir)
+    if not os.path.isabs(folder) and not is_remote(folder):
+        paths = [
+            p if os.path.isabs(p) or is_remote(p) else os.path.relpath(p, folder) for p in paths
+        ]
+        latest = paths[-1]
     times = list(all_model_checkpoint_timestamps or [])
     if times and len(times) != len(paths):
         raise ValueError(
@@ -166,45 +177,61 @@ def init_from_checkpoint(ckpt_dir_or_file: StrPath, assignment_map: Mapping[str,
 
 
 def create_global_step(graph: object = None) -> Variable:
-    """Create the global step of this process, an int64 variable.
+    """Create the global step of the default graph or, in eager execution, of this process: an int64 variable.
 
     Args:
-      graph: Ignored.
+      graph: A graph.
 
     Raises:
       ValueError: If it already exists.
     """
-    if _global_steps:
+    if get_global_step(graph) is not None:
         raise ValueError('"global_step" already exists.')
-    return get_or_create_global_step()
+    return get_or_create_global_step(graph)
 
 
-def get_global_step(graph: object = None) -> Variable | None:
-    """Return the global step of this process, or None.
-
-    Args:
-      graph: Ignored.
-    """
-    return _global_steps[0] if _global_steps else None
-
-
-def get_or_create_global_step(graph: object = None) -> Variable:
-    """Return the global step of this process, an int64 variable; create it if necessary.
+def get_global_step(graph: Any = None) -> Variable | None:
+    """Return the global step of the default graph or, in eager execution, of this process; or None.
 
     Args:
-      graph: Ignored.
+      graph: A graph.
     """
-    if not _global_steps:
+    if graph is None and not has_explicit_graph():
+        return _global_steps[0] if _global_steps else None
+    found = (graph or get_default_graph()).get_collection("global_step")
+    if not found:
+        return None
+    step: Variable = found[0]
+    return step
+
+
+def get_or_create_global_step(graph: Any = None) -> Variable:
+    """Return the global step of the default graph or of this process; create it if necessary.
+
+    Args:
+      graph: A graph.
+    """
+    step = get_global_step(graph)
+    if step is not None:
+        return step
+    if graph is None and not has_explicit_graph():
         with init_scope():
             _global_steps.append(Variable(np.int64(0), trainable=False, name="global_step"))
-    return _global_steps[0]
+        return _global_steps[0]
+    owner = graph or get_default_graph()
+    with owner.as_default(), name_scope(""):
+        created = Variable(np.int64(0), trainable=False, name="global_step")
+        owner.add_to_collection("global_step", created)
+    return created
 
 
-def global_step(sess: object, global_step_tensor: Variable) -> int:
+def global_step(sess: Any, global_step_tensor: Variable) -> int:
     """Return the value of a global step.
 
     Args:
-      sess: None.
+      sess: The session of a graph, or None.
       global_step_tensor: The variable.
     """
+    if isinstance(global_step_tensor, GraphVariable):
+        return int(sess.run(global_step_tensor))
     return int(global_step_tensor)

@@ -1,22 +1,23 @@
 """`tf.compat.v1`: the names of TensorFlow 1 that training code written for TensorFlow 2 uses.
 
-Names that TensorFlow 2 also has refer to its functions. Graphs, sessions and placeholders do not
-exist.
+Names that TensorFlow 2 also has refer to its functions. Graphs and sessions are in `legacy.graph`.
 """
 
 from __future__ import annotations
 
-import functools as _functools
 import logging as _logging
 import sys as _sys
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.config.session_config import ConfigProto, GPUOptions  # noqa: F401 - public names
+from meshflow.core.runtime.context import context as _context
 from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.tensor import Tensor
 from meshflow.legacy.compat.namespaces import find_name as _find_name
 from meshflow.legacy.compat.namespaces import list_attributes as _list_attributes
 from meshflow.legacy.compat.public_package import tf as _tf
+from meshflow.legacy.graph.graph import get_default_graph as _get_default_graph
+from meshflow.legacy.graph.graph import set_eager_execution
 from meshflow.version import COMPILER_VERSION, GIT_VERSION, VERSION  # noqa: F401 - public names
 
 if TYPE_CHECKING:
@@ -60,23 +61,15 @@ _SWITCHES: dict[str, object] = {
     for value, names in (
         (
             None,
-            "enable_control_flow_v2 enable_eager_execution enable_resource_variables enable_tensor_equality",
+            "enable_control_flow_v2 enable_resource_variables enable_tensor_equality",
         ),
         (
             None,
             "enable_v2_behavior enable_v2_tensorshape disable_control_flow_v2 disable_resource_variables",
         ),
         (
-            None,
-            "global_variables_initializer initialize_all_tables initialize_all_variables variables_initializer",
-        ),
-        (
-            None,
-            "initialize_local_variables initialize_variables local_variables_initializer tables_initializer",
-        ),
-        (
             True,
-            "control_flow_v2_enabled executing_eagerly_outside_functions resource_variables_enabled",
+            "control_flow_v2_enabled resource_variables_enabled",
         ),
     )
     for name in names.split()
@@ -89,26 +82,31 @@ for _name, _effect in _SWITCHES.items():
     setattr(_sys.modules[__name__], _name, _make_switch(_name, _effect))
 
 
-@_functools.cache
-def _warn_of_eager_execution() -> None:
-    logging.warning(
-        "Graph mode of TensorFlow 1 is not available: execution remains eager. Programs without sessions work; others "
-        "need tf.function."
-    )
-
-
 def disable_eager_execution() -> None:
-    """Log a warning once: execution remains eager."""
-    _warn_of_eager_execution()
+    """Record calls in the default graph from now on, in all code without a graph of its own."""
+    set_eager_execution(False)
+
+
+def enable_eager_execution(
+    config: object = None, device_policy: object = None, execution_mode: object = None
+) -> None:
+    """Undo `disable_eager_execution`; the arguments have no effect."""
+    set_eager_execution(True)
 
 
 def disable_v2_behavior() -> None:
-    """Log a warning once: the behavior remains that of TensorFlow 2."""
-    _warn_of_eager_execution()
+    """Call `disable_eager_execution`; variables and control flow remain those of TensorFlow 2."""
+    disable_eager_execution()
+
+
+def executing_eagerly_outside_functions() -> bool:
+    """Check whether code outside of functions runs at once instead of being recorded in a graph."""
+    return _context.graph is None
 
 
 def set_random_seed(seed: int) -> None:
-    """Set the global seed; see `tf.random.set_seed`."""
+    """Set the global seed, and that of the default graph; see `tf.random.set_seed`."""
+    _get_default_graph().seed = seed
     _tf.random.set_seed(seed)
 
 
@@ -210,7 +208,15 @@ for _method in ("debug", "info", "warning", "error"):
 
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
-    - {"annotations", "Any", "TYPE_CHECKING", "Callable", "Tensor", "TensorLike"}
+    - {
+        "annotations",
+        "set_eager_execution",
+        "Any",
+        "TYPE_CHECKING",
+        "Callable",
+        "Tensor",
+        "TensorLike",
+    }
 )
 
 # Names that need an optional package, by the modules that have them.

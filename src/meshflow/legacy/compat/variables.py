@@ -1,17 +1,18 @@
 """Variables of TensorFlow 1: scopes, `get_variable`, scatters, initializers and partitioners.
 
-As in eager execution of TensorFlow, `get_variable` creates a new variable at each call, except in the function of
-a template and in a method with the decorator `track_tf1_style_variables`, which reuse the variables of their first call.
+As in eager execution of TensorFlow, `get_variable` creates a new variable at each call, except in a graph, in the function
+of a template, and in a method with the decorator `track_tf1_style_variables`, which reuse the variables of their first call.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from meshflow.core.config.graph_mode import get_default_graph, has_explicit_graph
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.runtime.context import ThreadState
 from meshflow.core.values.dtypes import DType, DTypeLike
@@ -19,6 +20,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.legacy.compat.public_package import tf
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
 __all__ = [
     "AUTO_REUSE",
@@ -87,7 +89,20 @@ class VariableStore(tf.Module):
 
     def name_scope(self, name: str) -> str:
         """Return a default name of a scope, with a number if any call of the function has used it."""
-        return _add_number(name, self._num_scopes)
+        names = itertools.chain([name], (f"{name}_{i}" for i in itertools.count(1)))
+        return next(n for n in names if n not in self._num_scopes)
+
+    @contextlib.contextmanager
+    def open_scope(self, name: str) -> Iterator[None]:
+        """Mark the name of a scope as used; the default names of scopes in it start again."""
+        self._num_scopes[name] = self._num_scopes.get(name, 0) + 1
+        inner = {n: c for n, c in self._num_scopes.items() if n.startswith(f"{name}/")}
+        for other in inner:
+            del self._num_scopes[other]
+        try:
+            yield
+        finally:
+            self._num_scopes |= inner
 
     def name_layer(self, name: str) -> str:
         """Return a default name of a layer, with a number if this call of the function has used it."""
@@ -123,15 +138,15 @@ class VariableScope:
         regularizer: object = None,
         dtype: DTypeLike = "float32",
         store: VariableStore | None = None,
+        custom_getter: Callable[..., Any] | None = None,
+        constraint: object = None,
     ) -> None:
+        self.custom_getter, self.constraint, self.partitioner = custom_getter, constraint, None
+        self.original_name_scope = f"{name}/" if name else ""
+        self.use_resource = True
         self.reuse, self.name, self.initializer = reuse, name, initializer
         self.regularizer, self.dtype, self.store = regularizer, dtype, store
         self.caching_device: object = None
-
-    @property
-    def original_name_scope(self) -> str:
-        """Return the name with a slash."""
-        return f"{self.name}/" if self.name else ""
 
     def reuse_variables(self) -> None:
         """Reuse variables in this scope."""
@@ -145,30 +160,74 @@ class VariableScope:
         """Set the initializer of variables without one."""
         self.initializer = initializer
 
+    def set_dtype(self, dtype: DTypeLike) -> None:
+        """Set the dtype of variables without one."""
+        self.dtype = dtype
+
+    def set_custom_getter(self, custom_getter: Callable[..., Any] | None) -> None:
+        """Set the function that is called instead of `get_variable`."""
+        self.custom_getter = custom_getter
+
+    def set_partitioner(self, partitioner: object) -> None:
+        """Set the partitioner, which is ignored."""
+        self.partitioner = partitioner  # type: ignore[assignment]
+
+    def set_use_resource(self, use_resource: bool) -> None:
+        """Do nothing: all variables are resources."""
+
+    def get_collection(self, name: object) -> list[Any]:
+        """Return the values of a collection of the default graph with names in this scope."""
+        scope = f"{re.escape(self.name)}/" if self.name else None
+        return get_default_graph().get_collection(name, scope)
+
+    def global_variables(self) -> list[Any]:
+        """Return the global variables of this scope."""
+        return self.get_collection("variables")
+
+    def trainable_variables(self) -> list[Any]:
+        """Return the trainable variables of this scope."""
+        return self.get_collection("trainable_variables")
+
+    def local_variables(self) -> list[Any]:
+        """Return the local variables of this scope."""
+        return self.get_collection("local_variables")
+
     def set_regularizer(self, regularizer: object) -> None:
         """Set the regularizer of variables without one in a store."""
         self.regularizer = regularizer
 
 
+def _get_scopes() -> dict[str, VariableScope]:
+    """Return the dictionary that holds the current scope, of the graph or of this thread."""
+    if has_explicit_graph():
+        scopes: dict[str, VariableScope] = get_default_graph().variable_scopes
+        if not scopes:
+            scopes["current"] = VariableScope(False, store=VariableStore())
+        return scopes
+    if not hasattr(_state, "scopes"):
+        _state.scopes = {"current": VariableScope(False)}
+    found: dict[str, VariableScope] = _state.scopes
+    return found
+
+
 def get_variable_scope() -> VariableScope:
-    """Return the current scope of this thread."""
-    if not hasattr(_state, "scope"):
-        _state.scope = VariableScope(False)
-    return _state.scope
+    """Return the current scope of the graph, or of this thread in eager execution."""
+    return _get_scopes()["current"]
 
 
 @contextlib.contextmanager
 def _enter_scope(scope: VariableScope) -> Iterator[VariableScope]:
-    previous, _state.scope = get_variable_scope(), scope
+    scopes = _get_scopes()
+    previous, scopes["current"] = scopes["current"], scope
     try:
         yield scope
     finally:
-        _state.scope = previous
+        scopes["current"] = previous
 
 
 @contextlib.contextmanager
 def variable_scope(
-    name_or_scope: str | VariableScope | None,
+    name_or_scope: str | VariableScope | None = None,
     default_name: str | None = None,
     values: object = None,
     initializer: object = None,
@@ -189,14 +248,14 @@ def variable_scope(
       default_name: Name if `name_or_scope` is None.
       values: Ignored.
       initializer: Initializer of variables without one.
-      regularizer: Ignored.
+      regularizer: Regularizer of variables without one.
       caching_device: Ignored.
       partitioner: Ignored.
-      custom_getter: Ignored.
-      reuse: Recorded in the scope.
+      custom_getter: Function called instead of `get_variable`, with this as its first argument.
+      reuse: In a graph, whether variables must exist already; `AUTO_REUSE` allows both.
       dtype: Dtype of variables without one.
       use_resource: Ignored.
-      constraint: Ignored.
+      constraint: Constraint of variables without one.
       auxiliary_name_scope: Whether the names of ops get the prefix, too.
 
     Example:
@@ -206,28 +265,50 @@ def variable_scope(
       'dense/kernel:0'
     """
     outer = get_variable_scope()
+    in_graph = has_explicit_graph()
     if isinstance(name_or_scope, VariableScope):
         name, outer = name_or_scope.name, name_or_scope
+        last: str | None = name.rpartition("/")[2]
     else:
-        last = name_or_scope or default_name
-        if not last:
+        last = default_name if name_or_scope is None else name_or_scope
+        if last is None or (not last and not in_graph):
             raise ValueError("If default_name is None then name_or_scope is required")
-        name = f"{outer.name}/{last}".lstrip("/")
-        if not name_or_scope and outer.store is not None:
+        if reuse is True and name_or_scope is None:
+            raise ValueError("reuse=True cannot be used without a name_or_scope")
+        name = f"{outer.name}/{last}".strip("/")
+        if name_or_scope is None and outer.store is not None:
             name = outer.store.name_scope(name)
+            last = name.rpartition("/")[2]
     scope = VariableScope(
-        outer.reuse if reuse is None else reuse,
+        outer.reuse if reuse is None or (outer.reuse is True and not reuse) else reuse,
         name,
         outer.initializer if initializer is None else initializer,
         outer.regularizer if regularizer is None else regularizer,
         outer.dtype if dtype is None else dtype,
         outer.store,
+        _chain_getters(custom_getter, outer.custom_getter),
+        outer.constraint if constraint is None else constraint,
     )
-    with (
-        tf.name_scope(f"{name}/") if auxiliary_name_scope else contextlib.nullcontext(),
-        _enter_scope(scope),
-    ):
+    with contextlib.ExitStack() as stack:
+        if in_graph and auxiliary_name_scope and last:
+            scope.original_name_scope = stack.enter_context(tf.name_scope(last))
+        elif auxiliary_name_scope and not in_graph:
+            stack.enter_context(tf.name_scope(f"{name}/"))
+        if scope.store is not None:
+            stack.enter_context(scope.store.open_scope(name))
+        stack.enter_context(_enter_scope(scope))
         yield scope
+
+
+def _chain_getters(own: Any, outer: Any) -> Any:
+    """Return a custom getter that calls its own function with the outer one as the getter."""
+    if own is None or outer is None:
+        return own or outer
+
+    def getter(getter: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return own(functools.partial(outer, getter), *args, **kwargs)
+
+    return getter
 
 
 def get_variable(
@@ -263,7 +344,7 @@ def get_variable(
       partitioner: Ignored.
       validate_shape: Ignored.
       use_resource: Ignored.
-      custom_getter: Ignored.
+      custom_getter: See `variable_scope`.
       constraint: As in `tf.Variable`.
       synchronization: As in `tf.Variable`.
       aggregation: As in `tf.Variable`.
@@ -272,16 +353,74 @@ def get_variable(
       ValueError: If neither the shape nor a value is passed.
     """
     scope = get_variable_scope()
+    getter = custom_getter or scope.custom_getter
     full_name = f"{scope.name}/{name}".lstrip("/")
-    if scope.store is not None and full_name in scope.store.variables_by_name:
-        variable = scope.store.variables_by_name[full_name]
-        if shape is not None and not variable.shape.is_compatible_with(shape):
+    options: dict[str, Any] = {
+        "shape": shape,
+        "dtype": dtype or scope.dtype,
+        "initializer": scope.initializer if initializer is None else initializer,
+        "regularizer": regularizer or scope.regularizer,
+        "trainable": trainable,
+        "collections": collections,
+        "constraint": constraint or scope.constraint,
+        "synchronization": synchronization,
+        "aggregation": aggregation,
+    }
+    if getter is None:
+        return _get_or_create(full_name, **options)
+    if isinstance(getter, functools.partial) or callable(getter):
+        options |= {"reuse": scope.reuse, "caching_device": caching_device}
+        options |= {"partitioner": partitioner, "validate_shape": validate_shape}
+        options["use_resource"] = use_resource
+        found: Variable = getter(_get_or_create, name=full_name, **options)
+        return found
+    raise ValueError(f"custom_getter must be a function, got {getter!r}.")
+
+
+def _check_reuse(name: str, scope: VariableScope, variable: Variable | None) -> None:
+    """Raise an error if the scope does not allow to create or reuse a variable in a graph."""
+    if variable is None and scope.reuse is True:
+        raise ValueError(
+            f"Variable {name} does not exist, or was not created with tf.get_variable(). Did you mean to set "
+            "reuse=tf.AUTO_REUSE in VarScope?"
+        )
+    if variable is not None and not scope.reuse:
+        raise ValueError(
+            f"Variable {name} already exists, disallowed. Did you mean to set reuse=True or reuse=tf.AUTO_REUSE in "
+            "VarScope?"
+        )
+
+
+def _get_or_create(
+    name: str,
+    shape: ShapeLike = None,
+    dtype: DTypeLike | None = None,
+    initializer: Any = None,
+    regularizer: Any = None,
+    trainable: bool | None = None,
+    collections: Iterable[object] | None = None,
+    constraint: Any = None,
+    synchronization: Any = tf.VariableSynchronization.AUTO,
+    aggregation: Any = tf.VariableAggregation.NONE,
+    **_: object,
+) -> Variable:
+    """Return the variable with a full name, and create it if necessary; see `get_variable`."""
+    scope, full_name = get_variable_scope(), name
+    known = None if scope.store is None else scope.store.variables_by_name.get(full_name)
+    if has_explicit_graph():
+        _check_reuse(full_name, scope, known)
+    if known is not None:
+        if shape is not None and not known.shape.is_compatible_with(shape):
             raise ValueError(
                 f"Trying to share variable {full_name}, but specified shape {tf.TensorShape(shape)} and found shape "
-                f"{variable.shape}."
+                f"{known.shape}."
             )
-        return variable
-    initializer = scope.initializer if initializer is None else initializer
+        if has_explicit_graph() and dtype is not None and tf.as_dtype(dtype) != known.dtype:
+            raise ValueError(
+                f"Trying to share variable {full_name}, but specified dtype {tf.as_dtype(dtype).name} and found dtype "
+                f"{known.dtype.name}."
+            )
+        return known
     if isinstance(initializer, type):
         initializer = initializer()
     kind: DType = tf.as_dtype(dtype or scope.dtype)
@@ -295,6 +434,10 @@ def get_variable(
         raise ValueError(
             f"Shape of a new variable ({full_name}) must be fully defined, but instead was <unknown>."
         )
+    elif not tf.TensorShape(shape).is_fully_defined():
+        raise ValueError(
+            f"Shape of a new variable ({full_name}) must be fully defined, but instead was {tf.TensorShape(shape)}."
+        )
     else:
         value = functools.partial(initializer, tuple(tf.TensorShape(shape)), dtype=kind)
     # Scopes of names, such as those of Keras layers, are no part of the name.
@@ -307,15 +450,14 @@ def get_variable(
             synchronization=synchronization,
             aggregation=aggregation,
         )
-    penalize: Any = regularizer or scope.regularizer
     if scope.store is not None:
         scope.store.variables_by_name[full_name] = variable
-        if penalize is not None:
-            scope.store.regularizers[full_name] = lambda: penalize(variable)
-    elif penalize is not None and has_explicit_graph():
-        penalty = penalize(variable)
+    if regularizer is not None and has_explicit_graph():
+        penalty = regularizer(variable)
         if penalty is not None:
             get_default_graph().add_to_collection("regularization_losses", penalty)
+    elif regularizer is not None and scope.store is not None:
+        scope.store.regularizers[full_name] = lambda: regularizer(variable)
     return variable
 
 
@@ -334,15 +476,20 @@ def make_template(
       func_: Function that calls `get_variable`.
       create_scope_now_: Ignored.
       unique_name_: Scope of the variables instead of `name_`.
-      custom_getter_: Ignored.
+      custom_getter_: See `variable_scope`.
       **kwargs: Arguments of `func_`.
     """
     store = VariableStore()
+    scopes: list[VariableScope] = []
 
     @functools.wraps(func_)
     def template(*args: Any, **more: Any) -> Any:
-        with variable_scope(unique_name_ or name_) as scope:
-            scope.store = store
+        known = scopes[0] if scopes and has_explicit_graph() else unique_name_
+        with variable_scope(known, name_, custom_getter=custom_getter_) as scope:
+            scopes[:] = scopes or [scope]
+            scope.reuse = AUTO_REUSE
+            if not has_explicit_graph():
+                scope.store = store
             return func_(*args, **{**kwargs, **more})
 
     template.variables = store.variables_by_name.values()  # type: ignore[attr-defined]
@@ -403,6 +550,9 @@ def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
     Raises:
       OutOfRangeError: If the value is the limit.
     """
+    if has_explicit_graph():
+        counted: Tensor = get_default_graph().record(count_up_to, (ref, limit), name=name)
+        return counted
     value = tf.identity(ref)
     if int(value) >= limit:
         raise tf.errors.OutOfRangeError(None, None, f"Reached limit of {limit}")

@@ -35,15 +35,18 @@ __all__ = [
 _RNG_TYPES = ("stateful", "stateless", "legacy_stateful")
 
 
-class _RandomGenerator:
+class RandomGenerator:
     """Random numbers of a layer.
 
     Args:
       seed: Seed.
       rng_type: Name of Keras' kind of generator, which the configuration of the layer holds.
+      force_generator: Ignored.
     """
 
-    def __init__(self, seed: int | None, rng_type: str | None = None) -> None:
+    def __init__(
+        self, seed: int | None = None, rng_type: str | None = None, force_generator: bool = False
+    ) -> None:
         if rng_type not in (None, *_RNG_TYPES):
             raise ValueError(f"Expected an rng_type in {_RNG_TYPES}, got {rng_type!r}.")
         self._rng_type = rng_type or _RNG_TYPES[-1]
@@ -54,12 +57,28 @@ class _RandomGenerator:
         owner = tf.random if self._generator is None else self._generator
         return getattr(owner, name)(*args, **kwargs)
 
+    def make_seed_for_stateless_op(self) -> Tensor:
+        """Return two integers that seed a stateless op; they differ at each call, unless `rng_type` is 'stateless'."""
+        if self._rng_type == "stateless":
+            return tf.constant([self._seed or 0, 0], tf.int64)
+        if self._generator is not None:
+            return self._generator.make_seeds()[:, 0]
+        return tf.random.uniform([2], maxval=2**31, dtype=tf.int64)
+
+    def make_legacy_seed(self) -> int | None:
+        """Return the seed and increase it by one; None without a seed."""
+        if self._seed is None:
+            return None
+        self._seed += 1
+        return self._seed - 1
+
     def random_normal(
         self,
         shape: ShapeLike,
         mean: float = 0.0,
         stddev: float = 1.0,
         dtype: DTypeLike | None = None,
+        nonce: object = None,
     ) -> Tensor:
         """Draw from a normal distribution."""
         return self._draw("normal", shape, mean, stddev, dtype=dtype or tf.keras.backend.floatx())
@@ -70,6 +89,7 @@ class _RandomGenerator:
         minval: float = 0.0,
         maxval: Any = None,
         dtype: DTypeLike | None = None,
+        nonce: object = None,
     ) -> Tensor:
         """Draw from a uniform distribution."""
         maxval = 1.0 if maxval is None else maxval
@@ -83,6 +103,7 @@ class _RandomGenerator:
         mean: float = 0.0,
         stddev: float = 1.0,
         dtype: DTypeLike | None = None,
+        nonce: object = None,
     ) -> Tensor:
         """Draw from a normal distribution without values beyond two standard deviations."""
         return self._draw(
@@ -112,7 +133,7 @@ class BaseRandomLayer(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._random_generator = _RandomGenerator(seed, rng_type)
+        self._random_generator = RandomGenerator(seed, rng_type)
 
     def get_config(self) -> Config:
         """Return the configuration."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +12,8 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.array.shaping import StaticInts
+from meshflow.environment.types import Array
+from meshflow.ops.array.shaping import StaticInts, check_rank
 
 __all__ = [
     "batch_to_space",
@@ -45,9 +47,22 @@ def space_to_depth(
     return _space_to_depth(input, block_size, data_format)
 
 
+def _move_channels_last(images: Array, data_format: str, block: int, op_name: str) -> Array:
+    """Return images with their channels last, after checking their rank and the size of a block."""
+    if images.ndim != 4:
+        raise InvalidValueError(
+            f"{op_name}: Input rank should be: 4 instead of: {images.ndim}. [Op:{op_name}]"
+        )
+    if block < 2:
+        raise InvalidValueError(
+            f"{op_name}: block_size of {block} must be at least minimum 2. [Op:{op_name}]"
+        )
+    return jnp.moveaxis(images, 1, -1) if data_format == "NCHW" else images
+
+
 @op(same=(), name="space_to_depth", strings="moves")
 def _space_to_depth(input: TensorLike, block: int, data_format: str) -> Tensor:
-    x = jnp.moveaxis(input, 1, -1) if data_format == "NCHW" else input
+    x = _move_channels_last(input, data_format, block, "space_to_depth")
     b, h, w, c = x.shape
     if h % block or w % block:
         raise InvalidValueError(
@@ -80,7 +95,7 @@ def depth_to_space(
 
 @op(same=(), name="depth_to_space", strings="moves")
 def _depth_to_space(input: TensorLike, block: int, data_format: str) -> Tensor:
-    x = jnp.moveaxis(input, 1, -1) if data_format == "NCHW" else input
+    x = _move_channels_last(input, data_format, block, "depth_to_space")
     b, h, w, c = x.shape
     if c % (block * block):
         raise InvalidValueError(
@@ -89,6 +104,23 @@ def _depth_to_space(input: TensorLike, block: int, data_format: str) -> Tensor:
     x = x.reshape(b, h, w, block, block, c // block**2).transpose(0, 1, 3, 2, 4, 5)
     x = x.reshape(b, h * block, w * block, c // block**2)
     return jnp.moveaxis(x, -1, 1) if data_format == "NCHW" else x
+
+
+def _check_blocks(array: Array, blocks: Any, margins: Any, op_name: str, name: str) -> None:
+    """Raise unless there is a positive size of a block, and a pair of margins, for each spatial dimension."""
+    m = len(blocks)
+    check_rank(array, 1 + m, op_name)
+    for i, block in enumerate(blocks):
+        if block < 1:
+            raise InvalidValueError(
+                f"{op_name}: All values in block_shape must be positive, got value, {block} at index {i}."
+            )
+    if len(margins) != m or any(not isinstance(p, tuple) or len(p) != 2 for p in margins):
+        raise InvalidValueError(
+            f"{op_name}: {name} should have shape [{m}, 2] instead of {list(margins)}."
+        )
+    if any(size < 0 for pair in margins for size in pair):
+        raise InvalidValueError(f"{op_name}: {name} cannot be negative, got {list(margins)}.")
 
 
 @op(same=(), name="space_to_batch", strings="moves")
@@ -111,9 +143,16 @@ def space_to_batch(
     """
     blocks = (block_shape,) * len(paddings) if isinstance(block_shape, int) else block_shape
     m = len(blocks)
+    _check_blocks(input, blocks, paddings, "space_to_batch", "paddings")
     x = jnp.pad(input, [(0, 0), *paddings, *[(0, 0)] * (input.ndim - 1 - m)])
     batch, *spatial = x.shape
     rest = spatial[m:]
+    for i, (size, block) in enumerate(zip(spatial, blocks, strict=False)):
+        if isinstance(size, int) and size % block:
+            raise InvalidValueError(
+                f"space_to_batch: padded_shape[{i}]={size} is not divisible by block_shape[{i}]={block}. "
+                "[Op:SpaceToBatchND]"
+            )
     parts = [v for s, b in zip(spatial[:m], blocks, strict=True) for v in (s // b, b)]
     x = x.reshape(batch, *parts, *rest)
     inner = [2 + 2 * i for i in range(m)]
@@ -147,13 +186,26 @@ def batch_to_space(
     """
     blocks = (block_shape,) * len(crops) if isinstance(block_shape, int) else block_shape
     m = len(blocks)
-    batch = input.shape[0] // int(np.prod(blocks))
+    _check_blocks(input, blocks, crops, "batch_to_space", "crops")
+    volume = math.prod(blocks)
+    if isinstance(input.shape[0], int) and input.shape[0] % volume:
+        raise InvalidValueError(
+            f"batch_to_space: Input batch dimension ({input.shape[0]}) is not divisible by product of block sizes "
+            f"({volume}). [Op:BatchToSpaceND]"
+        )
+    batch = input.shape[0] // volume
     spatial, rest = input.shape[1 : m + 1], input.shape[m + 1 :]
     x = input.reshape(*blocks, batch, *spatial, *rest)
     order = [m] + [v for i in range(m) for v in (m + 1 + i, i)] + list(range(2 * m + 1, x.ndim))
     x = x.transpose(order).reshape(
         batch, *[s * b for s, b in zip(spatial, blocks, strict=True)], *rest
     )
+    for i, pair in enumerate(crops):
+        if isinstance(x.shape[1 + i], int) and x.shape[1 + i] < sum(pair):
+            raise InvalidValueError(
+                f"batch_to_space: cropped_shape[{i}]={x.shape[1 + i] - sum(pair)} must be non-negative. "
+                "[Op:BatchToSpaceND]"
+            )
     cuts = [slice(a, x.shape[1 + i] - b) for i, (a, b) in enumerate(crops)]
     return x[(slice(None), *cuts)]
 

@@ -188,10 +188,10 @@ def zeros_like(
       >>> tf.zeros_like([1, 2], dtype=tf.float16).dtype
       tf.float16
     """
-    if dtype is None and not hasattr(input, "_keras_history"):
+    if not hasattr(input, "_keras_history"):
         input = convert_to_tensor(input)
         if input.dtype is dtypes.string:
-            return zeros(input.shape, dtypes.string)
+            return zeros(input.shape, dtype or dtypes.string)
     if dtype is not None and as_dtype(dtype) is dtypes.string:
         return zeros(convert_to_tensor(input).shape, dtypes.string)
     return _apply_layout(
@@ -215,6 +215,10 @@ def ones_like(
       >>> print(tf.ones_like([2.5, 3.5]).numpy())
       [1. 1.]
     """
+    if dtype is not None and not hasattr(input, "_keras_history"):
+        input = convert_to_tensor(input)
+        if input.dtype is dtypes.string:
+            return ones(input.shape, dtype)
     return _apply_layout(
         _fill_like(input, None if dtype is None else as_dtype(dtype), 1), layout, input
     )
@@ -414,8 +418,12 @@ def _one_hot(
         raise InvalidValueError(
             f"one_hot: axis must be -1 or between 0 and {indices.ndim}, got {axis}."
         )
+    if isinstance(depth, tuple):
+        raise InvalidValueError(
+            f"one_hot: depth must be a scalar, but got: {list(depth)}. [Op:OneHot]"
+        )
     if depth < 0:
-        raise InvalidValueError(f"one_hot: depth must be non-negative, got {depth}.")
+        raise InvalidValueError(f"one_hot: depth must be non-negative, got: {depth}. [Op:OneHot]")
     axis = axis % (indices.ndim + 1)
     positions = jnp.arange(depth, dtype=indices.dtype).reshape(
         [-1 if i == axis else 1 for i in _python_range(indices.ndim + 1)]
@@ -505,4 +513,8 @@ def sequence_mask(
 
 @op(same=(), differentiable=False, name="sequence_mask", sizes=("maxlen",))
 def _sequence_mask(lengths: TensorLike, maxlen: int, dtype: DType) -> Tensor:
+    if isinstance(maxlen, tuple):
+        raise InvalidValueError(
+            f"Argument `maxlen` must be scalar for sequence_mask, received `maxlen` = {list(maxlen)}."
+        )
     return (jnp.arange(maxlen, dtype=lengths.dtype) < lengths[..., None]).astype(dtype.dtype)

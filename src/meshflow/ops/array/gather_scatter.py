@@ -31,7 +31,7 @@ from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import pad_empty
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host, host_function
 from meshflow.core.variables import variable_rows
@@ -90,7 +90,7 @@ def gather(
     indices: TensorLike,
     validate_indices: bool | None = None,
     axis: StaticInts | None = None,
-    batch_dims: int = 0,
+    batch_dims: int | None = 0,
     name: str | None = None,
 ) -> Tensor:
     """Gather slices along a dimension.
@@ -103,7 +103,7 @@ def gather(
       indices: Integers of any shape.
       validate_indices: Ignored.
       axis: The dimension; default `batch_dims`.
-      batch_dims: Number of leading dimensions that both tensors share.
+      batch_dims: Number of leading dimensions that both tensors share; None is 0.
       name: Ignored.
 
     Returns:
@@ -133,6 +133,7 @@ def gather(
             with suspend_autocast():
                 rows = gather(params, indices, axis=axis, batch_dims=batch_dims)
             return apply(CAST, (rows,), (dtype,))
+    batch_dims = 0 if batch_dims is None else batch_dims
     if batch_dims < 0:
         batch_dims += len(indices.shape)
     if axis is None:
@@ -141,8 +142,10 @@ def gather(
         params = convert_to_tensor(params)
         if isinstance(params, Tensor) and isinstance(indices, Tensor):
             if not -params.ndim <= axis < params.ndim:
+                least = axis + 1 if axis >= 0 else -axis
                 raise InvalidValueError(
-                    f"gather: axis {axis} is out of range for params of rank {params.ndim}."
+                    f"gather: Shape must be at least rank {least} but is rank {params.ndim}: axis {axis} is out of range "
+                    "for params of this rank. [Op:GatherV2]"
                 )
             if axis % params.ndim < batch_dims:
                 # The batch dimensions must precede the dimension that is gathered from.
@@ -225,19 +228,23 @@ def _check_coordinates(
     indices: Tensor, shape: Sequence[int], op_name: str, is_gather: bool = False
 ) -> Tensor:
     """Return the coordinates after checking that they fit the rank and are in range."""
+    if not indices.dtype.is_integer:
+        raise DtypeMismatchError(
+            f"{op_name}: {indices.dtype.name} of indices is not in the list of allowed values: int16, int32, int64. "
+            f"[Op:{op_name}]"
+        )
     depth = indices.array.shape[-1] if indices.ndim else 1
     if depth > len(shape):
         raise InvalidValueError(
             f"{op_name}: the last dimension of indices, {depth}, must be at most the rank, {len(shape)}."
         )
-    if not indices.dtype.is_integer:
-        return indices
     checked: Tensor = check_columns(indices, shape, is_gather)
     return checked
 
 
 @op(same=("updates",), name="scatter_nd", strings="moves")
 def _scatter_nd(indices: TensorLike, updates: TensorLike, shape: Any) -> Tensor:
+    _check_updates(indices, updates, shape, "scatter_nd")
     updater = jnp.zeros(shape, updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))]
     return updater.max(updates) if updates.dtype == jnp.bool_ else updater.add(updates)
 
@@ -273,10 +280,19 @@ def _check_updates(
     """Raise unless the updates have the shape that the indices require; a scalar fits all indices."""
     depth = indices.shape[-1] if indices.ndim else 1
     expected = (*indices.shape[:-1], *shape[depth:])
-    if updates.ndim and tuple(updates.shape) != expected:
+    has_symbols = has_symbolic_size((*expected, *updates.shape))
+    if updates.ndim and tuple(updates.shape) != expected and not has_symbols:
+        outer = len(indices.shape[:-1])
+        is_outer = tuple(updates.shape[:outer]) != expected[:outer]
+        detail = (
+            f"Dimensions [0,{outer}) of indices[shape={list(indices.shape)}] must match dimensions [0,{outer}) of "
+            f"updates[shape={list(updates.shape)}]"
+            if is_outer
+            else f"Dimensions [{depth},{len(shape)}) of input[shape={list(shape)}] must match dimensions "
+            f"[{outer},{updates.ndim}) of updates[shape={list(updates.shape)}]"
+        )
         raise InvalidValueError(
-            f"{op_name}: updates must have shape {list(expected)} for indices of shape "
-            f"{list(indices.shape)} into shape {list(shape)}, got {list(updates.shape)}."
+            f"{op_name}: {detail}: updates must have shape {list(expected)}. [Op:{op_name}]"
         )
 
 
@@ -334,7 +350,14 @@ tensor_scatter_nd_min = _make_tensor_scatter("min", "min", "[3 5 5]")
 
 @op(same=("x", "y"), name="where", strings="moves")
 def _select(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
-    return jnp.where(condition, x, y)
+    try:
+        return jnp.where(condition, x, y)
+    except ValueError:
+        shapes = [list(operand.shape) for operand in (condition, x, y)]
+        raise InvalidValueError(
+            f"where: condition {shapes[0]}, then {shapes[1]}, and else {shapes[2]} must be broadcastable. "
+            "[Op:SelectV2]"
+        ) from None
 
 
 @dispatch_composites
@@ -359,7 +382,9 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
       array([1, 0], dtype=int32)
     """
     if (x is None) != (y is None):
-        raise ValueError("x and y must both be non-None or both be None.")
+        raise ValueError(
+            "x and y must be either both None or both non-None: pass both, or neither."
+        )
     if x is None:
         return find_true_indices(condition)
     if not hasattr(condition, "_keras_history"):

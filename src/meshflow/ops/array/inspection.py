@@ -15,7 +15,11 @@ from meshflow.core.dispatch.composite import (
     make_elementwise_row_rule,
 )
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import (
+    accept_symbolic,
+    dispatch_composites,
+    record_in_graph,
+)
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
@@ -252,6 +256,7 @@ def read_static_array(value: Any) -> np.ndarray | None:
     return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
+@record_in_graph
 def no_op(name: str | None = None) -> None:
     """Do nothing.
 
@@ -261,6 +266,7 @@ def no_op(name: str | None = None) -> None:
     """
 
 
+@record_in_graph
 def group(*inputs: object, **kwargs: object) -> None:
     """Return None: ops already run in program order.
 
@@ -272,6 +278,7 @@ def group(*inputs: object, **kwargs: object) -> None:
     """
 
 
+@record_in_graph
 def tuple(
     tensors: Iterable[Any], control_inputs: object = None, name: str | None = None
 ) -> list[Any]:

@@ -26,8 +26,32 @@ __all__ = ["concat", "parallel_stack", "split", "stack", "unstack"]
 
 @op(name="concat", strings="moves")
 def _concat(values: Sequence[TensorLike], axis: int) -> Tensor:
-    axis = normalize_axis(axis, max(values[0].ndim, 1), "concat")
+    if len(values) == 1 and not isinstance(axis, tuple):
+        return values[0]
+    shapes = [v.shape for v in values]
+    if () in shapes and axis in (0, (0,)):
+        raise InvalidValueError(
+            f"ConcatOp : Can't concatenate scalars (use tf.stack instead), got the shapes {shapes}. [Op:ConcatV2]"
+        )
+    axis = normalize_axis(axis, values[0].ndim, "concat")
+    for i, shape in enumerate(shapes[1:], 1):
+        _check_similar(shapes[0], shape, i, axis)
     return jnp.concatenate(values, axis)
+
+
+def _check_similar(first: tuple[Any, ...], other: tuple[Any, ...], index: int, axis: int) -> None:
+    """Raise unless two shapes have the same rank, and the same sizes except at the axis."""
+    compared = f"shape[0] = {list(first)} vs. shape[{index}] = {list(other)}"
+    if len(first) != len(other):
+        raise InvalidValueError(
+            f"ConcatOp : Ranks of all input tensors should match: {compared} [Op:ConcatV2]"
+        )
+    for dim, (size, other_size) in enumerate(zip(first, other, strict=True)):
+        are_known = isinstance(size, int) and isinstance(other_size, int)
+        if dim != axis and are_known and size != other_size:
+            raise InvalidValueError(
+                f"ConcatOp : Dimension {dim} in both shapes must be equal: {compared} [Op:ConcatV2]"
+            )
 
 
 @dispatch_composites
@@ -60,7 +84,12 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
 def _stack(values: Sequence[TensorLike], axis: int) -> Tensor:
     shapes = {v.shape for v in values}
     if len(shapes) > 1:
-        raise InvalidValueError(f"Shapes of all inputs must match, got {sorted(shapes)} [Op:Pack]")
+        first = values[0].shape
+        index, other = next((i, v.shape) for i, v in enumerate(values) if v.shape != first)
+        raise InvalidValueError(
+            f"Shapes of all inputs must match: values[0].shape = {list(first)} != values[{index}].shape = "
+            f"{list(other)} [Op:Pack]"
+        )
     return jnp.stack(values, normalize_axis(axis, values[0].ndim + 1, "stack"))
 
 
@@ -82,7 +111,11 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
       >>> tf.stack([1, 2]).numpy()
       array([1, 2], dtype=int32)
     """
-    values = list(values)
+    if not isinstance(values, (list, tuple)):
+        values = convert_to_tensor(values)
+        if len(values.shape) == 0:
+            return values
+        values = list(values)
     if not values:
         return convert_to_tensor([], dtypes.float32)
     if not any(hasattr(v, "dtype") for v in values):
@@ -155,7 +188,7 @@ def unstack(
     parts = _unstack(value, axis)
     if num is not None and num != len(parts):
         raise InvalidValueError(
-            f"unstack: num is {num}, but dimension {axis} has size {len(parts)}. [Op:Unpack]"
+            f"unstack: Input shape axis {axis} must equal num, {num}, got {len(parts)}. [Op:Unpack]"
         )
     return list(parts)
 
@@ -165,20 +198,48 @@ def _split(value: TensorLike, sizes: Any, axis: int) -> list[Tensor]:
     axis = normalize_axis(axis, value.ndim, "split")
     total = value.shape[axis]
     if isinstance(sizes, int):
-        if sizes <= 0 or total % sizes:
+        if sizes <= 0:
             raise InvalidValueError(
-                f"Dimension size {total}, must be evenly divisible by {sizes} [Op:Split]"
+                f"split: the number of parts must be at least 1, got num_or_size_splits {sizes}. [Op:Split]"
+            )
+        if total % sizes:
+            raise InvalidValueError(
+                f"Number of ways to split should evenly divide the split dimension: Dimension size {total}, must be "
+                f"evenly divisible by {sizes} [Op:Split]"
             )
         sizes = (total // sizes,) * sizes
+    _check_split_sizes(sizes)
     if -1 in sizes:
         rest = total - sum(s for s in sizes if s != -1)
         sizes = tuple(rest if s == -1 else s for s in sizes)
     rest = total - sum(sizes)
-    if not assume_equal(rest, 0) and rest != 0:
+    if (not assume_equal(rest, 0) and rest != 0) or any(
+        isinstance(s, int) and s < 0 for s in sizes
+    ):
         raise InvalidValueError(
-            f"split sizes {list(sizes)} must add up to {total}, the size of dimension {axis}."
+            f"split: Determined shape must either match input shape along split_dim exactly if fully specified, or "
+            f"be at most its size: the sizes are {list(sizes)}, and dimension {axis} has size {total}. [Op:SplitV]"
         )
     return jnp.split(value, list(itertools.accumulate(sizes[:-1])), axis)
+
+
+def _check_split_sizes(sizes: tuple[Any, ...]) -> None:
+    """Raise unless the sizes of `split` are a vector of nonnegative integers, one of which may be -1."""
+    if not sizes or any(isinstance(s, tuple) for s in sizes):
+        raise InvalidValueError(
+            f"split: size of the split_tensor must be 1-D and have the same elements as outputs, at least one, got "
+            f"{list(sizes)}. [Op:SplitV]"
+        )
+    known = [s for s in sizes if isinstance(s, int)]
+    if known.count(-1) > 1:
+        raise InvalidValueError(
+            f"split: There can only be one -1 in the input, got the sizes {list(sizes)}. [Op:SplitV]"
+        )
+    for i, size in enumerate(sizes):
+        if isinstance(size, int) and size < -1:
+            raise InvalidValueError(
+                f"split: Split size at index {i} must be >= -1. Got: {size} [Op:SplitV]"
+            )
 
 
 @dispatch_composites
@@ -195,11 +256,11 @@ def split(
       value: A tensor.
       num_or_size_splits: Number of equal parts, or a list of sizes, one of which may be -1.
       axis: The dimension to split along.
-      num: Ignored.
+      num: Number of sizes, if the sizes are a list of unknown length.
       name: Ignored.
 
     Raises:
-      InvalidArgumentError: If the sizes do not add up to the size of the dimension.
+      InvalidArgumentError: If the sizes do not add up to the size of the dimension, or if there are not `num` sizes.
 
     Example:
       >>> [part.numpy().tolist() for part in tf.split(tf.range(6), 3)]
@@ -207,7 +268,13 @@ def split(
       >>> [part.numpy().tolist() for part in tf.split(tf.range(6), [1, -1, 2])]
       [[0], [1, 2, 3], [4, 5]]
     """
-    return list(_split(value, num_or_size_splits, axis))
+    parts = list(_split(value, num_or_size_splits, axis))
+    if num is not None and num != len(parts):
+        raise InvalidValueError(
+            f"split: size of the split_tensor must be 1-D and have the same elements as outputs: num is {num}, and "
+            f"there are {len(parts)} parts. [Op:SplitV]"
+        )
+    return parts
 
 
 variable_rows.part_ops["concat"] = concat

@@ -23,6 +23,7 @@ from meshflow.core.values.symbolic_sizes import has_symbolic_size, pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host, host_function
 from meshflow.environment.types import Array
+from meshflow.ops.array.shaping import check_rank
 from meshflow.ops.deferred_host_values import find_recording
 
 __all__ = [
@@ -114,6 +115,15 @@ def _search_sorted(
     sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: DType
 ) -> Tensor:
     shape = values.shape
+    for name, array in (("sorted_sequence", sorted_sequence), ("values", values)):
+        check_rank(array, 1, "searchsorted", name)
+    if sorted_sequence.shape[:-1] != shape[:-1] and not has_symbolic_size(
+        (*sorted_sequence.shape, *shape)
+    ):
+        raise InvalidValueError(
+            f"searchsorted: Leading dim_size of both tensors must match, got the shapes {list(sorted_sequence.shape)} "
+            f"and {list(shape)}. [Op:LowerBound]"
+        )
     size = sorted_sequence.shape[-1]
     num_rows = functools.reduce(operator.mul, sorted_sequence.shape[:-1], 1)
     rows = sorted_sequence.reshape(num_rows, size)
@@ -347,7 +357,10 @@ def histogram_fixed_width_bins(
     low, high = (float(v) for v in to_static_value(value_range, "value_range"))
     if low >= high:
         raise InvalidValueError(f"value_range must rise, got [{low}, {high}].")
-    return _assign_bins(values, low, high, int(to_static_value(nbins, "nbins")), as_dtype(dtype))
+    count = int(to_static_value(nbins, "nbins"))
+    if count < 1:
+        raise InvalidValueError(f"nbins should be a positive number, but got {count}.")
+    return _assign_bins(values, low, high, count, as_dtype(dtype))
 
 
 @accept_symbolic

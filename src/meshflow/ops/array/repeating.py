@@ -51,13 +51,21 @@ def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
       [[1 2 1 2]
        [1 2 1 2]]
     """
-    multiples = multiples if isinstance(multiples, tuple) else (multiples,)
+    if not isinstance(multiples, tuple):
+        raise InvalidValueError(
+            f"tile: Expected multiples to be 1-D, one integer for each of the {input.ndim} dimensions, got {multiples}. "
+            "[Op:Tile]"
+        )
     if len(multiples) != input.ndim:
         raise InvalidValueError(
-            f"tile needs one multiple per dimension ({input.ndim}), got {list(multiples)}."
+            f"tile: Expected multiples argument to be a vector of length {input.ndim}, the rank of the input, but got "
+            f"length {len(multiples)} [Op:Tile]"
         )
-    if min(multiples, default=0) < 0:
-        raise InvalidValueError(f"tile: multiples must be >= 0, got {list(multiples)}.")
+    for i, multiple in enumerate(multiples):
+        if isinstance(multiple, int) and multiple < 0:
+            raise InvalidValueError(
+                f"tile: Expected multiples[{i}] >= 0, but got {multiple} [Op:Tile]"
+            )
     return jnp.tile(input, multiples)
 
 
@@ -67,6 +75,16 @@ def _repeat(input: TensorLike, repeats: Any, axis: Any) -> Tensor:
         repeats = np.asarray(repeats)
         if repeats.ndim > 1:
             raise ValueError(f"repeats: shape {repeats.shape} must have rank at most 1.")
+        # TensorFlow, too, takes negative numbers for zero if there is one for each element.
+        repeats = np.maximum(repeats, 0)
+        size = input.size if axis is None else input.shape[axis]
+        if len(repeats) not in (1, size):
+            raise InvalidValueError(
+                f"repeat: Dimensions {size} and {len(repeats)} are not compatible: there must be one number of "
+                "repetitions, or one for each element along the axis."
+            )
+    elif isinstance(repeats, int) and repeats < 0:
+        raise InvalidValueError(f"repeat: repeats must be >= 0, got {repeats}.")
     return jnp.repeat(input, repeats, axis=axis)
 
 
@@ -107,11 +125,17 @@ def _repeat_indices(size: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
 
 def _check_paddings(tensor: jax.Array, paddings: Sequence[Sequence[int]]) -> None:
     """Raise unless the paddings are one pair of nonnegative sizes per dimension."""
-    if len(paddings) != tensor.ndim or any(len(p) != 2 or min(p) < 0 for p in paddings):
+    is_matrix = isinstance(paddings, tuple) and all(isinstance(p, tuple) for p in paddings)
+    if not is_matrix or any(len(p) != 2 for p in paddings):
         raise InvalidValueError(
-            f"paddings must be {tensor.ndim} pairs (before, after) of sizes that are not negative, "
-            f"one per dimension of the input, got {list(paddings)}. [Op:Pad]"
+            f"paddings must be a matrix with 2 columns, pairs (before, after) of sizes, got {paddings}. [Op:Pad]"
         )
+    if len(paddings) != tensor.ndim:
+        raise InvalidValueError(
+            f"The first dimension of paddings must be the rank of inputs, {tensor.ndim}, got {list(paddings)}. [Op:Pad]"
+        )
+    if any(min(p) < 0 for p in paddings):
+        raise InvalidValueError(f"Paddings must be non-negative, got {list(paddings)}. [Op:Pad]")
 
 
 @op(same=("tensor", "constant_values"), name="pad", strings="moves")
@@ -119,20 +143,21 @@ def _pad_constant(
     tensor: TensorLike, constant_values: TensorLike, paddings: Sequence[Sequence[int]]
 ) -> Tensor:
     _check_paddings(tensor, paddings)
-    return jnp.pad(tensor, paddings, constant_values=constant_values)
+    return jnp.pad(tensor, paddings, constant_values=constant_values) if paddings else tensor
 
 
 @op(same=(), name="pad", strings="moves")
 def _pad_mirror(tensor: TensorLike, paddings: Sequence[Sequence[int]], mode: str) -> Tensor:
     _check_paddings(tensor, paddings)
     for pair, size in zip(paddings, tensor.shape, strict=True):
-        max_padding = size - (mode == "reflect")
-        if max(pair) > max_padding:
+        is_reflected = mode == "reflect"
+        if max(pair) > size - is_reflected:
+            words = "less than" if is_reflected else "no greater than"
             raise InvalidValueError(
-                f"paddings must be at most {max_padding} for a dimension of size {size} in mode "
-                f"{mode.upper()}, got {list(pair)}. [Op:MirrorPad]"
+                f"paddings must be {words} the dimension size, {size}, in mode {mode.upper()}, got {list(pair)}. "
+                "[Op:MirrorPad]"
             )
-    return jnp.pad(tensor, paddings, mode=mode)
+    return jnp.pad(tensor, paddings, mode=mode) if paddings else tensor
 
 
 @dispatch_composites
@@ -176,7 +201,7 @@ def pad(
         return _pad_constant(tensor, convert_to_tensor(constant_values, dtype=tensor.dtype), pairs)
     if mode not in ("REFLECT", "SYMMETRIC"):
         raise ValueError(
-            f"Value of argument `mode` expected to be one of 'CONSTANT', 'REFLECT' or 'SYMMETRIC'. Received {mode!r}."
+            f"Value of argument `mode` expected to be one of 'CONSTANT', 'REFLECT' or 'SYMMETRIC'. Received `mode` = {mode}"
         )
     return _pad_mirror(tensor, pairs, mode.lower())
 
@@ -195,7 +220,16 @@ def reverse(tensor: TensorLike, axis: int | Sequence[int], name: str | None = No
       [[2 1]
        [4 3]]
     """
-    return jnp.flip(tensor, axis)
+    axes = [
+        normalize_axis(a, tensor.ndim, "reverse")
+        for a in (axis if isinstance(axis, tuple) else (axis,))
+    ]
+    if len(set(axes)) < len(axes):
+        repeated = next(a for a in axes if axes.count(a) > 1)
+        raise InvalidValueError(
+            f"reverse: axis {repeated} specified more than once. [Op:ReverseV2]"
+        )
+    return jnp.flip(tensor, tuple(axes))
 
 
 @dispatch_composites
@@ -224,11 +258,20 @@ def roll(
 
 @op(same=(), name="roll", strings="moves")
 def _roll(input: TensorLike, shift: Any, axis: int | Sequence[int]) -> Tensor:
+    for name, value in (("shift", shift), ("axis", axis)):
+        if isinstance(value, tuple) and any(isinstance(v, tuple) for v in value):
+            raise InvalidValueError(
+                f"roll: {name} must be a scalar or a 1-D vector, got {value}. [Op:Roll]"
+            )
     counts = [len(v) if isinstance(v, tuple) else None for v in (shift, axis)]
     if counts[0] != counts[1] and {*counts} != {None, 1}:
         raise InvalidValueError(
-            f"roll: shift and axis must have the same size, got {shift} and {axis}."
+            f"roll: shift and axis must have the same size, got {shift} and {axis}. [Op:Roll]"
         )
+    if not input.ndim:
+        raise InvalidValueError("roll: input must be 1-D or higher, got a scalar. [Op:Roll]")
+    for a in axis if isinstance(axis, tuple) else (axis,):
+        normalize_axis(a, input.ndim, "roll")
     return jnp.roll(input, shift, axis)
 
 
@@ -266,6 +309,20 @@ def reverse_sequence(
     """
     seq_axis = 1 if seq_axis is None else seq_axis
     batch_axis = 0 if batch_axis is None else batch_axis
+    if seq_lengths.ndim != 1:
+        raise InvalidValueError(
+            f"seq_lengths must be 1-dim, got shape {list(seq_lengths.shape)}. [Op:ReverseSequence]"
+        )
+    if seq_axis == batch_axis:
+        raise InvalidValueError(
+            f"reverse_sequence: seq_axis and batch_axis must differ, got batch_dim == seq_dim == {seq_axis}. "
+            "[Op:ReverseSequence]"
+        )
+    for name, axis in (("seq_dim", seq_axis), ("batch_dim", batch_axis)):
+        if axis >= input.ndim:
+            raise InvalidValueError(
+                f"{name} must be < input rank ({axis} vs. {input.ndim}). [Op:ReverseSequence]"
+            )
     if are_different(seq_lengths.shape[0], input.shape[batch_axis]):
         raise InvalidValueError(
             f"Length of seq_lengths != input.dims({batch_axis}), ({seq_lengths.shape[0]} vs. {input.shape[batch_axis]})"
@@ -302,7 +359,26 @@ def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tens
       [[1 2 3]
        [1 2 3]]
     """
-    return jnp.broadcast_to(input, shape)
+    sizes = shape if isinstance(shape, tuple) else (shape,)
+    for i, size in enumerate(sizes):
+        if isinstance(size, int) and size < 0:
+            raise InvalidValueError(
+                f"broadcast_to: Dimension {i} of the shape must be >= 0, got {list(sizes)}. [Op:BroadcastTo]"
+            )
+    if input.ndim > len(sizes):
+        raise InvalidValueError(
+            f"broadcast_to: Rank of input ({input.ndim}) must be no greater than rank of output shape ({len(sizes)}). "
+            "[Op:BroadcastTo]"
+        )
+    if any(
+        isinstance(own, int) and isinstance(size, int) and own not in (1, size)
+        for own, size in zip(reversed(input.shape), reversed(sizes), strict=False)
+    ):
+        raise InvalidValueError(
+            f"broadcast_to: Incompatible shapes: {list(input.shape)} vs. {list(sizes)}. Unable to broadcast tensor of "
+            f"shape {list(input.shape)} to tensor of shape {list(sizes)} [Op:BroadcastTo]"
+        )
+    return jnp.broadcast_to(input, sizes)
 
 
 def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> TensorShape:

@@ -31,10 +31,49 @@ Axes: TypeAlias = int | Sequence[int] | None
 StaticInts: TypeAlias = int | np.integer[Any] | Sequence[Any] | Array | TensorShape | Tensor | None
 
 
-def normalize_axis(axis: int, rank: int, op_name: str) -> int:
-    """Return a nonnegative axis, or raise InvalidArgumentError if it is out of range."""
+# Messages about an axis that is out of range, with the words of TensorFlow's ops that have a message of their own.
+_AXIS_MESSAGES = {
+    "concat": "Expected concatenating dimensions in the range [-{rank}, {rank}), but got {axis}",
+    "expand_dims": "Tried to expand dim index {axis} for tensor with {below} dimensions",
+    "reverse": "axis {axis} is out of valid range [-{rank}, {rank})",
+    "split": "-input rank(-{rank}) <= split_dim < input rank ({rank}), but got {axis}",
+    "squeeze": "Tried to squeeze dim index {axis} for tensor with {rank} dimensions",
+}
+_AXIS_MESSAGE = (
+    "Argument `axis` = {axis} not in range [-{rank}, {rank}): it is out of range for rank {rank}"
+)
+
+
+def check_rank(array: Array, minimum: int, op_name: str, subject: str = "input") -> None:
+    """Raise `InvalidArgumentError` unless an operand, the subject of the message, has at least `minimum` dimensions."""
+    if array.ndim < minimum:
+        raise InvalidValueError(
+            f"{op_name}: {subject} must be at least {minimum}-dim, received shape: {list(array.shape)}. It must be at least "
+            f"rank {minimum}. [Op:{op_name}]"
+        )
+
+
+def normalize_axis(axis: int | tuple[int, ...], rank: int, op_name: str) -> int:
+    """Return a nonnegative axis.
+
+    Args:
+      axis: The axis, or a tuple that contains only it.
+      rank: Number of dimensions.
+      op_name: Name of the op, for the errors.
+
+    Raises:
+      InvalidArgumentError: If the axis is out of range, or not one integer.
+    """
+    if isinstance(axis, tuple):
+        if len(axis) != 1:
+            raise InvalidValueError(
+                f"{op_name}: the axis must be a tensor with a single value, got {list(axis)}. [Op:{op_name}]"
+            )
+        axis = axis[0]
     if not -rank <= axis < rank:
-        raise InvalidValueError(f"{op_name}: axis {axis} is out of range for rank {rank}.")
+        text = _AXIS_MESSAGES.get(op_name, _AXIS_MESSAGE)
+        text = text.format(axis=axis, rank=rank, below=rank - 1)
+        raise InvalidValueError(f"{op_name}: {text}. [Op:{op_name}]")
     return axis % rank
 
 
@@ -56,11 +95,13 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
              [3, 4, 5]], dtype=int32)
     """
     sizes = tuple(-1 if s is None else s for s in (shape if isinstance(shape, tuple) else (shape,)))
+    _check_new_sizes(sizes, tensor)
     count = math.prod(sizes)
     # JAX does not compare symbolic numbers of elements.
-    if (-1 not in sizes and are_different(count, tensor.size)) or sizes.count(-1) > 1:
+    if -1 not in sizes and are_different(count, tensor.size):
         raise InvalidValueError(
-            f"Input to reshape is a tensor with {tensor.size} values, but the requested shape {list(sizes)} has {count}."
+            f"Input to reshape is a tensor with {tensor.size} values, but the requested shape has {count}: "
+            f"{list(sizes)}. [Op:Reshape]"
         )
     if has_symbolic_size((*sizes, *tensor.shape)):
         return jnp.reshape(tensor, sizes)
@@ -70,6 +111,31 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
         new = int(np.prod([s for s in sizes if s > 0], dtype=np.int64))
         sizes = tuple(old // new if s == -1 else s for s in sizes)
     return jnp.reshape(tensor, sizes)
+
+
+def _check_new_sizes(sizes: tuple[Any, ...], tensor: Array) -> None:
+    """Raise unless the sizes of `reshape` are a vector of integers with at most one -1, which has a solution."""
+    if any(isinstance(s, tuple) for s in sizes):
+        raise InvalidValueError(
+            f"reshape: the shape, the sizes input, must be 1-D, got {list(sizes)}. [Op:Reshape]"
+        )
+    known = [s for s in sizes if isinstance(s, int)]
+    if known.count(-1) > 1:
+        raise InvalidValueError(
+            f"reshape: Only one input size may be -1, got the shape {list(sizes)}. [Op:Reshape]"
+        )
+    for i, size in enumerate(sizes):
+        if isinstance(size, int) and size < -1:
+            raise InvalidValueError(
+                f"reshape: Size {i} must be non-negative, not {size}. [Op:Reshape]"
+            )
+    if -1 in known and len(known) == len(sizes) and isinstance(tensor.size, int):
+        factor = math.prod(s for s in known if s != -1)
+        if tensor.size % factor if factor else tensor.size:
+            raise InvalidValueError(
+                f"Input to reshape is a tensor with {tensor.size} values, but the requested shape requires a "
+                f"multiple of {factor}: {list(sizes)}. [Op:Reshape]"
+            )
 
 
 @op(same=(), name="expand_dims", strings="moves")
@@ -89,8 +155,6 @@ def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor
       >>> tf.expand_dims(x, 0).shape, tf.expand_dims(x, -1).shape
       (TensorShape([1, 2, 3]), TensorShape([2, 3, 1]))
     """
-    if isinstance(axis, tuple) and len(axis) == 1:
-        axis = axis[0]
     return jnp.expand_dims(input, normalize_axis(axis, input.ndim + 1, "expand_dims"))
 
 
@@ -114,11 +178,11 @@ def squeeze(input: TensorLike, axis: Axes = None, name: str | None = None) -> Te
     sizes = input.shape
     if axis is not None and axis != ():
         axes = (axis,) if isinstance(axis, int) else axis
-        axes = tuple(normalize_axis(a, input.ndim, "squeeze") for a in axes)
+        axes = tuple(dict.fromkeys(normalize_axis(a, input.ndim, "squeeze") for a in axes))
         for a in axes:
             if sizes[a] != 1 and not assume_equal(sizes[a], 1):
                 raise InvalidValueError(
-                    f"Can not squeeze dim[{a}], expected a dimension of 1, got {sizes[a]}."
+                    f"Can not squeeze dim[{a}], expected a dimension of 1, got {sizes[a]} [Op:Squeeze]"
                 )
     else:
         axes = tuple(a for a, size in enumerate(sizes) if size == 1)
@@ -159,6 +223,12 @@ def transpose(
 
 @op(same=(), name="bitcast")
 def _bitcast(input: TensorLike, dtype: DType) -> Tensor:
+    ratio = dtype.size // max(input.dtype.itemsize, 1)
+    if ratio > 1 and input.shape[-1:] != (ratio,):
+        raise InvalidValueError(
+            f"Cannot bitcast from {input.dtype.name} to {dtype.name}: the last dimension of shape "
+            f"{list(input.shape)} must have size {ratio}. [Op:Bitcast]"
+        )
     return jax.lax.bitcast_convert_type(input, dtype.dtype)
 
 

@@ -32,7 +32,8 @@ def to_integer_tensor(indices: Any) -> Tensor:
     tensor = convert_to_tensor(indices)
     if not tensor.dtype.is_integer:
         raise DtypeMismatchError(
-            f"gather: indices must be integers, got {tensor.dtype.name}. [Op:GatherV2]"
+            f"gather: indices must be integers: {tensor.dtype.name} is not in the list of allowed values: int16, int32, "
+            "int64. [Op:GatherV2]"
         )
     return tensor
 

@@ -68,14 +68,15 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
         ]
     tensor = convert_to_tensor(input_)
     sizes = to_static_value(size, "size")
-    if len(sizes) != tensor.ndim:
+    num_begins = (tuple(begin.shape) or (1,))[0] if hasattr(begin, "shape") else len(begin)
+    if len(sizes) != tensor.ndim or num_begins not in (tensor.ndim, None):
         raise InvalidValueError(
-            f"slice: begin and size must have {tensor.ndim} numbers for a tensor of shape "
-            f"{tuple(tensor.shape)}, got size {list(sizes)}."
+            f"slice: Expected begin and size arguments to be 1-D tensors of size {tensor.ndim} for a tensor of shape "
+            f"{tuple(tensor.shape)}, but got {num_begins} and {len(sizes)} numbers. [Op:Slice]"
         )
     for dim, (s, n) in enumerate(zip(sizes, tensor.array.shape, strict=True)):
-        if isinstance(s, int) and isinstance(n, int) and s > n:
-            raise InvalidValueError(f"Expected size[{dim}] in [0, {n}], but got {s}")
+        if isinstance(s, int) and isinstance(n, int) and (s > n or s < -1):
+            raise InvalidValueError(f"Expected size[{dim}] in [0, {n}], but got {s} [Op:Slice]")
     # With static sizes, only the running program needs the start, so it becomes no symbol of the trace.
     is_static = all(isinstance(s, int) and s >= 0 for s in sizes)
     saved, context.unknown_sizes = (
@@ -154,6 +155,11 @@ def strided_slice(
     """
     begins, ends = to_static_value(begin, "begin"), to_static_value(end, "end")
     steps = to_static_value(strides, "strides") if strides is not None else (1,) * len(begins)
+    if not len(begins) == len(ends) == len(steps):
+        raise InvalidValueError(
+            f"strided_slice: Expected begin, end, and strides to be 1D equal size tensors, but got {list(begins)}, "
+            f"{list(ends)} and {list(steps)}. [Op:StridedSlice]"
+        )
     key: list[Any] = []
     for i, (b, e, s) in enumerate(zip(begins, ends, steps, strict=True)):
         bit = 1 << i

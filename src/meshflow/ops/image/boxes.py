@@ -130,7 +130,17 @@ def crop_and_resize(
             f"crop_and_resize: method must be 'bilinear' or 'nearest', got {method!r}."
         )
     size = tuple(int(s) for s in to_static_value(crop_size, "crop_size"))
-    images = cast(image, float32)
+    images, boxes = cast(image, float32), convert_to_tensor(boxes)
+    if len(images.shape) != 4:
+        raise InvalidValueError(
+            f"crop_and_resize: input image must be 4-D [batch, height, width, channels], got {images.shape}."
+        )
+    if boxes.shape[1:].as_list() != [4]:
+        raise InvalidValueError(
+            f"crop_and_resize: boxes must have 4 columns (y1, x1, y2, x2), got shape {boxes.shape}."
+        )
+    if min(size) < 1:
+        raise InvalidValueError(f"crop_and_resize: crop dimensions must be positive, got {size}.")
     check = BoundsCheck(
         "box_index has values outside [0, batch_size)",
         (0,),
@@ -242,6 +252,8 @@ def _select(
     """
     similar, scores = _convert_together(similar, scores)
     size = to_static_value(max_output_size, "max_output_size")
+    if int(size) < 0:
+        raise InvalidValueError(f"{name}: output size must be non-negative, got {size}.")
     counts = similar.shape[0], scores.shape[0]
     if None not in counts and counts[0] != counts[1]:
         raise InvalidValueError(
@@ -599,6 +611,15 @@ _COLORS = (
 @op(same=("images",), differentiable=False, name="draw_bounding_boxes")
 def _draw(images: TensorLike, boxes: TensorLike, colors: TensorLike) -> Tensor:
     height, width, channels = images.shape[1:]
+    if channels not in (1, 3, 4):
+        raise InvalidValueError(
+            f"draw_bounding_boxes: Channel depth should be either 1 (GRY), 3 (RGB), or 4 (RGBA), got {channels}."
+        )
+    if boxes.ndim != 3 or boxes.shape[2] != 4:
+        raise InvalidValueError(
+            "draw_bounding_boxes: The boxes must have shape [batch, n, 4], and the size of the third dimension of the "
+            f"box must be 4, got {list(boxes.shape)}."
+        )
     rows, columns = jnp.arange(height)[:, None], jnp.arange(width)[None, :]
     for index in range(boxes.shape[1]):
         scaled = boxes[:, index] * jnp.asarray(

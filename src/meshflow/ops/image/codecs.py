@@ -466,8 +466,13 @@ def adjust_jpeg_quality(
       TensorShape([8, 8, 3])
     """
     image = convert_to_tensor(image)
+    quality = int(convert_to_tensor(jpeg_quality))
+    if not 0 <= quality <= 100:
+        raise InvalidArgumentError(
+            f"adjust_jpeg_quality: quality must be in [0,100], got {quality}."
+        )
     coded = encode_jpeg(
         convert_image_dtype(image, uint8, saturate=True),
-        quality=int(convert_to_tensor(jpeg_quality)),
+        quality=quality,
     )
     return convert_image_dtype(decode_jpeg(coded), image.dtype, saturate=True)

@@ -11,10 +11,12 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
+from meshflow.ops.array.shaping import check_rank
 from meshflow.ops.deferred_host_values import defer_host_values
 from meshflow.ops.math import cast, log, reduce_mean, saturate_cast, squared_difference
 from meshflow.ops.signatures import ColorConversion
@@ -109,6 +111,7 @@ def adjust_brightness(image: TensorLike, delta: float | Tensor) -> Tensor:
 
 @op(name="adjust_contrast", same=("images", "factor"))
 def _scale_contrast(images: TensorLike, factor: TensorLike) -> Tensor:
+    check_rank(images, 3, "adjust_contrast")
     mean = jnp.mean(images, axis=(-3, -2), keepdims=True)
     return (images - mean) * factor + mean
 
@@ -252,6 +255,8 @@ def adjust_hue(image: TensorLike, delta: float | Tensor, name: str | None = None
       >>> print(tf.image.adjust_hue([[[1.0, 0.0, 0.0]]], 1 / 3).numpy().round(3) + 0)
       [[[0. 1. 0.]]]
     """
+    if isinstance(delta, (int, float)) and not -1 <= delta <= 1:
+        raise ValueError(f"adjust_hue: delta must be in the interval [-1, 1], got {delta}.")
     return _apply_in_float(image, lambda x: _rotate_hue(x, cast(delta, x.dtype)))
 
 
@@ -329,6 +334,7 @@ def per_image_standardization(image: TensorLike) -> Tensor:
       [[-1.342 -0.447]
        [ 0.447  1.342]]
     """
+    check_rank(image, 3, "per_image_standardization", "image")
     x = image.astype(jnp.float32)
     axes = (-3, -2, -1)
     count = x.shape[-1] * x.shape[-2] * x.shape[-3]
@@ -350,6 +356,10 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.image.total_variation([[[1.0], [4.0]], [[1.0], [2.0]]]).numpy().item()
       6.0
     """
+    if images.ndim not in (3, 4):
+        raise InvalidValueError(
+            f"total_variation: 'images' must be either 3 or 4-dimensional, got shape {list(images.shape)}."
+        )
     rows = jnp.sum(jnp.abs(jnp.diff(images, axis=-3)), axis=(-3, -2, -1))
     return rows + jnp.sum(jnp.abs(jnp.diff(images, axis=-2)), axis=(-3, -2, -1))
 

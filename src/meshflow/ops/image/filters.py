@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError, OutOfRangeError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.symbolic_sizes import make_range
@@ -84,9 +84,18 @@ def extract_patches(
             raise InvalidValueError(
                 f"extract_patches: {argument} must be [1, rows, columns, 1], got {value}."
             )
+        if min(value) < 1:
+            raise OutOfRangeError(
+                f"extract_patches: {argument} is out of range: it must be positive, got {value}."
+            )
     if padding not in ("VALID", "SAME"):
         raise InvalidValueError(
             f"extract_patches: padding must be 'VALID' or 'SAME', got {padding!r}."
+        )
+    images = convert_to_tensor(images)
+    if len(images.shape) != 4:
+        raise InvalidValueError(
+            f"extract_patches: input must be 4-dimensional, got shape {images.shape}."
         )
     return _extract_patches(
         images, tuple(sizes[1:3]), tuple(strides[1:3]), tuple(rates[1:3]), padding
@@ -137,6 +146,10 @@ def sobel_edges(image: TensorLike) -> Tensor:
       >>> print(tf.image.sobel_edges(ramp)[0, 1, 1, 0].numpy())
       [0. 8.]
     """
+    if image.ndim != 4:
+        raise InvalidValueError(
+            f"sobel_edges: the image must have shape [batch, height, width, channels], got {list(image.shape)}."
+        )
     padded = jnp.pad(image, [(0, 0), (1, 1), (1, 1), (0, 0)], mode="reflect")
     height, width = image.shape[1:3]
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
@@ -143,6 +144,7 @@ def fit_size(size: Sequence[int], old_size: Sequence[int]) -> tuple[int, ...]:
     return tuple(round(old * scale) for old in old_size)
 
 
+@dispatch_composites
 @defer_host_values(_make_resize_spec)
 def resize(
     images: TensorLike,

@@ -16,6 +16,8 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array
 from meshflow.ops.linalg.diagonal import diag_part, set_diag
+from meshflow.ops.linalg.products import check_system
+from meshflow.ops.linalg.solving import check_invertible
 from meshflow.ops.math import conj
 
 __all__ = ["banded_triangular_solve", "eigh_tridiagonal", "tridiagonal_matmul", "tridiagonal_solve"]
@@ -155,6 +157,7 @@ def tridiagonal_matmul(
 
 @op(kinds="fc", name="banded_triangular_solve")
 def _solve_triangular(matrix: TensorLike, rhs: TensorLike, lower: bool, adjoint: bool) -> Tensor:
+    check_system("banded_triangular_solve", matrix, rhs)
     lead = jnp.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
     return jax.scipy.linalg.solve_triangular(
         jnp.broadcast_to(matrix, (*lead, *matrix.shape[-2:])),
@@ -190,7 +193,11 @@ def banded_triangular_solve(
       >>> print(tf.linalg.banded_triangular_solve(bands, [[2.0], [5.0]])[:, 0].numpy())
       [1. 2.]
     """
-    bands = convert_to_tensor(bands)
+    bands, rhs = convert_to_tensor(bands), convert_to_tensor(rhs)
+    if len(bands.shape) < 2 or bands.shape[-2] == 0:
+        raise InvalidValueError(
+            f"banded_triangular_solve: bands must have shape [..., k, n] with at least one band, got {bands.shape}."
+        )
     count, size = (int(s) for s in bands.shape[-2:])
     empty = array.zeros([*bands.shape.as_list()[:-2], size, size], bands.dtype)
     k = (-(count - 1), 0) if lower else (0, count - 1)
@@ -199,7 +206,9 @@ def banded_triangular_solve(
         matrix = set_diag(empty, bands, k=matrix_k)
     else:
         matrix = set_diag(empty, bands, k=k, align="LEFT_RIGHT")
-    return _solve_triangular(matrix, rhs, lower, adjoint)
+    solution = _solve_triangular(matrix, rhs, lower, adjoint)
+    message = "Input matrix is not invertible. [Op:BandedTriangularSolve]"
+    return check_invertible(solution, message, bands, rhs)
 
 
 @op(kinds="fc", name="eigh_tridiagonal")

@@ -18,6 +18,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import check_rank
 
 __all__ = ["band_part", "diag", "diag_part", "set_diag", "tensor_diag", "tensor_diag_part"]
 
@@ -91,6 +92,7 @@ def diag(
              [0., 0., 0.]], dtype=float32)
     """
     low, high = _parse_band(k)
+    check_rank(diagonal, 1 if low == high else 2, "diag", "diagonal")
     max_length = diagonal.shape[-1]
     rows, columns = max_length - min(high, 0), max_length + max(low, 0)
     if num_rows == num_cols == -1:
@@ -140,9 +142,10 @@ def diag_part(
              [1, 4]], dtype=int32)
     """
     low, high = _parse_band(k)
+    check_rank(input, 2, "diag_part")
     rows, columns = input.shape[-2:]
     max_length, count = _get_max_length(rows, columns, low, high), high - low + 1
-    if max_length < 1:
+    if any(not -rows < diagonal < columns for diagonal in (low, high) if diagonal):
         raise InvalidValueError(f"diag_part: a matrix [{rows}, {columns}] has no diagonal k={k}.")
     if low == high:
         return jnp.diagonal(input, low, -2, -1)
@@ -180,12 +183,14 @@ def set_diag(
        [1 8 1]]
     """
     low, high = _parse_band(k)
+    check_rank(input, 2, "set_diag")
     rows, columns = input.shape[-2:]
     max_length, count = _get_max_length(rows, columns, low, high), high - low + 1
     expected = [*input.shape[:-2], *([] if low == high else [count]), max_length]
     if list(diagonal.shape) != expected:
         raise InvalidValueError(
-            f"set_diag: diagonal must have shape {expected} for k={k}, got {list(diagonal.shape)}."
+            f"set_diag: diagonal must have shape {expected} for k={k}, got {list(diagonal.shape)}: the first "
+            "dimensions of diagonal don't match those of the input, or its last ones the number and length of diagonals."
         )
     if low == high == 0 and rows == columns:
         return jnp.where(jnp.eye(rows, dtype=bool), diagonal[..., None, :], input)
@@ -207,6 +212,7 @@ def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
       [[1 0]
        [0 2]]
     """
+    check_rank(diagonal, 1, "tensor_diag")
     return jnp.diag(diagonal.reshape(-1)).reshape(*diagonal.shape, *diagonal.shape)
 
 
@@ -223,6 +229,11 @@ def tensor_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
       [1 4]
     """
     half = input.shape[: input.ndim // 2]
+    if not input.ndim or (*half, *half) != tuple(input.shape):
+        raise InvalidValueError(
+            f"tensor_diag_part: Invalid shape {list(input.shape)}: the rank of the tensor should be even and positive, "
+            "and the first half of the dimensions must match the second half. [Op:DiagPart]"
+        )
     size = math.prod(half)
     return jnp.diagonal(input.reshape(size, size)).reshape(half)
 
@@ -248,6 +259,7 @@ def band_part(input: TensorLike, num_lower: int, num_upper: int, name: str | Non
        [0 5 6]
        [0 0 9]]
     """
+    check_rank(input, 2, "band_part")
     i, j = jnp.arange(input.shape[-2])[:, None], jnp.arange(input.shape[-1])[None]
     is_inside = ((num_lower < 0) | (i - j <= num_lower)) & ((num_upper < 0) | (j - i <= num_upper))
     return jnp.where(is_inside, input, jnp.zeros((), input.dtype))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.linalg.products import conjugate_transpose
+from meshflow.ops.linalg.products import check_matrices, conjugate_transpose
 
 __all__ = ["cholesky", "eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "qr", "svd"]
 
@@ -35,11 +35,18 @@ def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.linalg.cholesky([[4.0, 2.0], [2.0, 10.0]]).numpy().round(3).tolist()
       [[2.0, 0.0], [1.0, 3.0]]
     """
+    check_matrices("cholesky", input)
     return jnp.linalg.cholesky(input)
 
 
 @op(kinds="fc", name="qr")
 def _qr(input: TensorLike, full_matrices: bool) -> tuple[Tensor, Tensor]:
+    check_matrices("qr", input, is_square=False)
+    if full_matrices and input.shape[-1] == 0:
+        # LAPACK does not write the orthogonal matrix of no columns.
+        rows = input.shape[-2]
+        identity = jnp.eye(rows, dtype=input.dtype)
+        return jnp.broadcast_to(identity, (*input.shape[:-2], rows, rows)), input
     return tuple(jnp.linalg.qr(input, mode="complete" if full_matrices else "reduced"))
 
 
@@ -58,6 +65,7 @@ def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) 
 
 @op(kinds="fc", name="svd")
 def _svd(tensor: TensorLike, full_matrices: bool, compute_uv: bool) -> Tensor | tuple[Tensor, ...]:
+    check_matrices("svd", tensor, is_square=False)
     if not compute_uv:
         return jnp.linalg.svd(tensor, compute_uv=False)
     u, s, vh = jnp.linalg.svd(tensor, full_matrices=full_matrices)
@@ -110,6 +118,7 @@ def svd(
 
 @op(kinds="fc", name="eigh")
 def _eigh(tensor: TensorLike) -> tuple[Tensor, Tensor]:
+    check_matrices("eigh", tensor)
     values, vectors = jnp.linalg.eigh(_symmetrize(tensor))
     return values.astype(tensor.dtype), vectors
 
@@ -138,11 +147,13 @@ def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.linalg.eigvalsh([[2.0, 0.0], [0.0, 1.0]]).numpy().round(3))
       [1. 2.]
     """
+    check_matrices("eigvalsh", tensor)
     return jnp.linalg.eigvalsh(_symmetrize(tensor)).astype(tensor.dtype)
 
 
 @op(kinds="fc", name="eig")
 def _eig(tensor: TensorLike) -> tuple[Tensor, Tensor]:
+    check_matrices("eig", tensor)
     return tuple(jnp.linalg.eig(tensor))
 
 
@@ -168,6 +179,7 @@ def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
       >>> sorted(tf.math.imag(e).numpy().round(3).tolist())
       [-1.0, 1.0]
     """
+    check_matrices("eigvals", tensor)
     return jnp.linalg.eigvals(tensor)
 
 

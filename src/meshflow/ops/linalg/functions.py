@@ -9,6 +9,7 @@ import scipy.linalg
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.linalg.products import check_matrices
 
 __all__ = ["expm", "logm", "sqrtm"]
 
@@ -21,6 +22,7 @@ def expm(input: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.linalg.expm([[0.0, 1.0], [0.0, 0.0]]).numpy().round(3).tolist()
       [[1.0, 1.0], [0.0, 1.0]]
     """
+    check_matrices("expm", input)
     return jax.scipy.linalg.expm(input)
 
 
@@ -84,6 +86,7 @@ def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.linalg.sqrtm([[4.0, 0.0], [0.0, 9.0]]).numpy().round(3).tolist()
       [[2.0, 0.0], [0.0, 3.0]]
     """
+    check_matrices("sqrtm", input)
     return _sqrtm(input)
 
 
@@ -95,6 +98,7 @@ def logm(input: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.linalg.logm(tf.linalg.expm([[0j, 1], [0, 0]])).numpy().round(3).real.tolist()
       [[0.0, 1.0], [0.0, 0.0]]
     """
+    check_matrices("logm", input)
     result = jax.ShapeDtypeStruct(input.shape, input.dtype)
 
     def compute(matrices: np.ndarray) -> np.ndarray:

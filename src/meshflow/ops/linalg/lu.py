@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, int32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.linalg.products import check_matrices
 from meshflow.ops.math import cast
 
 __all__ = ["lu", "lu_matrix_inverse", "lu_reconstruct", "lu_solve"]
@@ -26,6 +27,7 @@ class Lu(NamedTuple):
 
 @op(kinds="fc", name="lu")
 def _lu(input: TensorLike) -> tuple[Tensor, Tensor]:
+    check_matrices("lu", input)
     factors, _, order = jax.lax.linalg.lu(input)
     return factors, order
 
@@ -44,7 +46,7 @@ def lu(input: TensorLike, output_idx_type: DTypeLike = int32, name: str | None =
       factors.
 
     Raises:
-      InvalidArgumentError: If the matrices are not square.
+      InvalidArgumentError: If the matrices are not square, or if one is singular (only eagerly).
 
     Example:
       >>> factors, order = tf.linalg.lu([[1.0, 2.0], [4.0, 4.0]])
@@ -55,6 +57,10 @@ def lu(input: TensorLike, output_idx_type: DTypeLike = int32, name: str | None =
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise InvalidValueError(f"lu: input must be square matrices, got shape {list(shape)}.")
     factors, order = _lu(input)
+    if isinstance(factors, Tensor) and not isinstance(factors.array, jax.core.Tracer):
+        pivots = jnp.diagonal(factors.array, axis1=-2, axis2=-1)
+        if bool(jnp.any(pivots == 0)):
+            raise InvalidArgumentError("Input is not invertible. [Op:Lu]")
     return Lu(factors, cast(order, output_idx_type))
 
 

@@ -7,20 +7,53 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape, are_different
+from meshflow.core.values.shapes import TensorShape, are_different, assume_equal
 from meshflow.core.values.symbolic_sizes import may_be_zero
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
-from meshflow.ops.array.shaping import Axes
+from meshflow.ops.array.shaping import Axes, check_rank
 from meshflow.ops.math import matmul
 from meshflow.ops.math.elementwise import compute_magnitude
 
 __all__ = ["adjoint", "einsum", "matrix_transpose", "matvec", "norm", "normalize", "trace"]
+
+
+def check_matrices(op_name: str, *operands: jax.Array, is_square: bool = True) -> None:
+    """Raise `InvalidArgumentError` unless operands are matrices [..., m, n], and the first one is square.
+
+    Args:
+      op_name: Name of the op, for the message.
+      *operands: The operands.
+      is_square: Whether the matrices of the first operand must be square.
+    """
+    for i, operand in enumerate(operands):
+        if operand.ndim < 2:
+            raise InvalidValueError(
+                f"{op_name}: Input tensor {i} must have rank >= 2, got {operand.ndim}: In[{i}] ndims must be >= 2, and "
+                f"shape {list(operand.shape)} must be at least rank 2. [Op:{op_name}]"
+            )
+    rows, columns = operands[0].shape[-2:]
+    if is_square and rows != columns and not assume_equal(rows, columns):
+        raise InvalidValueError(
+            f"{op_name}: Input matrix must be square, got shape {list(operands[0].shape)} (Dimensions must be equal). "
+            f"[Op:{op_name}]"
+        )
+
+
+def check_system(op_name: str, matrix: jax.Array, rhs: jax.Array) -> None:
+    """Raise unless matrices [..., n, n] and right-hand sides [..., n, k] make systems of equations."""
+    check_matrices(op_name, matrix, rhs)
+    if matrix.shape[-2] != rhs.shape[-2] and not assume_equal(matrix.shape[-2], rhs.shape[-2]):
+        raise InvalidValueError(
+            f"{op_name}: Input matrix and rhs are incompatible: In[0] mismatch In[1] shape: {list(matrix.shape)} vs. "
+            f"{list(rhs.shape)} (Dimensions must be equal). [Op:{op_name}]"
+        )
 
 
 def conjugate_transpose(x: jax.Array) -> jax.Array:
@@ -117,7 +150,8 @@ _MATRIX_NORMS = ("euclidean", "fro", 1, 2, float("inf"))
 def _check_norm(order: str | float, axis: Axes) -> None:
     """Raise TensorFlow's ValueError if the arguments do not define a norm."""
     if isinstance(axis, (list, tuple)):
-        if len(axis) != 2 or axis[0] == axis[1]:
+        are_integers = all(isinstance(a, (int, np.integer)) for a in axis)
+        if len(axis) != 2 or not are_integers or axis[0] == axis[1]:
             raise InvalidValueError(
                 f"'axis' must be None, an integer, or a tuple of 2 unique integers, got {axis!r}"
             )
@@ -129,7 +163,7 @@ def _check_norm(order: str | float, axis: Axes) -> None:
         raise InvalidValueError(f"'ord' must be a supported vector norm, got {order}")
 
 
-@op(kinds="fc")
+@op(kinds="ifc")
 def norm(
     tensor: TensorLike,
     ord: Any = "euclidean",
@@ -155,7 +189,7 @@ def norm(
 
     Raises:
       InvalidArgumentError: If `ord` does not define a norm, such as 0 or -inf, or the axes are
-        invalid. It is also a ValueError.
+        invalid. It is also a ValueError. Integers have norms of order 1 and inf only.
 
     Example:
       >>> print(tf.norm([[3.0, 4.0], [0.0, 5.0]], axis=1).numpy(), tf.norm([3.0, -4.0], ord=1).numpy())
@@ -163,17 +197,25 @@ def norm(
     """
     _check_norm(ord, axis)
     is_vector = not isinstance(axis, tuple) or len(axis) == 1
+    if tensor.dtype.kind in "iu" and ord not in (1, float("inf")):
+        raise InvalidValueError(
+            f"norm: input #0 has dtype {tensor.dtype}, expected a floating-point type or a complex type for "
+            f"ord={ord!r}. Use tf.cast to convert it."
+        )
     if ord in ("euclidean", "fro") or (ord == 2 and is_vector):
         norms = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(tensor)), axis=axis, keepdims=keepdims))
         return norms.astype(tensor.dtype)
     if not is_vector:
-        return jnp.linalg.norm(tensor, ord, axis, keepdims)
+        norms = jnp.linalg.norm(tensor, ord, axis, keepdims)
+        return norms.astype(tensor.dtype) if tensor.dtype.kind in "iu" else norms
     magnitudes = compute_magnitude(tensor)
     if ord == float("inf"):
         initial = -jnp.inf if any(map(may_be_zero, tensor.shape)) else None
+        if tensor.dtype.kind in "iu" and initial is not None:
+            initial = jnp.iinfo(tensor.dtype).min
         return jnp.max(magnitudes, axis=axis, keepdims=keepdims, initial=initial)
     if ord == 1:
-        return jnp.sum(magnitudes, axis=axis, keepdims=keepdims)
+        return jnp.sum(magnitudes, axis=axis, keepdims=keepdims, dtype=magnitudes.dtype)
     return jnp.sum(magnitudes**ord, axis=axis, keepdims=keepdims) ** (1 / ord)
 
 
@@ -204,7 +246,15 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.linalg.trace([[1, 2], [3, 4]]).numpy().item()
       5
     """
+    check_rank(x, 2, "trace")
     return jnp.trace(x, axis1=-2, axis2=-1, dtype=x.dtype)
+
+
+def _check_transposable(a: jax.Array) -> None:
+    if a.ndim < 2:
+        raise InvalidValueError(
+            f"Argument `a` should be a (batch) matrix with rank >= 2, got shape {list(a.shape)}."
+        )
 
 
 @op
@@ -215,6 +265,7 @@ def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = F
       >>> tf.linalg.matrix_transpose(tf.zeros([5, 2, 3])).shape
       TensorShape([5, 3, 2])
     """
+    _check_transposable(a)
     return conjugate_transpose(a) if conjugate else jnp.swapaxes(a, -1, -2)
 
 
@@ -226,4 +277,5 @@ def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.linalg.adjoint([[1 + 2j, 3j]]).numpy().tolist()
       [[(1-2j)], [-3j]]
     """
+    _check_transposable(matrix)
     return conjugate_transpose(matrix)

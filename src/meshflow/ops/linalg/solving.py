@@ -11,7 +11,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.linalg.products import conjugate_transpose
+from meshflow.ops.linalg.products import check_matrices, check_system, conjugate_transpose
 
 __all__ = [
     "cholesky_solve",
@@ -28,6 +28,7 @@ __all__ = [
 
 @op(kinds="fc", name="inv")
 def _inv(input: TensorLike, adjoint: bool) -> Tensor:
+    check_matrices("inv", input)
     return jnp.linalg.inv(conjugate_transpose(input) if adjoint else input)
 
 
@@ -46,12 +47,12 @@ def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Te
       >>> tf.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).numpy().tolist()
       [[0.5, 0.0], [0.0, 0.25]]
     """
-    return _check_invertible(
+    return check_invertible(
         _inv(input, adjoint), "Input is not invertible. [Op:MatrixInverse]", input
     )
 
 
-def _check_invertible(result: Tensor, message: str, *operands: Any) -> Tensor:
+def check_invertible(result: Tensor, message: str, *operands: Any) -> Tensor:
     """Raise if the result is not finite although the operands are, and return it otherwise."""
     if isinstance(result, Tensor) and not isinstance(result.array, jax.core.Tracer):
         arrays = [convert_to_tensor(o).array for o in operands]
@@ -69,11 +70,13 @@ def det(input: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.linalg.det([[1.0, 2.0], [3.0, 4.0]]).numpy().round(3))
       -2.0
     """
+    check_matrices("det", input)
     return jnp.linalg.det(input)
 
 
 @op(kinds="fc", name="slogdet")
 def _slogdet(input: TensorLike) -> tuple[Tensor, Tensor]:
+    check_matrices("slogdet", input)
     sign, logarithm = jnp.linalg.slogdet(input)
     return sign, logarithm.astype(input.dtype)
 
@@ -98,6 +101,7 @@ def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.exp(tf.linalg.logdet([[2.0, 0.0], [0.0, 3.0]])).numpy().round(3))
       6.0
     """
+    check_matrices("logdet", matrix)
     return 2 * jnp.sum(
         jnp.log(jnp.real(jnp.diagonal(jnp.linalg.cholesky(matrix), axis1=-2, axis2=-1))), axis=-1
     )
@@ -114,6 +118,7 @@ def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -
       >>> tf.linalg.cholesky_solve(chol, [[8.0], [9.0]]).numpy().round(3).tolist()
       [[2.0], [1.0]]
     """
+    check_system("cholesky_solve", chol, rhs)
     batch = jnp.broadcast_shapes(chol.shape[:-2], rhs.shape[:-2])
     chol, rhs = (jnp.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (chol, rhs))
     intermediate = jax.lax.linalg.triangular_solve(chol, rhs, left_side=True, lower=True)
@@ -126,6 +131,7 @@ def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -
 def _solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool) -> Tensor:
     if matrix.ndim != rhs.ndim:
         raise InvalidValueError("All input tensors must have the same rank. [Op:MatrixSolve]")
+    check_system("solve", matrix, rhs)
     return jnp.linalg.solve(conjugate_transpose(matrix) if adjoint else matrix, rhs)
 
 
@@ -148,7 +154,7 @@ def solve(
       [[2.0], [3.0]]
     """
     solution = _solve(matrix, rhs, adjoint)
-    return _check_invertible(
+    return check_invertible(
         solution, "Input matrix is not invertible. [Op:MatrixSolve]", matrix, rhs
     )
 
@@ -174,6 +180,7 @@ def triangular_solve(
       >>> tf.linalg.triangular_solve([[2.0, 99.0], [1.0, 1.0]], [[4.0], [5.0]]).numpy().round(3).tolist()
       [[2.0], [3.0]]
     """
+    check_system("triangular_solve", matrix, rhs)
     lead = jnp.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
     matrix = jnp.broadcast_to(matrix, (*lead, *matrix.shape[-2:]))
     rhs = jnp.broadcast_to(rhs, (*lead, *rhs.shape[-2:]))
@@ -204,6 +211,7 @@ def lstsq(
       >>> tf.linalg.lstsq(ones, [[1.0], [2.0], [6.0]]).numpy().round(3).item()  # the mean
       3.0
     """
+    check_matrices("lstsq", matrix, rhs, is_square=False)
     if l2_regularizer or (fast and matrix.shape[-2] >= matrix.shape[-1]):
         gram = conjugate_transpose(matrix) @ matrix + l2_regularizer * jnp.eye(
             matrix.shape[-1], dtype=matrix.dtype
@@ -226,4 +234,6 @@ def pinv(a: TensorLike, rcond: float | None = None, name: str | None = None) -> 
       >>> tf.linalg.pinv([[2.0, 0.0], [0.0, 0.0]]).numpy().round(3).tolist()
       [[0.5, 0.0], [0.0, 0.0]]
     """
+    if a.ndim < 2:
+        raise InvalidValueError(f"Input `a` must have at least 2 dimensions (saw: {a.ndim}).")
     return jnp.linalg.pinv(a, rtol=rcond)

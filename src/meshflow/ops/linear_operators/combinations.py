@@ -8,15 +8,16 @@ from operator import add, mul
 
 import numpy as np
 
-from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, linalg, math
 from meshflow.ops.linear_operators.linear_operator import (
     Hint,
     LinearOperator,
+    OperatorTensor,
     broadcast_batches,
     broadcast_shapes,
+    keep_variable,
     register_operator,
     take_adjoint,
 )
@@ -370,6 +371,8 @@ class LinearOperatorLowRankUpdate(LinearOperator):
       ([[2.0, 1.0], [1.0, 2.0]], 3.0)
     """
 
+    _u, _v = OperatorTensor(), OperatorTensor()
+
     def __init__(
         self,
         base_operator: LinearOperator,
@@ -384,8 +387,8 @@ class LinearOperatorLowRankUpdate(LinearOperator):
         name: str = "LinearOperatorLowRankUpdate",
     ) -> None:
         self._base = base_operator
-        self._u = convert_to_tensor(u, dtype=base_operator.dtype)
-        self._v = self._u if v is None else convert_to_tensor(v, dtype=base_operator.dtype)
+        self._u = keep_variable(u, base_operator.dtype)
+        self._v = keep_variable(u if v is None else v, base_operator.dtype)
         is_positive = True if diag_update is None else is_diag_update_positive
         if v is None and is_positive:
             base = [base_operator]
@@ -395,7 +398,7 @@ class LinearOperatorLowRankUpdate(LinearOperator):
         self._diag_operator: LinearOperator = (
             LinearOperatorIdentity(self._u.shape[-1], dtype=base_operator.dtype)
             if diag_update is None
-            else LinearOperatorDiag(convert_to_tensor(diag_update, dtype=base_operator.dtype))
+            else LinearOperatorDiag(keep_variable(diag_update, base_operator.dtype))
         )
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, is_square)
         parameters = {"base_operator": base_operator, "u": u, "diag_update": diag_update, "v": v}

@@ -12,6 +12,7 @@ from meshflow.ops import array, debugging, linalg, math, signal
 from meshflow.ops.linear_operators.linear_operator import (
     Hint,
     LinearOperator,
+    OperatorTensor,
     broadcast_shapes,
     make_square_shape,
     take_adjoint,
@@ -55,6 +56,8 @@ class LinearOperatorCirculant(LinearOperator):
     # Number of dimensions of the convolution.
     _block_depth = 1
 
+    _original_spectrum = OperatorTensor()
+
     def __init__(
         self,
         spectrum: TensorLike,
@@ -72,10 +75,14 @@ class LinearOperatorCirculant(LinearOperator):
             is_self_adjoint = True
         dtype = as_dtype(input_output_dtype)
         self._complex_dtype = _get_complex_dtype(dtype)
-        self._spectrum = math.cast(tensor, self._complex_dtype)
+        self._original_spectrum = spectrum
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
         parameters = {"spectrum": spectrum, "input_output_dtype": input_output_dtype}
         super().__init__(dtype, None, *hints, name, parameters)
+
+    @property
+    def _spectrum(self) -> Tensor:
+        return math.cast(self._original_spectrum, self._complex_dtype)
 
     @property
     def spectrum(self) -> Tensor:
@@ -213,6 +220,8 @@ class LinearOperatorToeplitz(LinearOperator):
       [[1.0, 4.0, 5.0], [2.0, 1.0, 4.0], [3.0, 2.0, 1.0]]
     """
 
+    _col, _row = OperatorTensor(), OperatorTensor()
+
     def __init__(
         self,
         col: TensorLike,
@@ -223,7 +232,7 @@ class LinearOperatorToeplitz(LinearOperator):
         is_square: Hint = None,
         name: str = "LinearOperatorToeplitz",
     ) -> None:
-        self._col, self._row = convert_to_tensor(col), convert_to_tensor(row)
+        self._col, self._row = col, row
         if self._col.shape[-1] != self._row.shape[-1] or is_square is False:
             raise ValueError("Expected square matrices: `col` and `row` have one length.")
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)

@@ -13,6 +13,7 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.module import Module
+from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, debugging, linalg, math
 
@@ -20,6 +21,24 @@ __all__ = ["LinearOperator"]
 
 # A promise of the caller about a matrix; None if nothing is known.
 Hint: TypeAlias = bool | None
+
+
+def keep_variable(value: TensorLike, dtype: DType | None = None) -> TensorLike:
+    """Return a variable unchanged, and any other value as a tensor."""
+    return value if isinstance(value, Variable) else convert_to_tensor(value, dtype=dtype)
+
+
+class OperatorTensor:
+    """Attribute of an operator that is a tensor; if it is assigned a variable, each access reads its current value."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._source = f"{name}_source"
+
+    def __set__(self, operator: LinearOperator, value: TensorLike) -> None:
+        setattr(operator, self._source, keep_variable(value))
+
+    def __get__(self, operator: LinearOperator, owner: type | None = None) -> Tensor:
+        return convert_to_tensor(getattr(operator, self._source))
 
 
 class LinearOperator(Module):
@@ -204,7 +223,9 @@ class LinearOperator(Module):
                     f"Operators are incompatible. Expected `x` to have dimension {left.domain_dimension} but got {right.range_dimension}."
                 )
             return compose(left, right)
-        return self._matmul(self._convert(x), adjoint=adjoint, adjoint_arg=adjoint_arg)
+        columns = self._convert(x)
+        self._check_rows(columns, -2 if adjoint else -1, adjoint_arg)
+        return self._matmul(columns, adjoint=adjoint, adjoint_arg=adjoint_arg)
 
     def __matmul__(self, other: TensorLike | LinearOperator) -> PyTree:
         return self.matmul(other)
@@ -246,7 +267,25 @@ class LinearOperator(Module):
         if isinstance(rhs, LinearOperator):
             left = self.adjoint() if adjoint else self
             return compose(left.inverse(), rhs.adjoint() if adjoint_arg else rhs)
-        return self._solve(self._convert(rhs), adjoint=adjoint, adjoint_arg=adjoint_arg)
+        columns = self._convert(rhs)
+        self._check_rows(columns, -1 if adjoint else -2, adjoint_arg)
+        return self._solve(columns, adjoint=adjoint, adjoint_arg=adjoint_arg)
+
+    def _check_rows(self, columns: PyTree, axis: int, adjoint_arg: bool) -> None:
+        """Raise unless the number of rows of an argument equals the size of an axis of the operator."""
+        if not isinstance(columns, Tensor) or self.shape.rank is None:
+            return
+        if len(columns.shape) < 2:
+            raise ValueError(
+                f"{self.name}: the argument must have at least 2 dimensions, got shape {columns.shape}. Use matvec or "
+                "solvevec for vectors."
+            )
+        expected, rows = self.shape[axis], columns.shape[-1 if adjoint_arg else -2]
+        if None not in (expected, rows) and expected != rows:
+            raise ValueError(
+                f"Dimensions {expected} and {rows} are not compatible: {self.name} of shape {self.shape} does not fit "
+                f"an argument of shape {columns.shape}."
+            )
 
     def solvevec(self, rhs: TensorLike, adjoint: bool = False, name: str = "solve") -> Tensor:
         """Solve the equations for vectors [..., M]; see `solve`."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshflow.core.values.convert import convert_to_tensor
+import numpy as np
+
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.values.dtypes import DTypeLike, float32
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, debugging, linalg, math
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.linalg.banded import to_compact
 from meshflow.ops.linear_operators.linear_operator import (
     Hint,
     LinearOperator,
+    OperatorTensor,
     broadcast_batches,
     broadcast_shapes,
     make_square_shape,
@@ -58,6 +62,16 @@ class _TriangularOperator(LinearOperator):
         debugging.assert_positive(math.abs(self.diag_part()), message=message)
 
 
+def _parse_num_rows(num_rows: StaticInts) -> int:
+    """Return a number of rows that is a nonnegative integer, or raise TypeError or ValueError."""
+    value = to_static_value(num_rows, "num_rows")
+    if isinstance(value, float):
+        raise TypeError(f"Argument num_rows must be integer type, got {num_rows}.")
+    if np.ndim(value) or int(value) < 0:
+        raise ValueError(f"Argument num_rows must be a non-negative 0-D Tensor, got {num_rows}.")
+    return int(value)
+
+
 class _UnitaryOperator(LinearOperator):
     """Base class of operators that are the inverse of their conjugate transpose."""
 
@@ -88,6 +102,8 @@ class LinearOperatorFullMatrix(LinearOperator):
       [1.0, 1.0]
     """
 
+    _matrix = OperatorTensor()
+
     def __init__(
         self,
         matrix: TensorLike,
@@ -97,7 +113,11 @@ class LinearOperatorFullMatrix(LinearOperator):
         is_square: Hint = None,
         name: str = "LinearOperatorFullMatrix",
     ) -> None:
-        self._matrix = convert_to_tensor(matrix)
+        self._matrix = matrix
+        if len(self._matrix.shape) < 2:
+            raise ValueError(
+                f"Argument `matrix` must have at least 2 dimensions, got shape {self._matrix.shape}."
+            )
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, is_square)
         super().__init__(self._matrix.dtype, None, *hints, name, {"matrix": matrix})
 
@@ -134,6 +154,8 @@ class LinearOperatorLowerTriangular(_TriangularOperator):
       ([[1.0], [2.0]], 6.0)
     """
 
+    _matrix = OperatorTensor()
+
     def __init__(
         self,
         tril: TensorLike,
@@ -145,18 +167,21 @@ class LinearOperatorLowerTriangular(_TriangularOperator):
     ) -> None:
         if is_square is False:
             raise ValueError("Only square lower triangular operators supported at this time.")
-        tensor = convert_to_tensor(tril)
-        self._tril = linalg.band_part(tensor, -1, 0)
+        self._matrix = tril
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
-        super().__init__(tensor.dtype, None, *hints, name, {"tril": tril})
+        super().__init__(self._matrix.dtype, None, *hints, name, {"tril": tril})
 
     @property
     def tril(self) -> Tensor:
         """Return the lower triangular matrix."""
         return self._tril
 
+    @property
+    def _tril(self) -> Tensor:
+        return linalg.band_part(self._matrix, -1, 0)
+
     def _shape(self) -> TensorShape:
-        return self._tril.shape
+        return self._matrix.shape
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
         return math.matmul(self._tril, x, adjoint_a=adjoint, adjoint_b=adjoint_arg)
@@ -185,6 +210,8 @@ class LinearOperatorDiag(_TriangularOperator):
       [3.0, 8.0]
     """
 
+    _diag = OperatorTensor()
+
     def __init__(
         self,
         diag: TensorLike,
@@ -196,7 +223,9 @@ class LinearOperatorDiag(_TriangularOperator):
     ) -> None:
         if is_square is False:
             raise ValueError("Only square, diagonal operators currently supported.")
-        self._diag = convert_to_tensor(diag)
+        self._diag = diag
+        if len(self._diag.shape) < 1:
+            raise ValueError("Argument diag must have at least 1 dimension, got a scalar.")
         if not self._diag.dtype.is_complex:
             if is_self_adjoint is False:
                 raise ValueError("A real diagonal operator is always self adjoint.")
@@ -239,8 +268,13 @@ class LinearOperatorDiag(_TriangularOperator):
 
     def assert_positive_definite(self, name: str = "assert_positive_definite") -> None:
         """Raise an `InvalidArgumentError` if a real part of the diagonal is not positive."""
-        message = "Not positive definite: Diagonal contained non-positive real parts."
+        message = "The diagonal has entries with a non-positive real part: the operator is not positive definite."
         debugging.assert_positive(math.real(self._diag), message=message)
+
+    def assert_self_adjoint(self, name: str = "assert_self_adjoint") -> None:
+        """Raise an `InvalidArgumentError` if the diagonal is not real."""
+        message = "The diagonal has non-zero imaginary parts: the operator is not self-adjoint."
+        debugging.assert_equal(self._diag, take_conjugate(self._diag, True), message=message)
 
 
 class LinearOperatorScaledIdentity(LinearOperator):
@@ -261,6 +295,8 @@ class LinearOperatorScaledIdentity(LinearOperator):
       [[3.0, 0.0], [0.0, 3.0]]
     """
 
+    _multiplier = OperatorTensor()
+
     def __init__(
         self,
         num_rows: int,
@@ -274,8 +310,8 @@ class LinearOperatorScaledIdentity(LinearOperator):
     ) -> None:
         if not is_square:
             raise ValueError("A ScaledIdentity operator is always square.")
-        self._num_rows = int(num_rows)
-        self._multiplier = convert_to_tensor(multiplier)
+        self._num_rows = _parse_num_rows(num_rows)
+        self._multiplier = multiplier
         dtype = self._multiplier.dtype
         is_self_adjoint = is_self_adjoint if dtype.is_complex else True
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
@@ -369,7 +405,7 @@ class LinearOperatorIdentity(_UnitaryOperator):
             raise ValueError(
                 "An identity operator is always non-singular, self-adjoint and square."
             )
-        self._num_rows = int(num_rows)
+        self._num_rows = _parse_num_rows(num_rows)
         self._batch = [] if batch_shape is None else [int(d) for d in batch_shape]
         parameters = {"num_rows": num_rows, "batch_shape": batch_shape, "dtype": dtype}
         super().__init__(dtype or float32, None, True, True, True, True, name, parameters)
@@ -476,6 +512,8 @@ class LinearOperatorHouseholder(_UnitaryOperator):
       [-3.0, 4.0]
     """
 
+    _axis = OperatorTensor()
+
     def __init__(
         self,
         reflection_axis: TensorLike,
@@ -489,7 +527,7 @@ class LinearOperatorHouseholder(_UnitaryOperator):
             raise ValueError(
                 "A Householder operator is always non-singular, self-adjoint and square, and never positive definite."
             )
-        self._axis = convert_to_tensor(reflection_axis)
+        self._axis = reflection_axis
         parameters = {"reflection_axis": reflection_axis}
         super().__init__(self._axis.dtype, None, True, True, False, True, name, parameters)
 
@@ -537,6 +575,8 @@ class LinearOperatorPermutation(_UnitaryOperator):
       [3.0, 1.0, 2.0]
     """
 
+    _perm = OperatorTensor()
+
     def __init__(
         self,
         perm: TensorLike,
@@ -549,7 +589,9 @@ class LinearOperatorPermutation(_UnitaryOperator):
     ) -> None:
         if is_non_singular is False or is_square is False:
             raise ValueError("A Permutation operator is always non-singular and square.")
-        self._perm = convert_to_tensor(perm)
+        self._perm = perm
+        if not self._perm.dtype.is_integer:
+            raise TypeError(f"Argument `perm` must be integer dtype, got {self._perm.dtype.name}.")
         hints = (True, is_self_adjoint, is_positive_definite, True)
         super().__init__(dtype, None, *hints, name, {"perm": perm, "dtype": dtype})
 
@@ -597,11 +639,14 @@ class LinearOperatorTridiag(LinearOperator):
         is_square: Hint = None,
         name: str = "LinearOperatorTridiag",
     ) -> None:
-        self._compact = to_compact(diagonals, diagonals_format, "LinearOperatorTridiag")
         self._format, self._diagonals = diagonals_format, diagonals
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
         parameters = {"diagonals": diagonals, "diagonals_format": diagonals_format}
         super().__init__(self._compact.dtype, None, *hints, name, parameters)
+
+    @property
+    def _compact(self) -> Tensor:
+        return to_compact(self._diagonals, self._format, "LinearOperatorTridiag")
 
     @property
     def diagonals(self) -> PyTree:

@@ -145,7 +145,9 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
         )
     shapes = {i.shape for i in inputs}
     if len(shapes) > 1:
-        raise ValueError(f"add_n needs tensors of one shape, got {sorted(shapes)}.")
+        raise ValueError(
+            f"Inputs to add_n must have the same size and shape, got {[list(i.shape) for i in inputs]}."
+        )
     total = inputs[0]
     for item in inputs[1:]:
         total = total + item
@@ -291,7 +293,7 @@ def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op
 def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Compute `(x - y)^2`.
+    """Compute `(x - y)^2`, or `|x - y|^2` for complex numbers.
 
     Args:
       x: A numeric tensor.
@@ -302,7 +304,10 @@ def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) ->
       >>> print(tf.math.squared_difference([1, 5], [4, 4]).numpy())
       [9 1]
     """
-    return jnp.square(x - y)
+    difference = x - y
+    if jnp.issubdtype(difference.dtype, jnp.complexfloating):
+        return difference * jnp.conj(difference)
+    return jnp.square(difference)
 
 
 @op(kinds="f")

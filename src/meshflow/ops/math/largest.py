@@ -17,6 +17,10 @@ __all__ = ["approx_max_k", "approx_min_k", "in_top_k", "top_k"]
 
 @op(kinds="if", name="top_k")
 def _top_k(input: TensorLike, k: int) -> tuple[Tensor, Tensor]:
+    if k < 0:
+        raise InvalidValueError(f"Need k >= 0, got {k}: it must be non-negative. [Op:TopKV2]")
+    if not input.ndim:
+        raise InvalidValueError("input must be >= 1-D, got a scalar. [Op:TopKV2]")
     if k > input.shape[-1]:
         raise ValueError(f"input must have at least k columns. Had {input.shape[-1]}, needed {k}")
     if not jnp.issubdtype(input.dtype, jnp.floating):

@@ -13,6 +13,8 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import assume_equal
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
+from meshflow.ops.array.shaping import normalize_axis
 
 __all__ = ["cross", "matmul", "tensordot"]
 
@@ -109,8 +111,8 @@ def matmul(
         )
     if a.ndim < 2 or b.ndim < 2:
         raise InvalidValueError(
-            f"In[0] and In[1] of matmul must have at least 2 dimensions, got shapes {list(a.shape)} and "
-            f"{list(b.shape)}."
+            f"matmul: In[0] ndims must be >= 2, and those of In[1], too, got shapes {list(a.shape)} and "
+            f"{list(b.shape)}. [Op:MatMul]"
         )
     a = (
         jnp.conj(jnp.swapaxes(a, -1, -2))
@@ -130,7 +132,13 @@ def matmul(
         raise InvalidValueError(
             f"Matrix size-incompatible: In[0]: {list(a.shape)}, In[1]: {list(b.shape)} [Op:MatMul]"
         )
-    result = jnp.matmul(a, b)
+    try:
+        result = jnp.matmul(a, b)
+    except (TypeError, ValueError):
+        raise InvalidValueError(
+            f"matmul: In[0] and In[1] must have compatible batch dimensions: {list(a.shape)} vs. {list(b.shape)} "
+            "[Op:BatchMatMulV2]"
+        ) from None
     return result if output_type is None else result.astype(as_dtype(output_type).dtype)
 
 
@@ -156,4 +164,34 @@ def tensordot(
       >>> print(tf.tensordot(a, a, axes=[[0, 1], [0, 1]]).numpy())
       55
     """
+    _check_contracted(a, b, axes)
     return jnp.tensordot(a, b, axes)
+
+
+def _check_contracted(a: Array, b: Array, axes: int | Sequence[Any]) -> None:
+    """Raise unless the dimensions that `tensordot` sums over exist and have the same sizes."""
+    if isinstance(axes, int):
+        if axes < 0 or axes > min(a.ndim, b.ndim):
+            raise InvalidValueError(
+                f"tensordot: `axes` must not be larger than the number of dimensions of the tensors, and not negative, "
+                f"got {axes} for shapes {list(a.shape)} and {list(b.shape)}."
+            )
+        pairs = list(zip(range(a.ndim - axes, a.ndim), range(axes), strict=True))
+    else:
+        if len(axes) != 2:
+            raise InvalidValueError(
+                f"tensordot: `axes` must be an integer or have length 2, got {axes}."
+            )
+        first, second = ((x,) if isinstance(x, int) else tuple(x) for x in axes)
+        if len(first) != len(second):
+            raise InvalidValueError(
+                f"tensordot: Different number of contraction axes `a` and `b`, {len(first)} != {len(second)}."
+            )
+        pairs = list(zip(first, second, strict=True))
+    for i, j in pairs:
+        i, j = normalize_axis(i, a.ndim, "tensordot"), normalize_axis(j, b.ndim, "tensordot")
+        if a.shape[i] != b.shape[j] and not assume_equal(a.shape[i], b.shape[j]):
+            raise InvalidValueError(
+                f"tensordot: Matrix size-incompatible: In[0]: {list(a.shape)}, In[1]: {list(b.shape)}: the sizes of "
+                f"axes {i} and {j} must be equal. [Op:MatMul]"
+            )

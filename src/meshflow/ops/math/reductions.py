@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import functools
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,7 @@ from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
-from meshflow.core.values.symbolic_sizes import may_be_zero, pad_empty
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, may_be_zero, pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_size, read_sizes
 from meshflow.environment.types import Array
@@ -59,11 +61,16 @@ __all__ = [
 
 
 def _check_axis(axis: Axes, rank: int) -> Axes:
-    for a in (axis,) if isinstance(axis, int) else axis or ():
+    axes = (axis,) if isinstance(axis, int) else axis or ()
+    for a in axes:
         if not -rank <= a < rank:
             raise InvalidValueError(
                 f"Invalid reduction dimension {a} for input with {rank} dimensions."
             )
+    if len(axes) > 1 and len({a % rank for a in axes}) < len(axes):
+        raise InvalidValueError(
+            f"Invalid reduction arguments: Axes contains duplicate dimension, got {list(axes)}."
+        )
     return axis
 
 
@@ -294,6 +301,12 @@ def _find_index(
         x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)
     _check_axis(axis or 0, x.ndim)
     position = (axis or 0) % x.ndim
+    if x.shape[position] == 0 and all(x.shape[:position] + x.shape[position + 1 :]):
+        raise InvalidValueError(
+            f"Reduction axis {position} is empty in shape {list(x.shape)}. [Op:Arg{'Max' if worst < 0 else 'Min'}]"
+        )
+    if not as_dtype(output_type).is_integer:
+        raise InvalidValueError(f"argmax: output_type must be an integer dtype, got {output_type}.")
     if is_symbolic_dim(x.shape[position]) and may_be_zero(x.shape[position]):
         # JAX requires an element. The additional one is last and worst, so no other element loses to it.
         last = jnp.asarray(_get_worst(x, worst < 0), x.dtype)
@@ -520,6 +533,23 @@ def bincount(
     arr = convert_to_tensor(arr)
     arr = arr if arr.dtype.is_integer else cast(arr, int64)
     known_ids = None if isinstance(arr.array, jax.core.Tracer) else np.asarray(arr.array)
+    if axis == -1 and arr.ndim > 2:
+        raise InvalidValueError(
+            f"bincount: Shape must be at most rank 2 but is rank {arr.ndim} for axis -1. [Op:DenseBincount]"
+        )
+    for argument, value in (("minlength", minlength), ("maxlength", maxlength)):
+        if value is not None and np.ndim(to_static_value(value, argument)):
+            raise InvalidValueError(
+                f"bincount: `{argument}`: Shape must be rank 0, got {value}. [Op:Bincount]"
+            )
+    if weights is not None:
+        weights = convert_to_tensor(weights)
+        sizes = weights.array.shape, arr.array.shape
+        are_known = not has_symbolic_size(itertools.chain(*sizes))
+        if sparse is None and are_known and sizes[0] != sizes[1] and math.prod(sizes[0]):
+            raise InvalidValueError(
+                f"bincount: `weights` must be the same shape as `arr`, {arr.shape}, got {weights.shape}."
+            )
     # Rows of a sparse tensor may contain negative integers, which are not counted.
     by_sparse_row = sparse is not None and axis == -1 and len(sparse.shape) > 1
     if known_ids is not None and not by_sparse_row and (known_ids < 0).any():
@@ -531,7 +561,9 @@ def bincount(
         raise ValueError("bincount: binary_output cannot be combined with weights.")
     if axis not in (None, 0, -1):
         raise ValueError(f"bincount: axis must be 0, -1 or None, got {axis}.")
-    if maxlength is not None and (minlength is None or minlength >= maxlength):
+    # The size is the largest integer + 1. A traced function, in which it is not known, has the maximum size.
+    is_unknown = known_ids is None and not minlength
+    if maxlength is not None and (is_unknown or (minlength or 0) >= maxlength):
         size = maxlength
     else:
 

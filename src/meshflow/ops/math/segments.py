@@ -14,6 +14,7 @@ from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_comp
 from meshflow.core.runtime.bounds_checks import check_segment_ids
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.environment.types import Array
@@ -103,6 +104,13 @@ _find_segment_extreme.defvjp(_find_segment_extreme_forward, _find_segment_extrem
 def _reduce_segments(
     data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: str
 ) -> Tensor:
+    outer = tuple(data.shape[: segment_ids.ndim])
+    if outer != tuple(segment_ids.shape) and not has_symbolic_size((*outer, *segment_ids.shape)):
+        raise InvalidValueError(
+            f"data must be at least rank {segment_ids.ndim}, and segment_ids should be the same size as dimension 0 of "
+            f"data: data.shape = {list(data.shape)} does not start with segment_ids.shape = {list(segment_ids.shape)}. "
+            "[Op:SegmentReduction]"
+        )
     flat_ids = segment_ids.reshape(-1)
     rows = data.reshape((flat_ids.shape[0], *data.shape[segment_ids.ndim :]))
     is_inside = (flat_ids >= 0) & (flat_ids < num_segments)
@@ -184,6 +192,10 @@ def _define_unsorted_op(kind: str, example_output: str) -> UnsortedSegments:
         data: TensorLike, segment_ids: TensorLike, num_segments: StaticInts, name: str | None = None
     ) -> Tensor:
         count = to_static_value(num_segments, "num_segments")
+        if isinstance(count, tuple):
+            raise InvalidValueError(
+                f"num_segments should be a scalar, got {list(count)}. [Op:UnsortedSegment]"
+            )
         if count < 0:
             raise InvalidValueError(f"num_segments must not be negative, got {count}.")
         ids = check_segment_ids(convert_to_tensor(segment_ids), count)

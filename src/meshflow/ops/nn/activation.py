@@ -189,6 +189,19 @@ def crelu(features: TensorLike, axis: int = -1, name: str | None = None) -> Tens
     return jnp.concatenate([jax.nn.relu(features), jax.nn.relu(-features)], axis)
 
 
+def _check_softmax_axis(logits: jax.Array, axis: int | None) -> int:
+    """Return the axis, by default the last, after checking that the logits have it."""
+    axis, rank = -1 if axis is None else axis, logits.ndim
+    if not rank:
+        raise InvalidValueError("logits must have >= 1 dimension, got a scalar. [Op:Softmax]")
+    if not -rank <= axis < rank:
+        raise InvalidValueError(
+            f"softmax: `axis` must be in the range [-{rank}, {rank}) where {rank} is the number of dimensions in the "
+            f"input, got axis {axis}. [Op:Softmax]"
+        )
+    return axis
+
+
 @op(kinds="f")
 def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
     """Compute `exp(x) / sum(exp(x))` along an axis.
@@ -202,7 +215,7 @@ def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None
       >>> tf.nn.softmax([1.0, 1.0]).numpy()
       array([0.5, 0.5], dtype=float32)
     """
-    return jax.nn.softmax(logits, axis=-1 if axis is None else axis)
+    return jax.nn.softmax(logits, axis=_check_softmax_axis(logits, axis))
 
 
 @op(kinds="f")
@@ -218,7 +231,7 @@ def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = 
       >>> print(tf.nn.log_softmax([0.0, 0.0, 1000.0]).numpy())
       [-1000. -1000.     0.]
     """
-    return jax.nn.log_softmax(logits, axis=-1 if axis is None else axis)
+    return jax.nn.log_softmax(logits, axis=_check_softmax_axis(logits, axis))
 
 
 @op

@@ -111,6 +111,10 @@ def conv(
             f"input depth must be evenly divisible by filter depth: {channels} vs {filters.shape[-2]} (input "
             f"{list(input.shape)}, filters {list(filters.shape)}, groups {groups})."
         )
+    if any(size == 0 for size in filters.shape if isinstance(size, int)):
+        raise InvalidValueError(
+            f"filter must not have zero elements, got shape {list(filters.shape)}."
+        )
     if filters.shape[-1] % groups:
         raise InvalidValueError(
             f"the number of filters must be divisible by the number of groups: {filters.shape[-1]} vs {groups}."

@@ -247,6 +247,11 @@ def log_poisson_loss(
     """
     targets, log_input = _convert_labels(targets, log_input)
     targets = convert_to_tensor(targets)
+    if not log_input.shape.is_compatible_with(targets.shape):
+        raise ValueError(
+            f"log_poisson_loss: `log_input` and `targets` must have the same shape, got {log_input.shape} and "
+            f"{targets.shape}."
+        )
     loss = exp(log_input) - log_input * targets
     if compute_full_loss:
         constant = targets * log(targets) - targets + 0.5 * log(6.283185307179586 * targets)

@@ -35,7 +35,6 @@ from meshflow.ops.ragged.partition import (
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values, get_positive_axis
 
 __all__ = [
-    "batch_gather",
     "boolean_mask",
     "concat",
     "expand_dims",
@@ -98,25 +97,23 @@ def concat(values: Sequence[Any], axis: PyTree, name: str | None = None) -> PyTr
         return values
     parts = _convert_all(values)
     if not parts:
-        raise ValueError("tf.concat of ragged tensors: expected at least one value.")
-    axis = get_positive_axis(int(to_static_value(axis, "axis")), len(parts[0].shape))
+        raise ValueError("tf.concat of ragged tensors: rt_inputs may not be empty.")
+    axis = get_positive_axis(to_static_value(axis, "axis"), len(parts[0].shape))
     return drop_uniform(_concat(parts, axis)) if len(parts) > 1 else parts[0]
 
 
 def _concat(parts: list[Any], axis: int) -> PyTree:
     if len(parts) == 1:
         return parts[0]
-    if not any(isinstance(p, RaggedTensor) for p in parts):
-        if axis == 0:
-            return array.concat(parts, 0)
-        if len(parts[0].shape) > 1 and len({p.shape[0] for p in parts}) == 1:
-            return array.concat(parts, axis)
+    is_dense = not any(isinstance(p, RaggedTensor) for p in parts)
+    if is_dense and axis == len(parts[0].shape) - 1:
+        return array.concat(parts, axis)
     rows = _unify(parts)
     if axis > 1:
         for other in rows[1:]:
             _check_lengths(rows[0], other)
         return rows[0].with_values(_concat([r.values for r in rows], axis - 1))
-    joined = _concat([r.values for r in rows], 0)
+    joined = _join([r.values for r in rows])
     lengths = [r.partition.row_lengths() for r in rows]
     if axis == 0:
         uniform = {r.partition.static_uniform_row_length for r in rows}
@@ -134,6 +131,11 @@ def _concat(parts: list[Any], axis: int) -> PyTree:
     ids = [r.partition.value_rowids() for r in rows]
     order = _interleave(*splits, *ids)
     return RaggedTensor.from_row_lengths(gather_values(joined, order), total, validate=False)
+
+
+def _join(parts: list[Any]) -> PyTree:
+    """Concatenate rows, all of which are dense or ragged."""
+    return _concat(parts, 0) if isinstance(parts[0], RaggedTensor) else array.concat(parts, 0)
 
 
 @define_array_function
@@ -158,13 +160,14 @@ def _interleave(xp: Namespace, *arrays: Array) -> Array:
     return xp.zeros_like(target).at[target].set(positions)
 
 
-def _check_lengths(first: RaggedTensor, second: RaggedTensor) -> None:
+def _check_lengths(first: RaggedTensor, second: RaggedTensor, names: str = "Input tensors") -> None:
     known = find_value(first.row_splits), find_value(second.row_splits)
     if known[0] is None or known[1] is None:
         return
     if not np.array_equal(known[0], known[1]):
         raise InvalidValueError(
-            "Input tensors have incompatible shapes: the lengths of rows differ."
+            f"{names} have incompatible ragged shapes. The lengths of their rows differ, {np.diff(known[0]).tolist()} "
+            f"and {np.diff(known[1]).tolist()}."
         )
 
 
@@ -177,7 +180,7 @@ def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Tens
     """
     parts = _convert_all(values)
     if not parts:
-        raise ValueError("tf.ragged.stack: expected at least one value.")
+        raise ValueError("tf.ragged.stack: rt_inputs may not be empty.")
     ranks = {len(p.shape) for p in parts}
     if len(ranks) > 1:
         raise ValueError(f"all inputs must have the same rank, got ranks {sorted(ranks)}.")
@@ -189,10 +192,14 @@ def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Tens
 
 
 def _stack(parts: list[Any], axis: int) -> PyTree:
+    is_dense = not any(isinstance(p, RaggedTensor) for p in parts)
+    rank = len(parts[0].shape)
+    if is_dense and axis in (rank, rank - 1) and axis:
+        return array.stack(parts, axis)
     if axis == 0:
+        if rank > 1:
+            parts = _unify(parts)
         dtype = next((p.partition.dtype for p in parts if isinstance(p, RaggedTensor)), int32)
-        if len(parts) == 1 and not isinstance(parts[0], RaggedTensor):
-            return array.expand_dims(parts[0], 0)
         counts = array.stack([make_size(p.shape[0], dtype) for p in parts])
         joined = concat(parts, 0) if len(parts) > 1 else parts[0]
         return RaggedTensor.from_row_lengths(joined, counts, validate=False)
@@ -217,8 +224,15 @@ def expand_dims(input: PyTree, axis: PyTree, name: str | None = None) -> PyTree:
     return input.with_values(expand_dims(input.values, axis - 1))
 
 
-def squeeze(input: RaggedTensor, axis: PyTree = None, name: str | None = None) -> PyTree:
+def squeeze(input: PyTree, axis: PyTree = None, name: str | None = None) -> PyTree:
     """Remove axes of size 1."""
+    input = convert_values(input)
+    if not isinstance(input, RaggedTensor):
+        return array.squeeze(input, axis)
+    if isinstance(axis, Tensor):
+        raise TypeError(
+            "squeeze of a ragged tensor: axis must be an integer or a list, not a tensor."
+        )
     axes = to_static_value(axis, "axis")
     if axes is None:
         raise ValueError("Ragged.squeeze must have an axis argument.")
@@ -309,15 +323,15 @@ def _gather_inner(params: PyTree, indices: PyTree, axis: int) -> PyTree:
     return gather(params.values, array.reshape(starts, shape) + columns)
 
 
-def batch_gather(params: PyTree, indices: PyTree, name: str | None = None) -> PyTree:
-    """Gather within each row."""
-    return _gather_batch(params, indices, None, 1)
-
-
 def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int) -> PyTree:
     params, indices = convert_values(params), convert_values(indices)
     rank = len(indices.shape)
-    batch_dims = int(batch_dims) + (rank if batch_dims < 0 else 0)
+    if batch_dims < 0:
+        batch_dims = get_positive_axis(batch_dims, rank, "batch_dims")
+    if batch_dims >= len(params.shape):
+        raise ValueError(
+            f"batch_dims must be less than rank(params), got {batch_dims} for params of shape {params.shape}."
+        )
     axis = batch_dims if axis is None else int(to_static_value(axis, "axis")) % len(params.shape)
     if axis < batch_dims:
         raise ValueError(f"batch_dims={batch_dims} must be less than or equal to axis={axis}")
@@ -326,8 +340,13 @@ def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int
     if batch_dims == 0:
         return gather(params, indices, axis=axis)
     if batch_dims > 1:
-        params, indices = to_ragged(params, 1), to_ragged(indices, 1)
-        _check_lengths(params, indices)
+        ragged = [v for v in (params, indices) if isinstance(v, RaggedTensor)]
+        dtype = ragged[0].partition.dtype if ragged else int64
+        params, indices = to_ragged(params, 1, dtype), to_ragged(indices, 1, dtype)
+        names = (
+            "batch shape from indices does not match params shape, a dimension size mismatch: they"
+        )
+        _check_lengths(params, indices, names)
         inner = _gather_batch(params.values, indices.values, axis - 1, batch_dims - 1)
         return indices.with_values(inner)
     if axis > 1:
@@ -341,11 +360,12 @@ def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int
     count = params.partition.static_nrows
     if indices.shape[0] != count:
         raise InvalidValueError(
-            f"tf.gather: params and indices have different numbers of rows, {count} and {indices.shape[0]}."
+            f"tf.gather: the batch shape from indices {indices.shape} does not match params {params.shape}: they have "
+            f"different numbers of rows, {count} and {indices.shape[0]}."
         )
     make: Callable[[Any], Any] = lambda values: values
     if not isinstance(indices, RaggedTensor):
-        rows_of_indices, flat = Tensor(np.arange(count).reshape(-1, *[1] * (rank - 1))), indices
+        rows_of_indices, flat = Tensor(np.arange(count)), indices
     else:
         ids = indices.partition.value_rowids()
         for partition in indices.nested_partitions[1:]:
@@ -353,6 +373,7 @@ def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int
         rows_of_indices, flat, make = ids, indices.flat_values, indices.with_flat_values
     flat = convert_integers(flat)
     known, lengths = find_value(flat), find_value(params.partition.row_lengths())
+    rows_of_indices = array.reshape(rows_of_indices, [-1, *[1] * (len(flat.shape) - 1)])
     if known is not None and lengths is not None:
         limits = lengths[rows_of_indices.numpy()]
         if ((known < 0) | (known >= limits)).any():
@@ -383,7 +404,7 @@ def gather_nd(
         return array.gather_nd(params, indices)
     index = convert_integers(indices, params.partition.dtype)
     if index.ndim == 0:
-        raise ValueError("indices must have a rank of at least 1")
+        raise ValueError("gather_nd: indices.rank must be at least 1.")
     shape = index.array.shape
     if index.ndim > 2:
         flat = gather_nd(params, array.reshape(index, [-1, shape[-1]]))
@@ -424,8 +445,12 @@ def _drop_inner_partition(rows: RaggedTensor) -> Callable[[PyTree], PyTree]:
 
 
 def _check_positions(positions: np.ndarray, limits: PyTree) -> np.ndarray:
-    if ((positions < 0) | (positions >= limits)).any():
-        raise InvalidValueError(f"indices = {positions.tolist()} is not in [0, {limits})")
+    is_outside = (positions < 0) | (positions >= limits)
+    if is_outside.any():
+        index = tuple(np.argwhere(is_outside)[0].tolist())
+        limit = np.broadcast_to(limits, positions.shape)[index]
+        place = f"indices[{','.join(map(str, index))}]" if index else "indices"
+        raise InvalidValueError(f"{place} = {positions[index]} is not in [0, {limit})")
     return positions
 
 
@@ -483,7 +508,10 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor 
     """
     data, mask = convert_values(data), convert_values(cast_numpy(mask, bool_))
     if not mask.dtype.is_bool:
-        raise InvalidValueError(f"mask must be bool, got {mask.dtype.name}.")
+        raise InvalidValueError(
+            f"Tensor conversion requested dtype bool for {type(mask).__name__} with dtype {mask.dtype.name}: the mask "
+            "must be bool."
+        )
     rank = len(mask.shape)
     if rank == 0:
         raise ValueError("mask cannot be scalar.")
@@ -535,6 +563,8 @@ def where(condition: PyTree, x: PyTree = None, y: PyTree = None, name: str | Non
 def reverse(tensor: RaggedTensor, axis: PyTree, name: str | None = None) -> RaggedTensor:
     """Reverse rows or the values in rows along axes."""
     axes = np.atleast_1d(np.asarray(to_static_value(axis, "axis"))).tolist()
+    if not all(isinstance(a, int) for a in axes):
+        raise TypeError(f"`axis` must be a list of int or a constant tensor, got {axes}.")
     items = {get_positive_axis(int(a), len(tensor.shape), f"axis[{i}]") for i, a in enumerate(axes)}
     key = [
         slice(None, None, -1) if i in items else slice(None)
@@ -545,14 +575,17 @@ def reverse(tensor: RaggedTensor, axis: PyTree, name: str | None = None) -> Ragg
 
 def size(input: RaggedTensor, out_type: DTypeLike = "int32", name: str | None = None) -> Tensor:
     """Return the number of values."""
-    return array.size(input.flat_values, out_type=as_dtype(out_type))
+    values = convert_values(input)
+    flat = values.flat_values if isinstance(values, RaggedTensor) else values
+    return array.size(flat, out_type=as_dtype(out_type))
 
 
 def pack_rows(rows: Sequence[Any]) -> RaggedTensor:
     """Return a ragged tensor with the given rows, which are tensors or ragged tensors."""
     dtype = next((r.partition.dtype for r in rows if isinstance(r, RaggedTensor)), int64)
     counts = array.stack([make_size(r.shape[0], dtype) for r in rows])
-    joined = drop_uniform(_concat(list(rows), 0))
+    is_ragged = any(isinstance(r, RaggedTensor) for r in rows)
+    joined = drop_uniform(_concat(list(rows), 0) if is_ragged else array.concat(list(rows), 0))
     return RaggedTensor.from_row_lengths(joined, counts, validate=False)
 
 
@@ -603,22 +636,29 @@ def stack_dynamic_partitions(
     if isinstance(partitions, RaggedTensor):
         rank = len(partitions.shape)
         data = to_ragged(data, partitions.ragged_rank) if rank > 1 else data
-        _check_lengths(data, partitions)
+        _check_lengths(data, partitions, "data and partitions")
         grouped = stack_dynamic_partitions(data.values, partitions.values, num_partitions)
         return grouped.with_row_splits_dtype(partitions.partition.dtype)
     rank = len(partitions.shape)
     if rank > 1:
+        if not isinstance(data, RaggedTensor):
+            data.shape[:rank].assert_is_compatible_with(partitions.shape)
         data = _merge_leading(data, rank)
         partitions = array.reshape(partitions, [-1])
     elif rank == 0:
         data, partitions = array.expand_dims(data, 0), array.expand_dims(partitions, 0)
     groups = convert_integers(partitions)
-    count = read_sizes(convert_integers(num_partitions), "num_partitions")
+    number = convert_integers(num_partitions)
+    number.shape.assert_has_rank(0)
+    count = read_sizes(number, "num_partitions")
     if data.shape[0] != groups.shape[0]:
-        raise InvalidValueError(f"data has {data.shape[0]} rows, partitions {groups.shape[0]}.")
+        raise InvalidValueError(
+            f"Shapes {data.shape[:1]} and {groups.shape} are incompatible: data must start with the shape of partitions."
+        )
     known = find_value(groups)
     if known is not None and known.size and (known.min() < 0 or known.max() >= count):
-        raise InvalidValueError(f"partitions {known.tolist()} must be in [0, {count})")
+        problem = "non-negative" if known.min() < 0 else f"less than num_partitions={count}"
+        raise InvalidValueError(f"partitions must be {problem}, got {known.tolist()}.")
     dtype = data.partition.dtype.dtype if isinstance(data, RaggedTensor) else np.dtype(np.int32)
     lengths = _count_members(groups, static=(count, dtype))
     values = gather_values(data, _sort_groups(groups))

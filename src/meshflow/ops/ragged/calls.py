@@ -21,12 +21,9 @@ from meshflow.ops.ragged import arrays, dynamic_shape, padding
 from meshflow.ops.ragged.elementwise import apply_elementwise, have_same_rows, map_flat_values
 from meshflow.ops.ragged.partition import convert_integers, find_value, make_size
 from meshflow.ops.ragged.reductions import (
-    DENSE_OPS,
     REDUCTIONS,
     SEGMENT_OPS,
-    parse_axes,
     reduce,
-    reduce_axes,
     reduce_segments,
 )
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values, get_positive_axis
@@ -136,7 +133,7 @@ def _call_elementwise(
 
 def _encode_rows(public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any) -> PyTree:
     """Encode the code points of each innermost row as a string."""
-    if isinstance(x.values, RaggedTensor):
+    if len(x.values.shape) > 1:
         return x.with_values(public(x.values, *args, **kwargs))
     return array.stack([public(row, *args, **kwargs) for row in x])
 
@@ -148,43 +145,21 @@ def _decode_with_offsets(
     return tuple(map(input.with_flat_values, public(input.flat_values, *args, **kwargs)))
 
 
-def _reduce_join(
-    public: Callable[..., Any],
-    inputs: RaggedTensor,
-    axis: PyTree = None,
-    keepdims: bool = False,
-    separator: str = "",
-) -> PyTree:
-    def join_segments(values: Tensor, ids: Tensor, count: int) -> Tensor:
-        texts = values.require_value("strings to join")
-        known = ids.require_value("rows of strings to join")
-        parts = [texts[known == i] for i in range(count)]
-        joined = np.empty((count, *texts.shape[1:]), object)
-        for index in np.ndindex(*joined.shape):
-            joined[index] = separator.encode().join(parts[index[0]][(slice(None), *index[1:])])
-        return Tensor(joined)
-
-    axes = parse_axes(inputs, axis)
-    if axes is None:
-        return public(inputs.flat_values, None, keepdims=keepdims, separator=separator)
-    SEGMENT_OPS["join"] = join_segments
-    DENSE_OPS["join"] = lambda x, a: public(x, a, separator=separator)
-    result = reduce_axes("join", inputs, axes)
-    for a in axes if keepdims else ():
-        result = arrays.expand_dims(result, a)
-    return result
-
-
 def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, **kwargs: Any) -> PyTree:
     a, b = convert_values(a), convert_values(b)
     rank = len(a.shape)
     if rank != len(b.shape) or rank < 2:
         raise ValueError(
-            f"matmul of ragged tensors: a and b must have the same rank of at least 2, got {a.shape} and {b.shape}."
+            f"matmul of ragged tensors: `a` and `b` must have the same rank. It must be at least 2, got {a.shape} and "
+            f"{b.shape}."
         )
+    if not isinstance(a, RaggedTensor) and not isinstance(b, RaggedTensor):
+        return public(a, b, **kwargs)
     if rank == 2:
         return public(_to_matrix(a), _to_matrix(b), **kwargs)
-    if not isinstance(b, RaggedTensor) and a.ragged_rank == 1 and rank == 3:
+    if not isinstance(a, RaggedTensor) and rank == 3:
+        a = arrays.to_ragged(a, 1, b.partition.dtype)
+    if not isinstance(b, RaggedTensor) and rank == 3 and a.ragged_rank == 1:
         b = arrays.to_ragged(b, 1, a.partition.dtype)
     dtype = next(x.partition.dtype for x in (a, b) if isinstance(x, RaggedTensor))
     if rank > 3:
@@ -260,11 +235,15 @@ def _reduce_by_ids(
     data, ids = convert_values(data), convert_values(segment_ids)
     if isinstance(ids, RaggedTensor):
         if not isinstance(data, RaggedTensor):
-            raise ValueError("data must be a RaggedTensor if segment_ids is a RaggedTensor")
+            raise ValueError(
+                "segment_ids.shape must be a prefix of data.shape, but segment_ids is ragged and data is not."
+            )
         is_known = all(find_value(x.row_splits) is not None for x in (data, ids))
         same_rows = RaggedTensor.from_partition(ids.values, data.partition)
         if is_known and not have_same_rows(same_rows, ids):
-            raise InvalidValueError("data and segment_ids must have the same row lengths")
+            raise InvalidValueError(
+                "segment_ids.shape must be a prefix of data.shape, but the row lengths differ."
+            )
         return public(data.values, ids.values, num_segments)
     count = read_sizes(convert_integers(num_segments), "num_segments")
     ids = convert_integers(ids)
@@ -276,6 +255,23 @@ def _reduce_by_ids(
     ones = array.ones_like(data)
     total, counts = (reduce_segments("sum", x, ids, count) for x in (data, ones))
     return total / (math.sqrt(counts) if kind == "sqrt_n" else counts)
+
+
+def _resize(
+    public: Callable[..., Any], images: RaggedTensor, size: PyTree, *args: Any, **kwargs: Any
+) -> PyTree:
+    """Resize images of different sizes, a ragged tensor of shape [count, (height), (width), channels]."""
+    if len(images.shape) != 4:
+        raise ValueError(
+            f"tf.image.resize: images.shape.rank must be 4 if images is ragged, got {images.shape}."
+        )
+    resize = lambda image: public(
+        image.to_tensor() if isinstance(image, RaggedTensor) else image, size, *args, **kwargs
+    )
+    if images.shape[0] == 0:
+        # The size of the results does not depend on those of the images.
+        return resize(array.zeros([0, 1, 1, images.shape[-1] or 0], images.dtype))
+    return array.stack(list(map(resize, images)))
 
 
 def _one_hot(
@@ -293,7 +289,7 @@ def _one_hot(
         axis = get_positive_axis(axis, len(indices.shape) + 1)
         if axis <= indices.ragged_rank:
             raise ValueError(
-                f"one_hot: axis {axis} must be greater than the ragged rank {indices.ragged_rank}."
+                f"axis ({axis}) must be greater than indices.ragged_rank ({indices.ragged_rank})."
             )
         axis -= indices.ragged_rank
     return map_flat_values(public, indices, depth, on_value, off_value, axis, dtype)
@@ -381,7 +377,8 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
     "embedding_lookup_sparse": _look_up_sparse,
     "log_softmax": _log_softmax,
     "one_hot": _one_hot,
-    "reduce_join": _reduce_join,
+    "resize": _resize,
+    "resize_images": _resize,
     "safe_embedding_lookup_sparse": _look_up_sparse,
     "softmax": _softmax,
     "unicode_decode_with_offsets": _decode_with_offsets,
@@ -395,8 +392,8 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
 
 
 def register(name: str, handler: Callable[..., Any]) -> None:
-    """Register the implementation of an op for ragged arguments."""
-    _OPS[name] = handler
+    """Register the implementation of an op for ragged arguments, which also takes the op."""
+    _WRAPPED_OPS[name] = handler
 
 
 def call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:

@@ -13,14 +13,19 @@ from meshflow.core.dispatch.composite import join_dense_shape, split_dense_shape
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, as_shape
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.ops.ragged.elementwise import broadcast
-from meshflow.ops.ragged.partition import RowPartition, convert_integers, find_value
+from meshflow.ops.ragged.partition import (
+    RowPartition,
+    RowPartitionSpec,
+    convert_integers,
+    find_value,
+)
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
 
 __all__ = ["DynamicRaggedShape", "DynamicRaggedShapeSpec"]
@@ -167,6 +172,13 @@ class DynamicRaggedShape(CompositeTensor):
             sizes = self._inner_shape.require_value("the sizes of a DynamicRaggedShape")
         return sizes.tolist()
 
+    @classmethod
+    def _from_inner_shape(
+        cls, inner_shape: TensorLike, dtype: DTypeLike | None = None
+    ) -> DynamicRaggedShape:
+        """Return the shape of a dense tensor; libraries call this private method of TensorFlow."""
+        return cls((), inner_shape, dtype)
+
     def static_lengths(self, ragged_lengths: bool = True) -> list[Any]:
         """Return sizes, and tuples with the lengths of ragged rows (None if they are unknown)."""
         inner = self.get_inner_sizes()
@@ -246,11 +258,10 @@ class DynamicRaggedShape(CompositeTensor):
 
     @property
     def _type_spec(self) -> DynamicRaggedShapeSpec:
-        return DynamicRaggedShapeSpec(
-            [type_spec_from_value(p) for p in self._partitions],
-            TensorShape([self.inner_rank]),
-            self._dtype,
-        )
+        known = find_value(self._inner_shape)
+        sizes = [None] * self.inner_rank if known is None else known.tolist()
+        partitions = [type_spec_from_value(p) for p in self._partitions]
+        return DynamicRaggedShapeSpec(partitions, sizes, self._dtype)
 
     def __eq__(self, other: object) -> Any:
         if not isinstance(other, DynamicRaggedShape) or self._dtype is not other.dtype:
@@ -266,19 +277,78 @@ class DynamicRaggedShape(CompositeTensor):
 
 
 class DynamicRaggedShapeSpec(CompositeSpec):
-    """The spec of a `DynamicRaggedShape`."""
+    """The spec of a `DynamicRaggedShape`, also `tf.experimental.DynamicRaggedShape.Spec`.
+
+    Args:
+      row_partitions: Specs of the partitions, outermost first.
+      static_inner_shape: Static shape of the innermost values.
+      dtype: Dtype of the partitions and the shape, int32 or int64.
+
+    Raises:
+      TypeError: If a partition is no `RowPartitionSpec`.
+      ValueError: If there are partitions, and the innermost values are a scalar.
+
+    Example:
+      >>> shape = tf.experimental.DynamicRaggedShape.from_lengths([2, (1, 2)])
+      >>> spec = tf.experimental.DynamicRaggedShape.Spec.from_value(shape)
+      >>> spec.rank, spec.num_row_partitions, spec.inner_rank
+      (2, 1, 1)
+    """
 
     value_type = DynamicRaggedShape
 
     def __init__(
-        self, row_partitions: Sequence[Any], static_inner_shape: TensorShape, dtype: DTypeLike
+        self, row_partitions: Sequence[Any], static_inner_shape: ShapeLike, dtype: DTypeLike
     ) -> None:
-        self._partitions, self._inner_shape = tuple(row_partitions), static_inner_shape
+        self._partitions, self._inner_shape = tuple(row_partitions), as_shape(static_inner_shape)
+        for spec in self._partitions:
+            if not isinstance(spec, RowPartitionSpec):
+                raise TypeError(f"row_partitions should contain RowPartitionSpecs, got {spec!r}.")
+        if self._partitions and self._inner_shape.rank == 0:
+            raise ValueError("If row_partitions are provided, must have inner_rank > 0.")
         self._dtype = as_dtype(dtype)
+        if self._dtype not in (int32, int64):
+            raise ValueError(f"dtype must be tf.int32 or tf.int64, got {self._dtype.name}.")
+
+    @classmethod
+    def from_value(cls, value: PyTree) -> DynamicRaggedShapeSpec:
+        """Return the spec of the shape of a ragged or dense tensor, or of a shape."""
+        shape = value if isinstance(value, DynamicRaggedShape) else None
+        shape = DynamicRaggedShape.from_tensor(value) if shape is None else shape
+        return shape._type_spec
+
+    @property
+    def dtype(self) -> DType:
+        """Return the dtype of the partitions and the shape."""
+        return self._dtype
+
+    @property
+    def inner_rank(self) -> int | None:
+        """Return the number of dimensions of the innermost values, or None."""
+        return self._inner_shape.rank
+
+    @property
+    def num_row_partitions(self) -> int:
+        """Return the number of partitions."""
+        return len(self._partitions)
+
+    @property
+    def rank(self) -> int | None:
+        """Return the number of dimensions, or None."""
+        inner_rank = self.inner_rank
+        return None if inner_rank is None else inner_rank + self.num_row_partitions
+
+    def with_dtype(self, dtype: DTypeLike) -> DynamicRaggedShapeSpec:
+        """Return the spec with another dtype."""
+        partitions = [
+            RowPartitionSpec(s.nrows, s.nvals, s.uniform_row_length, dtype)
+            for s in self._partitions
+        ]
+        return DynamicRaggedShapeSpec(partitions, self._inner_shape, dtype)
 
     @property
     def _component_specs(self) -> list[Any]:
-        return [TensorSpec(self._inner_shape, self._dtype), *self._partitions]
+        return [TensorSpec([self.inner_rank], self._dtype), *self._partitions]
 
     def _to_components(self, value: DynamicRaggedShape) -> list[Any]:
         return [value.inner_shape, *value.row_partitions]
@@ -288,6 +358,9 @@ class DynamicRaggedShapeSpec(CompositeSpec):
 
     def _serialize(self) -> tuple[Any, ...]:
         return self._partitions, self._inner_shape, self._dtype
+
+
+DynamicRaggedShape.Spec = DynamicRaggedShapeSpec  # type: ignore[attr-defined]
 
 
 # ---- ops ---------------------------------------------------------------------------------------

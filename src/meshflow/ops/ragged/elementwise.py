@@ -303,7 +303,8 @@ def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree
     if not found:
         return op(*flat_args, **flat_kwargs)
     check_splits_dtypes(found)
-    model = max(found, key=lambda x: x.ragged_rank)
+    is_uniform = lambda x: [p.is_uniform() for p in x.nested_partitions]
+    model = max(found, key=lambda x: (x.ragged_rank, is_uniform(x)))
     for value in found:
         _check_rows(value, model)
     result = _call_on_values(op, flat_args, flat_kwargs)
@@ -320,7 +321,12 @@ def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree
 
 def _check_rows(value: RaggedTensor, model: RaggedTensor) -> None:
     """Check that known partitions are equal, like in TensorFlow."""
-    splits = [*value.nested_row_splits, *model.nested_row_splits]
-    is_known = all(find_value(s) is not None for s in splits)
-    if is_known and not have_same_rows(value, model):
-        raise InvalidValueError("Inputs must have identical ragged splits")
+    if value.ragged_rank != model.ragged_rank:
+        raise ValueError("All ragged inputs must have the same ragged_rank.")
+    for first, second in zip(value.nested_row_splits, model.nested_row_splits, strict=True):
+        known = find_value(first), find_value(second)
+        if known[0] is None or known[1] is None or np.array_equal(known[0], known[1]):
+            continue
+        raise InvalidValueError(
+            "Inputs must have identical ragged splits: the partitions have incompatible row_splits."
+        )

@@ -15,6 +15,7 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32, float64, i
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.environment.types import Array, PyTree
+from meshflow.ops.array import reshape
 from meshflow.ops.ragged.partition import (
     RowPartition,
     convert_integers,
@@ -56,8 +57,10 @@ def constant(
       >>> tf.ragged.constant([[1, 2], [3]])
       <tf.RaggedTensor [[1, 2], [3]]>
     """
+    if isinstance(pylist, RaggedTensor) or hasattr(pylist, "to_ragged_tensor"):
+        raise TypeError("pylist may not be a RaggedTensor or RaggedTensorValue.")
     if ragged_rank is not None and ragged_rank < 0:
-        raise ValueError(f"Invalid ragged_rank={ragged_rank}: must be >= 0")
+        raise ValueError(f"Invalid ragged_rank={ragged_rank}: must be nonnegative")
     if _is_scalar(pylist):
         if ragged_rank:
             raise ValueError(
@@ -77,7 +80,8 @@ def constant(
         )
     if ragged_rank is not None and scalar_depth is not None and ragged_rank >= depth:
         raise ValueError(
-            f"Invalid pylist={pylist!r}: ragged_rank={ragged_rank} must be less than its depth {depth}"
+            f"Invalid pylist={pylist!r}: pylist has scalar values depth {depth}, but ragged_rank={ragged_rank} requires "
+            f"scalar value depth greater than {ragged_rank}"
         )
     if inner_shape is not None and ragged_rank is not None:
         expected = ragged_rank + 1 + len(inner_shape)
@@ -96,7 +100,13 @@ def constant(
             total = depth if scalar_depth is None else scalar_depth
             ragged_rank = total - 1 - len(inner_shape)
     if ragged_rank < 0:
-        return convert_to_tensor(pylist, dtype)
+        # All dimensions are uniform.
+        values = _to_values(list(pylist), dtype, np.shape(pylist))
+        if values.shape.num_elements() != np.prod(inner_shape, dtype=int):
+            raise TypeError(
+                f"Invalid pylist={pylist!r}: cannot reshape array of shape {values.shape} into shape {inner_shape}"
+            )
+        return reshape(values, inner_shape)
     if inner_shape is None:
         inner_shape = _find_inner_shape(pylist, ragged_rank)
     splits: list[np.ndarray] = []
@@ -240,7 +250,7 @@ def row_splits_to_segment_ids(
     tensor = convert_integers(splits)
     tensor.shape.assert_has_rank(1)
     if tensor.shape[0] == 0:
-        raise ValueError("Argument `splits` must have at least one element, but is empty.")
+        raise ValueError("Invalid row_splits: []. They must have at least one element.")
     partition = RowPartition.from_row_splits(tensor, validate=False)
     return convert_integers(
         partition.value_rowids(), partition.dtype if out_type is None else as_dtype(out_type)
@@ -259,7 +269,7 @@ def segment_ids_to_row_splits(
       >>> tf.ragged.segment_ids_to_row_splits([0, 0, 2]).numpy().tolist()
       [0, 2, 2, 3]
     """
-    ids = convert_integers(segment_ids)
+    ids = convert_integers(segment_ids, name="segment_ids")
     ids.shape.assert_has_rank(1)
     if num_segments is not None:
         if len(convert_integers(num_segments).shape):

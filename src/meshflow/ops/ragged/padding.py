@@ -45,14 +45,21 @@ def pad_rows(rows: PyTree, default_value: PyTree = None, shape: PyTree = None) -
     requested = [None] * rank if shape is None else TensorShape(shape).as_list()
     if len(requested) != rank:
         raise InvalidValueError(
-            f"to_tensor: shape {shape} has rank {len(requested)}, expected rank {rank} of the ragged tensor."
+            f"to_tensor: rt_input.shape and shape={_format_sizes(requested)} are incompatible: rt_input.rank = {rank} but "
+            f"shape.rank = {len(requested)}."
         )
     if default_value is not None:
         default_value = convert_to_tensor(default_value, rows.dtype)
-        if len(default_value.shape) > len(rows.flat_values.shape) - 1 and len(default_value.shape):
+        given, inner = default_value.shape, rows.flat_values.shape
+        problem = f"default_value.rank = {len(given)}  must be less than rt_input.flat_values.rank = {len(inner)}"
+        is_compatible = len(given) < max(len(inner), 1)
+        for axis in range(-1, -len(given) - 1, -1) if is_compatible else ():
+            if given[axis] not in (1, inner[axis]):
+                is_compatible = False
+                problem = f"default_value.shape[{axis}] = {given[axis]} but rt_input.flat_values.shape[{axis}] = {inner[axis]}"
+        if not is_compatible:
             raise InvalidValueError(
-                f"to_tensor: default_value of shape {default_value.shape} must have at most the rank of the "
-                f"innermost values, {rows.flat_values.shape[1:]}."
+                f"to_tensor: default_value.shape={given} and rt_input.flat_values.shape={inner} are incompatible: {problem}."
             )
     return _pad(rows, default_value, requested)
 
@@ -61,12 +68,13 @@ def _pad(rows: PyTree, default_value: Tensor | None, requested: list[Any]) -> Te
     values, partition = rows.values, rows.partition
     if hasattr(values, "row_splits"):
         values = _pad(values, default_value, [None, *requested[2:]])
-    elif any(
-        n not in (None, p) for n, p in zip(requested[2:], values.shape.as_list()[1:], strict=True)
-    ):
-        raise InvalidValueError(
-            f"to_tensor: shape {requested} is incompatible with the innermost values of shape {values.shape[1:]}."
-        )
+    else:
+        for axis, size in enumerate(values.shape.as_list()[1:], 2):
+            if requested[axis] not in (None, size):
+                raise InvalidValueError(
+                    f"to_tensor: rt_input.shape and shape={_format_sizes(requested)} are incompatible: rt_input.shape[{axis}] "
+                    f"= {size} but shape[{axis}] = {requested[axis]}."
+                )
     width = requested[1]
     if width is None:
         width = partition.static_uniform_row_length
@@ -77,6 +85,10 @@ def _pad(rows: PyTree, default_value: Tensor | None, requested: list[Any]) -> Te
     table = _find_positions(partition.row_splits(), static=(count, width, sizes[0]))
     filler = array.broadcast_to(_make_fill(default_value, values.dtype), [1, *sizes[1:]])
     return array.gather(array.concat([values, filler], 0), table)
+
+
+def _format_sizes(sizes: list[Any]) -> str:
+    return f"[{','.join('?' if n is None else str(n) for n in sizes)}]"
 
 
 def _make_fill(default_value: Tensor | None, dtype: DType) -> Tensor:

@@ -22,7 +22,7 @@ from meshflow.core.runtime.errors import InvalidValueError, SymbolicArrayError
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
-from meshflow.core.values.specs import TensorSpec, type_spec_from_value
+from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.symbolic_sizes import (
     get_sizes,
     has_symbolic_size,
@@ -84,8 +84,15 @@ def find_value(tensor: Tensor) -> np.ndarray | None:
     return tensor.find_known_value() if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
-def convert_integers(value: TensorLike, dtype: DType | None = None) -> Tensor:
+def convert_integers(
+    value: TensorLike, dtype: DType | None = None, name: str = "row partition"
+) -> Tensor:
     """Convert to a tensor of int32 or int64, by default int64 for Python values.
+
+    Args:
+      value: The integers.
+      dtype: The dtype.
+      name: Name of the argument, for errors.
 
     Raises:
       ValueError: If a tensor has another dtype.
@@ -98,25 +105,29 @@ def convert_integers(value: TensorLike, dtype: DType | None = None) -> Tensor:
             array = np.asarray(value)
         except SymbolicArrayError:
             # A list contains a size that the running program computes.
-            return convert_integers(convert_to_tensor(value, dtype_hint=dtype or int64), dtype)
+            return convert_integers(
+                convert_to_tensor(value, dtype_hint=dtype or int64), dtype, name
+            )
         if array.dtype == object:
             value = convert_to_tensor(value)
         else:
             is_exact = array.dtype in (np.int32, np.int64) and hasattr(value, "dtype")
             if array.size and array.dtype.kind not in "iu":
-                raise InvalidValueError(
-                    f"Expected integers (int32 or int64) for a row partition, got {array.dtype}."
-                )
+                raise _make_dtype_error(name, array.dtype)
             return Tensor(
                 array.astype((dtype or int64).dtype if dtype or not is_exact else array.dtype)
             )
     tensor = convert_to_tensor(value)
     if tensor.dtype not in (int32, int64):
-        raise InvalidValueError(
-            f"Expected a row partition of dtype int32 or int64, got {tensor.dtype.name}."
-        )
+        raise _make_dtype_error(name, tensor.dtype.name)
     return (
         tensor if dtype is None or tensor.dtype is dtype else _cast(tensor, static=(dtype.dtype,))
+    )
+
+
+def _make_dtype_error(name: str, dtype: object) -> InvalidValueError:
+    return InvalidValueError(
+        f"Argument `tensor` (name: {name}) must be of type integer, int32 or int64, got {dtype}."
     )
 
 
@@ -277,7 +288,7 @@ class RowPartition(CompositeTensor):
     ) -> None:
         if not internal:
             raise ValueError(
-                "RowPartition has no public constructor: use a class method such as RowPartition.from_row_splits."
+                "RowPartition constructor is private: use a class method such as RowPartition.from_row_splits."
             )
         self._splits = row_splits
         self.static_uniform_row_length = uniform_row_length
@@ -562,10 +573,13 @@ class RowPartitionSpec(CompositeSpec):
     """The spec of a `RowPartition`.
 
     Args:
-      nrows: Number of rows, or None.
-      nvals: Number of values, or None.
+      nrows: Number of rows, or None. It is inferred from the other sizes if possible.
+      nvals: Number of values, or None; inferred likewise.
       uniform_row_length: Length of all rows, or None.
       dtype: Dtype of the row splits.
+
+    Raises:
+      ValueError: If the sizes contradict each other, or the dtype is not int32 or int64.
     """
 
     value_type = RowPartition
@@ -577,8 +591,39 @@ class RowPartitionSpec(CompositeSpec):
         uniform_row_length: int | None = None,
         dtype: DTypeLike = int64,
     ) -> None:
-        self.nrows, self.nvals, self.uniform_row_length = nrows, nvals, uniform_row_length
         self._dtype = as_dtype(dtype)
+        if self._dtype not in (int32, int64):
+            raise ValueError(f"dtype must be tf.int32 or tf.int64, got {self._dtype.name}.")
+        sizes = nrows, nvals, uniform_row_length
+        if uniform_row_length and nvals is not None and nrows is None:
+            nrows = nvals // uniform_row_length
+        if nrows == 0 or uniform_row_length == 0:
+            product: int | None = 0
+        else:
+            is_known = nrows is not None and uniform_row_length is not None
+            product = nrows * uniform_row_length if is_known else None  # type: ignore[operator]
+        if product is not None and nvals not in (None, product):
+            raise ValueError(
+                "nrows={}, nvals={} and uniform_row_length={} are not compatible with each other.".format(
+                    *sizes
+                )
+            )
+        self.nrows, self.uniform_row_length = nrows, uniform_row_length
+        self.nvals = nvals if product is None else product
+
+    @classmethod
+    def from_value(cls, value: RowPartition) -> RowPartitionSpec:
+        """Return the spec of a partition."""
+        return value._type_spec
+
+    @property
+    def dtype(self) -> DType:
+        """Return the dtype of the row splits."""
+        return self._dtype
+
+    def with_dtype(self, dtype: DTypeLike) -> RowPartitionSpec:
+        """Return the spec with another dtype."""
+        return RowPartitionSpec(self.nrows, self.nvals, self.uniform_row_length, dtype)
 
     @property
     def _component_specs(self) -> PyTree:
@@ -596,10 +641,30 @@ class RowPartitionSpec(CompositeSpec):
     def is_compatible_with(self, value: object) -> bool:
         """Check whether a partition, or the spec of one, has the known properties."""
         other = type_spec_from_value(value) if isinstance(value, RowPartition) else value
-        return isinstance(other, RowPartitionSpec) and all(
-            a is None or b is None or a == b
-            for a, b in zip(self._serialize(), other._serialize(), strict=True)
-        )
+        if not isinstance(other, RowPartitionSpec):
+            return False
+        merged = []
+        for a, b in zip(self._serialize(), other._serialize(), strict=True):
+            if None not in (a, b) and a != b:
+                return False
+            merged.append(b if a is None else a)
+        try:
+            RowPartitionSpec(*merged)
+        except ValueError:
+            return False
+        return True
+
+    def most_specific_compatible_type(self, other: TypeSpec) -> RowPartitionSpec:
+        """Return the spec with the properties that both have.
+
+        Raises:
+          ValueError: If the dtypes differ.
+        """
+        if not isinstance(other, RowPartitionSpec) or other.dtype is not self._dtype:
+            raise ValueError(f"No TypeSpec is compatible with both {self} and {other}")
+        pairs = zip(self._serialize()[:3], other._serialize()[:3], strict=True)
+        nrows, nvals, length = (a if a == b else None for a, b in pairs)
+        return RowPartitionSpec(nrows, nvals, length, self._dtype)
 
 
 def _convert(value: TensorLike, dtype: DTypeLike | None) -> Tensor:
@@ -614,7 +679,7 @@ def _read_count(value: TensorLike, name: str) -> Size:
         return value
     count = read_sizes(convert_integers(value), f"{name} of a RaggedTensor")
     if isinstance(count, int) and count < 0:
-        raise InvalidValueError(f"{name} must not be negative, got {count}.")
+        raise InvalidValueError(f"Expected {name} >= 0; got {count}: it must not be negative.")
     return count
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,8 +31,11 @@ __all__ = [
     "reduce",
     "reduce_axes",
     "reduce_segments",
+    "restore_axes",
 ]
 
+# Name of a reduction, or its functions: one like those in `SEGMENT_OPS`, and one like those in `DENSE_OPS`.
+Reduction: TypeAlias = str | tuple[Callable[..., Any], Callable[..., Any]]
 # Reduce values with equal ids: (values, ids, number of ids) -> results.
 SEGMENT_OPS: dict[str, Callable[..., Any]] = {
     "sum": math.unsorted_segment_sum,
@@ -46,10 +49,14 @@ DENSE_OPS: dict[str, Callable[..., Any]] = {
 }
 
 
-def reduce_segments(kind: str, values: PyTree, ids: PyTree, count: Any) -> PyTree:
+def _get_ops(kind: Reduction) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    return (SEGMENT_OPS[kind], DENSE_OPS[kind]) if isinstance(kind, str) else kind
+
+
+def reduce_segments(kind: Reduction, values: PyTree, ids: PyTree, count: Any) -> PyTree:
     """Reduce values, or rows by position, with equal ids."""
     if not isinstance(values, RaggedTensor):
-        return SEGMENT_OPS[kind](values, ids, count)
+        return _get_ops(kind)[0](values, ids, count)
     partition = values.partition
     splits = sum_lengths(_find_longest_rows(partition.row_splits(), ids, static=(count,)))
     rows, columns = partition.value_rowids(), partition.offsets_in_rows()
@@ -75,9 +82,9 @@ def _find_inner_ids(xp: Namespace, splits: Array, ids: Array, rows: Array, colum
     return splits[take(ids, rows)] + columns
 
 
-def _reduce_axis(kind: str, rows: PyTree, axis: int) -> PyTree:
+def _reduce_axis(kind: Reduction, rows: PyTree, axis: int) -> PyTree:
     if not isinstance(rows, RaggedTensor):
-        return DENSE_OPS[kind](rows, axis)
+        return _get_ops(kind)[1](rows, axis)
     if axis > 1:
         return rows.with_values(_reduce_axis(kind, rows.values, axis - 1))
     partition = rows.partition
@@ -102,10 +109,10 @@ def parse_axes(rows: RaggedTensor, axis: PyTree) -> list[int] | None:
     return sorted({get_positive_axis(a, rank) for a in items})
 
 
-def reduce_axes(kind: str, rows: PyTree, axes: list[int] | None) -> PyTree:
+def reduce_axes(kind: Reduction, rows: PyTree, axes: list[int] | None) -> PyTree:
     """Reduce a ragged tensor along axes in ascending order."""
     if axes is None:
-        return DENSE_OPS[kind](rows.flat_values, None)
+        return _get_ops(kind)[1](rows.flat_values, None)
     # The last axis is reduced first, which preserves the meaning of the others.
     for a in reversed(axes):
         rows = _reduce_axis(kind, rows, a)
@@ -129,9 +136,7 @@ def reduce(name: str, rows: PyTree, axis: PyTree = None, keepdims: bool = False)
         return result
     if axes is None:
         return array.reshape(result, [1] * len(rows.shape))
-    for a in axes:
-        result = array.expand_dims(result, a)
-    return result
+    return restore_axes(result, axes)
 
 
 def _reduce_mean(rows: PyTree, axes: list[int] | None) -> PyTree:
@@ -150,23 +155,28 @@ def _combine(function: Callable[..., Tensor], first: PyTree, second: PyTree) -> 
 
 
 def _reduce_variance(rows: PyTree, axes: list[int] | None) -> PyTree:
-    if axes is None:
+    if axes is None and not rows.dtype.is_integer:
         return math.reduce_variance(rows.flat_values)
     squares, mean = _reduce_mean(math.square(rows), axes), _reduce_mean(rows, axes)
-    return _combine(lambda a, b: a - math.square(b), squares, mean)
+    # Rounding must not make a small variance negative.
+    return _combine(lambda a, b: math.maximum(a - math.square(b), 0), squares, mean)
+
+
+def restore_axes(values: PyTree, axes: list[int] | None) -> PyTree:
+    """Insert reduced axes with size 1."""
+    for a in axes or ():
+        values = array.expand_dims(values, a)
+    return values
 
 
 def _reduce_std(rows: PyTree, axes: list[int] | None) -> PyTree:
-    variance = _reduce_variance(rows, axes)
-    return math.sqrt(math.maximum(variance, math.cast(0, variance.dtype)))
+    return math.sqrt(_reduce_variance(rows, axes))
 
 
 def _reduce_logsumexp(rows: PyTree, axes: list[int] | None) -> PyTree:
     largest = array.stop_gradient(reduce_axes("max", rows, axes))
-    spread = largest
-    for a in axes or ():
-        spread = array.expand_dims(spread, a)
-    return math.log(reduce_axes("sum", math.exp(rows - spread), axes)) + largest
+    spread = rows - restore_axes(largest, axes)
+    return math.log(reduce_axes("sum", math.exp(spread), axes)) + largest
 
 
 def _make_logical(kind: str) -> Callable[..., PyTree]:

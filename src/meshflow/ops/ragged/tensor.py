@@ -58,9 +58,11 @@ Values: TypeAlias = "Tensor | RaggedTensor"
 
 
 def convert_values(values: PyTree, dtype: DTypeLike | None = None) -> Values:
-    """Convert values to a tensor unless they are a ragged tensor."""
-    is_converted = isinstance(values, RaggedTensor | DeferredValue)
-    return values if is_converted else convert_to_tensor(values, dtype)
+    """Convert values to a tensor unless they are a ragged tensor or the value of one."""
+    if isinstance(values, RaggedTensor | DeferredValue):
+        return values
+    to_ragged = getattr(values, "to_ragged_tensor", None)
+    return to_ragged(dtype) if to_ragged else convert_to_tensor(values, dtype)
 
 
 def get_positive_axis(axis: int, rank: int, name: str = "axis") -> int:
@@ -270,9 +272,10 @@ class RaggedTensor(CompositeTensor, _Operators):
         if nested and ragged_rank not in (1, len(lengths)):
             raise ValueError(
                 f"If Argument `lengths` is a tuple of row_lengths, argument `ragged_rank` must be len(lengths): {len(lengths)}. "
-                f"Received {ragged_rank}."
+                f"Received ragged_rank: {ragged_rank}."
             )
         if nested:
+            dense.shape.with_rank_at_least(len(lengths) + 1)
             outer, *inner = lengths
             rows = cls.from_tensor(dense, outer, row_splits_dtype=dtype)
             if not inner:
@@ -280,7 +283,9 @@ class RaggedTensor(CompositeTensor, _Operators):
             return rows.with_values(cls.from_tensor(rows.values, (*inner,), row_splits_dtype=dtype))
         sizes = dense.shape.as_list()
         if ragged_rank > 1:
-            merged = array.reshape(dense, [-1, *sizes[ragged_rank:]])
+            merged = array.reshape(
+                dense, [_cumulate(sizes[:ragged_rank])[-1], *sizes[ragged_rank:]]
+            )
             values: PyTree = cls.from_tensor(merged, lengths, padding, 1, None, dtype)
             for size, count in zip(
                 sizes[ragged_rank - 1 : 0 : -1],
@@ -298,7 +303,7 @@ class RaggedTensor(CompositeTensor, _Operators):
                 convert_integers(columns, dtype), num_rows * columns, num_rows
             )
             return cls.from_partition(flat, partition)
-        lengths = convert_integers(lengths)
+        lengths = convert_integers(lengths, name="lengths")
         if lengths.ndim != 1:
             raise ValueError(f"lengths: shape {lengths.shape} must have rank 1")
 
@@ -660,7 +665,7 @@ def padding_lengths(dense: Tensor, value: PyTree) -> Tensor:
     fill = convert_to_tensor(value, dense.dtype).require_value("padding")
     if fill.shape != tuple(dense.shape)[2:]:
         raise ValueError(
-            f"padding: shape {fill.shape} must be the shape of the values, {dense.shape[2:]}"
+            f"Shapes {fill.shape} and {dense.shape[2:]} are incompatible: the padding must have the shape of the values."
         )
 
     def find(values: Array) -> list[Array]:

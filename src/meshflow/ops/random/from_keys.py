@@ -217,6 +217,10 @@ def draw_categorical(key: TensorLike, logits: TensorLike, num_samples: int, dtyp
     """Draw `num_samples` class indices for each row of logits."""
     if logits.ndim != 2:
         raise InvalidValueError(f"logits should be a matrix, got shape {list(logits.shape)}")
+    if num_samples < 0:
+        raise InvalidValueError(f"num_samples should be nonnegative, got {num_samples}")
+    if logits.shape[1] == 0:
+        raise InvalidValueError(f"num_classes should be positive, got shape {list(logits.shape)}")
     uniform = philox.draw_uniform(key, (logits.shape[0], num_samples), jnp.float64)
     logits = logits.astype(jnp.float64)
     finite = jnp.isfinite(logits)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.dispatch.symbolic_calls import (
+    accept_symbolic,
+    dispatch_composites,
+    record_in_graph,
+)
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
@@ -115,6 +119,7 @@ def uniform(
     return draw_uniform(key, sizes, minval, maxval, dtype)
 
 
+@record_in_graph
 def gamma(
     shape: StaticInts,
     alpha: TensorLike,
@@ -144,6 +149,7 @@ def gamma(
     return draw_gamma(key, alphas, betas, sizes)
 
 
+@record_in_graph
 def poisson(
     shape: StaticInts,
     lam: TensorLike,
@@ -171,6 +177,7 @@ def poisson(
     return draw_poisson(key, rates, sizes, dt)
 
 
+@record_in_graph
 def categorical(
     logits: TensorLike,
     num_samples: int | Tensor,
@@ -204,6 +211,7 @@ def categorical(
     return draw_categorical(key, logits, count, dt)
 
 
+@dispatch_composites
 def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
     """Shuffle the rows of a tensor, keeping its shape.
 

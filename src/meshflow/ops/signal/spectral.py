@@ -86,6 +86,8 @@ def frame(
     step = to_static_value(frame_step, "frame_step")
     if isinstance(length, tuple) or isinstance(step, tuple):
         raise ValueError("frame: frame_length and frame_step must be scalars.")
+    if step < 1:
+        raise InvalidValueError(f"frame: frame_step must be positive, got {step}.")
     rank = len(signal.shape)
     axis = to_static_value(axis, "axis")
     if rank < 1 or not -rank <= axis < rank:

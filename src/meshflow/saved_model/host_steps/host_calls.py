@@ -297,6 +297,18 @@ HOST_CALLS: dict[str, HostCall] = {
         serialize_tensor, (), string, make_example=lambda first: jnp.zeros(())
     ),
     "join": HostCall(strings.join, ("separator",)),
+    "join_rows": HostCall(
+        strings.join_rows,
+        ("segment_ids", "lengths", "separator"),
+        make_example=lambda first, segment_ids, lengths, separator: jnp.zeros(
+            (lengths.shape[0], *first.shape[1:])
+        ),
+    ),
+    "place_strings": HostCall(
+        strings.place_strings,
+        ("indices", "like", "default"),
+        make_example=lambda first, indices, like, default: jnp.zeros(like.shape),
+    ),
     "reduce_join": HostCall(
         strings.reduce_join,
         ("axis", "keepdims", "separator"),

@@ -254,7 +254,7 @@ def _specify_dense_shape(spec: PyTree, value: PyTree) -> PyTree:
         dense_shape = make_sizes_tensor(tuple(sizes), np.int64)
     else:
         dense_shape = Tensor(np.array(sizes, np.int64))
-    return SparseTensor(value.indices, value.values, dense_shape)
+    return value.with_dense_shape(dense_shape)
 
 
 def _get_spec(leaf: PyTree) -> PyTree:

@@ -59,6 +59,11 @@ class RestoredObject(Module):
         """Return the trainable variables."""
         return tuple(v for v in self.variables if v.trainable)
 
+    @property
+    def non_trainable_variables(self) -> tuple[Variable, ...]:
+        """Return the other variables."""
+        return tuple(v for v in self.variables if not v.trainable)
+
 
 class CallableRestoredObject(RestoredObject):
     """Loaded object that was saved with a `__call__`."""

@@ -505,3 +505,32 @@ def test_sequential_model_with_an_empty_shape_is_built_at_its_first_call():
     assert model(tf.ones([4, 5])).shape == [4, 3]
     assert [tuple(w.shape) for w in model.weights] == [(5, 2), (2,), (2, 3), (3,)]
     assert model(tf.ones([4, 6, 5])).shape == [4, 6, 3]
+
+
+def test_a_repeated_layer_of_a_sequential_model_runs_once_unless_the_input_is_declared():
+    double = layers.Dense(3, use_bias=False, kernel_initializer=lambda *_, **__: 2 * tf.eye(3))
+    x = tf.ones([1, 3])
+    assert tf.keras.Sequential([double] * 2)(x).numpy().tolist() == [[2, 2, 2]]
+    built = tf.keras.Sequential([double] * 2)
+    built.build([None, 3])
+    assert built(x).numpy().tolist() == [[2, 2, 2]]
+    declared = tf.keras.Sequential([tf.keras.Input([3]), double, double])
+    assert declared(x).numpy().tolist() == [[4, 4, 4]]
+
+
+def test_subclassed_models_may_set_inputs_and_outputs():
+    class Named(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            assert self.inputs is None and self.outputs is None
+            self.inputs = {"a": tf.keras.Input([2])}
+            self.outputs = ["b"]
+            self.dense = tf.keras.layers.Dense(1)
+
+        def call(self, inputs):
+            return self.dense(inputs["a"])
+
+    model = Named()
+    model.compile("sgd", "mse")
+    model.fit({"a": tf.ones([2, 2])}, tf.ones([2, 1]), verbose=0)
+    assert list(model.inputs) == ["a"] and model.outputs == ["b"]

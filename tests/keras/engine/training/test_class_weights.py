@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.keras.engine.training.class_weights import ClassWeights
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -113,3 +114,10 @@ def test_subclassed_model_with_named_outputs():
 def test_invalid_class_weights(class_weight, error, message):
     with pytest.raises(error, match=message):
         fit(make_model(), X, [KIND, FLAG], class_weight=class_weight)
+
+
+def test_weights_of_examples_apply_to_all_pixels():
+    weights = ClassWeights({0: 1.0, 1: 3.0})
+    labels = np.array([[[0, 1]], [[1, 1]]])
+    _, _, found = weights.add_to_batch(None, labels[..., None], np.array([1.0, 2.0]))
+    np.testing.assert_array_equal(found, [[[1.0, 3.0]], [[6.0, 6.0]]])

@@ -301,6 +301,8 @@ class Layer(  # type: ignore[misc]
         try:
             if has_keras_tensor(inputs, args, kwargs):
                 return self._call_symbolically(inputs, args, kwargs)
+            if context.graph is not None and context.trace is None:
+                return context.graph.call_layer(self, (inputs, *args), kwargs)
             inputs = nest.map_structure(as_tensor_like, inputs)
             outermost = not call_state.layers
             if outermost:

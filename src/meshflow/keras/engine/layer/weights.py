@@ -180,6 +180,9 @@ class LayerWeights(WeightValues, TrackedLayer):
             variable._dimension_names = dims  # type: ignore[attr-defined]
         for part in getattr(variable, "variables", [variable]):
             getattr(part, "handle", part)._autocast = autocast and weight_dtype.is_floating
+            # Keras initializes the weights of version 1 graphs when it reads them.
+            if context.graph is not None:
+                part.initializes_on_read = True
             self._own_weights.append(part)
         regularize = regularizers.get(regularizer)
         if regularize is not None:

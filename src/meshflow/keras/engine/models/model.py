@@ -231,15 +231,27 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
 
     @property
     def inputs(self) -> list[Tensor]:
-        """Return the symbolic inputs as a list, or None for a subclassed model."""
+        """Return the symbolic inputs as a list, or None for a subclassed model that has not set them."""
+        if "inputs" in self.__dict__:
+            return self.__dict__["inputs"]
         graph = self._get_graph()
         return None if graph is None else list(graph.flat_inputs)  # type: ignore[return-value]
 
+    @inputs.setter
+    def inputs(self, value: PyTree) -> None:
+        self.__dict__["inputs"] = value
+
     @property
     def outputs(self) -> list[Tensor]:
-        """Return the symbolic outputs as a list, or None for a subclassed model."""
+        """Return the symbolic outputs as a list, or None for a subclassed model that has not set them."""
+        if "outputs" in self.__dict__:
+            return self.__dict__["outputs"]
         graph = self._get_graph()
         return None if graph is None else list(graph.flat_outputs)  # type: ignore[return-value]
+
+    @outputs.setter
+    def outputs(self, value: PyTree) -> None:
+        self.__dict__["outputs"] = value
 
     @property
     def input(self) -> Tensor:

@@ -241,7 +241,8 @@ class Sequential(GraphMembers):
         name: str | None,
         is_sparse: bool = False,
     ) -> None:
-        """Call the layers on a symbolic input of a shape."""
+        """Call the layers on a symbolic input of a shape; those that occur again only once, as Keras does."""
+        self._stack[:] = dict.fromkeys(self._stack)
         self._set_input(Input(batch_shape=list(shape), dtype=dtype, name=name, sparse=is_sparse))
         for layer in self._stack:
             self._output = _call_with_one_output(layer, self._output)
@@ -298,7 +299,7 @@ class Sequential(GraphMembers):
             # Inputs of another rank pass through the layers, if the first inputs determined the shape.
             if self._is_input_declared or len(inputs.shape) == self._input.shape.rank:
                 inputs = fit_input(self._input, inputs, self.name)
-        for layer in self._stack:
+        for layer in self._stack if self._input is not None else dict.fromkeys(self._stack):
             inputs = layer(inputs)
         return inputs
 

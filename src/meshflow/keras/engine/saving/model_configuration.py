@@ -6,7 +6,8 @@ import contextvars
 import copy
 import inspect
 import json
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -233,9 +234,6 @@ def get_training_config(model: Any) -> Config | None:
         return None
 
 
-# Optimizer settings that Keras 3 does not know. Keras 2 uses the defaults of this package if they
-# are missing.
-_KERAS_2_SETTINGS = ("decay", "jit_compile", "is_legacy_optimizer")
 # Optimizer settings that Keras 2 knows since 2.11, with their default values.
 _KERAS_2_11_DEFAULTS = {
     **dict.fromkeys(("weight_decay", "ema_overwrite_frequency"), (None,)),
@@ -248,23 +246,40 @@ _SCHEDULE_MODULE = "keras.optimizers.schedules"
 _LOSS_SCALE_MODULE = "tf_keras.src.mixed_precision.loss_scale_optimizer"
 
 
-def to_compile_config(training: Config, is_new_optimizer: bool = False) -> Config:
+def to_compile_config(
+    training: Config, arguments: Config, is_new_optimizer: bool = False
+) -> Config:
     """Convert a training configuration to the form of `.keras` files, which name the module of each class.
 
     Args:
       training: Result of `get_training_config`.
+      arguments: The arguments that `compile` was called with. Functions among them are marked as such, so that they
+        are loaded as functions, whereas names remain names.
       is_new_optimizer: Whether the optimizer computes like those of Keras 2.11 and later.
     """
-    # Keras 3 does not accept None as the number of steps.
-    config = {k: v for k, v in training.items() if (k, v) != ("steps_per_execution", None)}
+    config = {**training, "jit_compile": arguments.get("jit_compile")}
     config["optimizer"] = _convert_optimizer(config.pop("optimizer_config"), is_new_optimizer)
     for key, module in (
         ("loss", "losses"),
         ("metrics", "metrics"),
         ("weighted_metrics", "metrics"),
     ):
-        config[key] = _add_module(config.get(key), f"keras.{module}")
+        config[key] = _add_module(
+            _mark_functions(config.get(key), arguments.get(key)), f"keras.{module}"
+        )
     return config
+
+
+def _mark_functions(value: Json, argument: object) -> Json:
+    """Replace the name of each function in a structure by an entry that declares a function."""
+    if isinstance(value, list) and isinstance(argument, (list, tuple)):
+        return [_mark_functions(v, a) for v, a in zip(value, argument, strict=True)]
+    if isinstance(value, dict) and isinstance(argument, Mapping):
+        return {k: _mark_functions(v, argument[k]) for k, v in value.items()}
+    if isinstance(value, str) and isinstance(argument, types.FunctionType):
+        identifiers = {"module": "builtins", "class_name": "function"}
+        return {**identifiers, "config": value, "registered_name": "function"}
+    return value
 
 
 def to_hdf5_training_config(training: Config, is_new_optimizer: bool) -> Config:
@@ -293,8 +308,6 @@ def _convert_optimizer(entry: Config, is_new: bool) -> Config:
         inner = _add_optimizer_modules(settings["inner_optimizer"], is_new)
         identifiers = {"module": _LOSS_SCALE_MODULE, "class_name": name, "registered_name": name}
         return {**identifiers, "config": {**settings, "inner_optimizer": inner}}
-    if is_new:  # Keras 3 rejects unknown settings.
-        settings = {k: v for k, v in settings.items() if k not in _KERAS_2_SETTINGS}
     return _add_optimizer_modules({**entry, "config": settings}, is_new)
 
 
@@ -347,6 +360,11 @@ def compile_from_config(
                     if isinstance(settings["fn"], str):
                         settings["fn"] = family.get(settings["fn"], custom_objects)
                 value = {**value, "config": settings}
+            if "module" not in value:
+                # In `.h5` files, the configuration of a class without `from_config` holds arguments.
+                target = family.find(value["class_name"], custom_objects)
+                if isinstance(target, type) and not hasattr(target, "from_config"):
+                    return target(**value["config"])
             return family.deserialize(value, custom_objects)
         if isinstance(value, dict):
             return {k: decode(v, family) for k, v in value.items()}
@@ -361,7 +379,7 @@ def compile_from_config(
     optimizer = config.get("optimizer_config", config.get("optimizer", "rmsprop"))
     if isinstance(optimizer, dict):
         optimizer = registry.OPTIMIZERS.deserialize(optimizer, custom_objects)
-    direct_keys = ("loss_weights", "steps_per_execution", "run_eagerly")
+    direct_keys = ("loss_weights", "steps_per_execution", "run_eagerly", "jit_compile")
     model.compile(
         optimizer,
         loss=decode(config.get("loss"), losses),

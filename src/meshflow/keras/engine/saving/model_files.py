@@ -413,7 +413,9 @@ def _format_members(
         config["compile_config"] = keras3_serialization.to_compile_config(meta["training_config"])
     elif meta["training_config"]:
         is_new = optimizer_state.find_keras_version(optimizer) is not None
-        config["compile_config"] = to_compile_config(meta["training_config"], is_new)
+        config["compile_config"] = to_compile_config(
+            meta["training_config"], model._compile_arguments, is_new
+        )
     metadata = {
         "keras_version": _get_file_version(keras_version),
         "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from meshflow.core.dispatch.symbolic_calls import run_outside_of_graphs
 from meshflow.core.runtime.annotations import CHECKPOINT, annotate_region
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.environment.types import Config, PyTree, StrPath
@@ -76,6 +77,7 @@ class ModelSaving:
             "Model.to_yaml was removed, because a YAML file can run arbitrary code. Use Model.to_json instead."
         )
 
+    @run_outside_of_graphs
     @annotate_region(CHECKPOINT, "save")
     def save(
         self,
@@ -147,6 +149,7 @@ class ModelSaving:
         """
         return serving_signatures.get_save_spec(self, dynamic_batch)
 
+    @run_outside_of_graphs
     def save_weights(
         self,
         filepath: StrPath,
@@ -165,6 +168,7 @@ class ModelSaving:
         """
         weight_files.save_weights(self, filepath, overwrite, save_format, options)
 
+    @run_outside_of_graphs
     def load_weights(
         self,
         filepath: StrPath,

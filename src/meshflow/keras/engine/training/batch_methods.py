@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.dispatch.symbolic_calls import run_outside_of_graphs
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
@@ -21,6 +22,7 @@ from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
 class SingleBatchMethods(CompileMethods):
     """The methods of `Trainer` that take one batch; a base class of it."""
 
+    @run_outside_of_graphs
     @hide_frames_of_errors
     def train_on_batch(
         self,
@@ -57,6 +59,7 @@ class SingleBatchMethods(CompileMethods):
             "train", x, y, sample_weight, class_weight, reset_metrics, return_dict
         )
 
+    @run_outside_of_graphs
     @hide_frames_of_errors
     def test_on_batch(
         self,
@@ -87,6 +90,7 @@ class SingleBatchMethods(CompileMethods):
         self._assert_compiled()
         return self._run_on_batch("test", x, y, sample_weight, None, reset_metrics, return_dict)
 
+    @run_outside_of_graphs
     @hide_frames_of_errors
     def predict_on_batch(self, x: PyTree) -> PyTree:
         """Return the model's outputs for a batch as NumPy arrays.

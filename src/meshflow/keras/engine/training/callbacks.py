@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +16,7 @@ from meshflow.environment.html_tables import format_curves, format_table
 from meshflow.environment.types import Logs, overridable
 from meshflow.keras.engine.training.progress_bar import Progbar, print_line
 
+_log = logging.getLogger("meshflow")
 _BATCH_HOOKS = {
     mode: (f"on_{mode}_batch_begin", f"on_{mode}_batch_end")
     for mode in ("train", "test", "predict")
@@ -158,6 +162,42 @@ def _check_callback(callback: object) -> None:
         )
 
 
+class _SlowHookCheck:
+    """Check, over the first batches, whether the batch hooks of callbacks take longer than the batches.
+
+    As in Keras, a warning names each hook that does, and the check ends after five batches.
+    """
+
+    _BATCHES = 5
+
+    def __init__(self) -> None:
+        self._hook_times: defaultdict[str, list[float]] = defaultdict(list)
+        self._batch_times: list[float] = []
+        self._batch_start: float | None = None
+        self.is_complete = False
+
+    def record(self, hook: str, start: float) -> None:
+        """Add a call of all callbacks' hook, which started at `start` in seconds and ends now."""
+        now = time.perf_counter()
+        self._hook_times[hook].append(now - start)
+        if hook.endswith("_begin"):
+            self._batch_start = now
+            return
+        # The first batch includes the compilation of its step.
+        if self._batch_start is not None and len(self._hook_times[hook]) > 1:
+            self._batch_times.append(start - self._batch_start)
+        if len(self._batch_times) >= self._BATCHES:
+            self.is_complete = True
+            batch_time = sum(self._batch_times) / len(self._batch_times)
+            for name, times in self._hook_times.items():
+                hook_time = sum(times) / len(times)
+                if hook_time > batch_time:
+                    _log.warning(
+                        f"Callback method `{name}` is slow compared to the batch time (batch time: {batch_time:.4f}s vs "
+                        f"`{name}` time: {hook_time:.4f}s). Check your callbacks."
+                    )
+
+
 class CallbackList:
     """A list of callbacks, with a method for each hook that calls the hook of all of them.
 
@@ -227,6 +267,9 @@ class CallbackList:
         self._batch_callbacks = {
             mode: [c for c in self.callbacks if _has_batch_hook(c, mode)] for mode in _BATCH_HOOKS
         }
+        # The package's own callbacks are not timed.
+        modules = {type(callback).__module__.split(".")[0] for callback in self.callbacks}
+        self._slow_hook_check = _SlowHookCheck() if modules - {"meshflow"} else None
 
     def append(self, callback: Callback) -> None:
         """Add a callback."""
@@ -289,9 +332,13 @@ def _make_hook_caller(name: str) -> Callable[..., None]:
         if mode is not None and not all(getattr(c, "_supports_tf_logs", False) for c in callbacks):
             # All callbacks see the changes of earlier ones.
             logs = convert_logs(logs)
+        start = time.perf_counter()
         for callback in callbacks:
             with region(CALLBACK, type(callback).__name__):
                 getattr(callback, name)(*index, logs)
+        check = self._slow_hook_check
+        if mode is not None and check is not None and not check.is_complete:
+            check.record(name, start)
 
     call.__name__ = name
     call.__doc__ = f"Call `{name}` of all callbacks."
@@ -402,9 +449,17 @@ class ProgbarLogger(Callback):
             )
         self.use_steps = count_mode == "steps"
         self._bar: Progbar | None = None
-        self._seen = 0
+        self._seen = self._first_step = 0
         self._training = False
         self._epochs: Any = 1
+
+    def _calls_batch_hooks(self) -> bool:
+        """Return whether the bar moves; with `verbose=2`, only the end of an epoch is printed."""
+        return self.params.get("verbose", 1) == 1
+
+    _implements_train_batch_hooks = _calls_batch_hooks
+    _implements_test_batch_hooks = _calls_batch_hooks
+    _implements_predict_batch_hooks = _calls_batch_hooks
 
     @property
     def target(self) -> int | None:
@@ -435,7 +490,8 @@ class ProgbarLogger(Callback):
         self._reset_bar()
         if self.params.get("verbose") and self._epochs > 1:
             print_line(f"Epoch {epoch + 1}/{self._epochs}")
-        self._get_bar()
+        if self._get_bar().target is None:
+            self._first_step = self._count_steps("_train_counter")
 
     def _update_bar(self, batch: int, logs: Logs, finish: bool = False) -> None:
         bar = self._get_bar()
@@ -448,12 +504,19 @@ class ProgbarLogger(Callback):
         """Update the bar."""
         self._update_bar(batch, logs)
 
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Finish the bar."""
+    def _count_steps(self, counter: str) -> int:
+        return int(getattr(self.model, counter, 0))
+
+    def _finish_bar(self, counter: str, logs: Logs) -> None:
+        """Print the end of the bar; the model's counter of steps replaces batch hooks that were not called."""
         bar = self._get_bar()
         if bar.target is None:
-            bar.target = self._seen
-        self._update_bar(self._seen - 1, logs, finish=True)
+            bar.target = self._seen or self._count_steps(counter) - self._first_step
+        self._update_bar((self._seen or bar.target) - 1, logs, finish=True)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Finish the bar."""
+        self._finish_bar("_train_counter", logs)
 
     def on_test_begin(self, logs: Logs = None) -> None:
         """Start a bar, unless this is the validation of `fit`."""
@@ -468,7 +531,7 @@ class ProgbarLogger(Callback):
     def on_test_end(self, logs: Logs = None) -> None:
         """Finish the bar, unless this is the validation of `fit`."""
         if not self._training:
-            self._update_bar(self._seen - 1, logs, finish=True)
+            self._finish_bar("_test_counter", logs)
 
     def on_predict_begin(self, logs: Logs = None) -> None:
         """Start a bar."""
@@ -480,4 +543,4 @@ class ProgbarLogger(Callback):
 
     def on_predict_end(self, logs: Logs = None) -> None:
         """Finish the bar."""
-        self._update_bar(self._seen - 1, None, finish=True)
+        self._finish_bar("_predict_counter", None)

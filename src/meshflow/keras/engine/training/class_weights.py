@@ -89,7 +89,11 @@ class ClassWeights:
         for name, label in zip(names, nest.flatten(y), strict=True):
             if name in by_name:
                 weight = _weigh_labels(label, by_name[name], name)
-                weights[name] = weight if weights[name] is None else weights[name] * weight
+                given = weights[name]
+                if given is not None:
+                    # A weight of an example applies to all of its labels, such as pixels.
+                    weight = given.reshape(given.shape + (1,) * (weight.ndim - given.ndim)) * weight
+                weights[name] = weight
         if isinstance(y, Mapping):
             return x, y, {name: weight for name, weight in weights.items() if weight is not None}
         return x, y, list(weights.values()) if nest.is_nested(y) else weights[names[0]]
@@ -163,4 +167,6 @@ def _weigh_labels(y: Array, class_weight: _Weights, name: str) -> Array:
 
 
 def _to_labels(y: Array, is_one_hot: bool) -> Array:
-    return (y.argmax(-1) if is_one_hot else y.reshape(len(y), -1)[:, 0]).astype(np.int64)
+    if is_one_hot:
+        return y.argmax(-1).astype(np.int64)
+    return (y[..., 0] if y.ndim > 1 else y).round().astype(np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
+from meshflow.core.dispatch.symbolic_calls import run_outside_of_graphs
 from meshflow.core.functions.concrete_function import FunctionSettings
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.tracebacks import hide_frames_of_errors
@@ -91,6 +92,7 @@ class CompileMethods(TrainableState):
         self.predict_function: Any = None
         self._steps: dict[str, Any] = {}
 
+    @run_outside_of_graphs
     @hide_frames_of_errors
     def compile(
         self,
@@ -252,6 +254,7 @@ class CompileMethods(TrainableState):
         """Return the names of the metrics, in the order of the values that `evaluate` returns."""
         return [m.name for m in self.metrics]
 
+    @run_outside_of_graphs
     def reset_metrics(self) -> None:
         """Reset the state of all metrics."""
         for metric in self.metrics:

@@ -19,6 +19,7 @@ from meshflow.environment.types import PyTree
 from meshflow.keras import losses as losses_module
 from meshflow.keras import metrics as metrics_module
 from meshflow.keras.engine.layer.call_errors import add_arguments
+from meshflow.keras.engine.training.share_losses import is_defined_by_user, scale_user_loss
 from meshflow.keras.losses.base import multiply_weights
 from meshflow.keras.metrics import Mean
 from meshflow.ops import math
@@ -278,7 +279,15 @@ class LossesContainer(OutputContainer):
                 raise
             is_sum = getattr(loss, "reduction", None) == "sum"
             if is_sum and shares is not None:
-                value = value * float(shares.count)
+                value = value * shares.sum_factor
+            elif shares is not None and is_defined_by_user(getattr(loss, "fn", type(loss))):
+                value = scale_user_loss(
+                    lambda t, p, w, loss=loss: loss(_match_target(t, p), p, sample_weight=w),
+                    (target, prediction, weight),
+                    value,
+                    shares,
+                    f"The loss {loss.name!r}",
+                )
             full_value = value * float(replicas) if is_sum and replicas > 1 else value
             if len(names) > 1:
                 _update_mean(self._per_output_metrics[i], full_value, batch)

@@ -193,7 +193,11 @@ def check_metrics(metrics: Iterable[Any]) -> None:
 
 
 def _list_variables(model: Any) -> list[Variable]:
-    return list(model.variables) if model.built else []
+    try:
+        return list(model.variables) if model.built else []
+    except ValueError:
+        # A model of a library may declare that it is built before its parts are.
+        return []
 
 
 def find_strategy(model: Any) -> Strategy | None:

@@ -29,6 +29,7 @@ from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.training.global_batch import find_strategy
 from meshflow.keras.engine.training.host_preprocessing import get_host_values, runs_on_host
+from meshflow.keras.engine.training.share_losses import is_defined_by_user, scale_user_loss
 from meshflow.ops import math
 
 __all__ = [
@@ -228,9 +229,18 @@ class ModelProgram:
         shares.metric_values.clear()
         loss = self.model.compute_loss(x, y, y_pred, sample_weight)
         self.model._validate_loss(y, loss)
+        compute_loss = type(self.model).compute_loss
+        if is_defined_by_user(compute_loss) and not loss.ndim:
+            loss = scale_user_loss(
+                self.model.compute_loss,
+                (x, y, y_pred, sample_weight),
+                loss,
+                shares,
+                f"{type(self.model).__name__}.compute_loss",
+            )
         if loss.ndim:
             # A loss per example counts as the sum of its elements, as for a gradient tape.
-            loss = math.reduce_sum(loss) * float(shares.count)
+            loss = math.reduce_sum(loss) * shares.sum_factor
         self.metrics = [metric for metric, _ in shares.metric_values]
         recorded = [
             math.reduce_mean(math.cast(value, float32)) for _, value in shares.metric_values

@@ -277,7 +277,8 @@ def _share_with_device(leaf: Any) -> Any:
 def _label_batch(batch: PyTree) -> dict[str, TensorSpec]:
     """Return the specs of a batch by label, such as `x['tokens']`."""
     labels = ("x", "y", "sample_weight")
-    parts = batch if isinstance(batch, tuple) and len(batch) <= len(labels) else (batch,)
+    # The paths of a named tuple would have names instead of positions.
+    parts = tuple(batch) if isinstance(batch, tuple) and len(batch) <= len(labels) else (batch,)
     return {
         labels[path[0].idx] + jax.tree_util.keystr(path[1:]): TensorSpec(leaf.shape, leaf.dtype)
         for path, leaf in jax.tree_util.tree_leaves_with_path(parts)

@@ -15,6 +15,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from meshflow.core.dispatch.symbolic_calls import run_outside_of_graphs
 from meshflow.core.dispatch.tiers import RunForecast
 from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.runtime.context import context
@@ -59,6 +60,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
 
     # ---- loops -----------------------------------------------------------------------------
 
+    @run_outside_of_graphs
     @hide_frames_of_errors
     def fit(
         self,
@@ -381,6 +383,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         use_multiprocessing: bool = False,
         return_dict: bool = False,
     ) -> PyTree: ...
+    @run_outside_of_graphs
     @hide_frames_of_errors
     def evaluate(
         self,
@@ -452,6 +455,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
             return logs
         return list_logs(logs, self.metrics_names)
 
+    @run_outside_of_graphs
     @hide_frames_of_errors
     def predict(
         self,

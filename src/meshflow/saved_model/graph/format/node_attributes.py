@@ -58,6 +58,15 @@ _DEFAULT_ATTRIBUTES: dict[str, Any] = {
     "replacement_char": 65533,
     "replace_control_characters": False,
     "ratio": 1,
+    "forget_bias": 1.0,
+    "cell_clip": 3.0,
+    "use_peephole": False,
+    "rnn_mode": b"lstm",
+    "input_mode": b"linear_input",
+    "direction": b"unidirectional",
+    "dropout": 0.0,
+    "num_proj": 0,
+    "time_major": True,
     "range_given": False,
     "quality": 95,
     "pad_to_max_output_size": False,
@@ -148,6 +157,7 @@ _DEFAULT_ATTRIBUTES: dict[str, Any] = {
 }
 # The defaults of these ops differ from the ones above.
 _OP_DEFAULT_ATTRIBUTES: dict[tuple[str, str], Any] = {
+    ("BlockLSTMV2", "cell_clip"): 0.0,
     ("OneHot", "axis"): -1,
     ("Assert", "summarize"): 3,
     ("StringFormat", "placeholder"): b"%s",

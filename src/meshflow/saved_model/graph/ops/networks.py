@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array
 from meshflow.ops.image import geometry, resampling
@@ -246,10 +246,18 @@ def _make_segment_reduction(reduce: Callable[..., Any]) -> Callable[..., Any]:
 
 def _bucketize(node: Node, x: Array) -> Array:
     edges = np.asarray(node["boundaries"], np.float32)
+    if (edges[1:] < edges[:-1]).any():
+        raise InvalidValueError(f"Expected sorted boundaries, got {edges.tolist()}. [Op:Bucketize]")
     return jnp.searchsorted(edges, jnp.asarray(x), side="right").astype(np.int32)
 
 
 def _count_values(node: Node, x: Array, size: Array, weights: Array) -> Array:
+    if np.ndim(size) or np.ndim(x) > 2:
+        shapes = f"input of rank {np.ndim(x)}, size of rank {np.ndim(size)}"
+        raise InvalidValueError(
+            f"The size: Shape must be rank 0, and that of the input must be at most rank 2, got {shapes}. "
+            "[Op:DenseBincount]"
+        )
     length = int(as_host_array(size))
     dtype = node.dtype("T")
     if is_static(x) and np.ndim(x) == 1 and not np.size(weights):

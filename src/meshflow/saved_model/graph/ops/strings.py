@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, UnimplementedError
+from meshflow.core.runtime.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    InvalidValueError,
+    UnimplementedError,
+)
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array
 from meshflow.files import gfile
@@ -186,6 +191,10 @@ def _pad_rows(values: Array, splits: list[Any], dense_shape: list[int], default:
 def _count_ragged(node: Node, splits: Array, values: Array, size: Array, weights: Array) -> Array:
     """Count the occurrences of each integer in each of several rows of different lengths."""
     splits, values, weights = (np.asarray(v) for v in (splits, values, weights))
+    if not splits.size:
+        raise InvalidValueError("Splits must be non-empty. [Op:RaggedBincount]")
+    if np.ndim(size):
+        raise InvalidValueError(f"The size: Shape must be rank 0, got {size}. [Op:RaggedBincount]")
     rows = np.repeat(np.arange(len(splits) - 1), np.diff(splits))
     out = np.zeros((len(splits) - 1, int(np.asarray(size))), node.dtype("T"))
     counted = values < out.shape[1]

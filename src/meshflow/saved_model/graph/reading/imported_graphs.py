@@ -10,7 +10,7 @@ import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from meshflow.core.config.graph_mode import Graph, Operation
+from meshflow.core.config.graph_mode import GraphBase, OperationBase
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -34,7 +34,7 @@ _current_import: contextvars.ContextVar[ImportedGraph | None] = contextvars.Cont
 )
 
 
-class GraphOperation(Operation):
+class GraphOperation(OperationBase):
     """Node of an imported graph.
 
     Attributes:
@@ -128,7 +128,7 @@ class GraphTensor:
         return f"<tf.Tensor '{self.name}' shape={self.shape} dtype={self.dtype.name}>"
 
 
-class ImportedGraph(Graph):
+class ImportedGraph(GraphBase):
     """Graph that was imported.
 
     Args:

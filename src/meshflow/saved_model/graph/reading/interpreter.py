@@ -47,6 +47,7 @@ from meshflow.saved_model.graph.ops.gradients import GRADIENT_OPS, UPDATE_OPS
 from meshflow.saved_model.graph.ops.host_ops import HOST_OPS
 from meshflow.saved_model.graph.ops.images import IMAGE_OPS
 from meshflow.saved_model.graph.ops.networks import NETWORK_OPS
+from meshflow.saved_model.graph.ops.recurrent import RECURRENT_OPS, RECURRENT_OUTPUTS
 from meshflow.saved_model.graph.ops.strings import STRING_OPS, HostTable
 from meshflow.saved_model.graph.ops.tensor_lists import TENSOR_LIST_OPS
 from meshflow.saved_model.graph.ops.xla_call_module import MODULE_OPS
@@ -68,6 +69,7 @@ ARRAY_FUNCTION_OPS: dict[str, Callable[..., Any]] = {
     **ARRAY_OPS,
     **ALGEBRA_OPS,
     **NETWORK_OPS,
+    **RECURRENT_OPS,
     **GRADIENT_OPS,
     **IMAGE_OPS,
     **TENSOR_LIST_OPS,
@@ -88,6 +90,7 @@ _CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
 _OUTPUT_NAMES = {
     **COMPOSITE_OUTPUTS,
     **COMPOSITE_FUNCTION_OUTPUTS,
+    **RECURRENT_OUTPUTS,
     **dict.fromkeys(
         ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),
         ("y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"),

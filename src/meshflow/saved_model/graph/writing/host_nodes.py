@@ -192,6 +192,39 @@ def _join(nodes: HostNodeWriter, first: Sequence[Argument], separator: Argument)
     return nodes.add_op("StringJoin", parts, N=len(parts), separator=_to_attribute(separator))
 
 
+def _join_rows(
+    nodes: HostNodeWriter, first: Argument, segment_ids: Argument, lengths: Argument, separator: str
+) -> str:
+    dtype = TypeAttr(to_dtype_enum(nodes.get_dtype(lengths)))
+    count = nodes.add_op("Size", [nodes.get_output(lengths)], T=dtype, out_type=TypeAttr(_INT32))
+    return nodes.add_op(
+        "UnsortedSegmentJoin",
+        [nodes.get_output(first), nodes.cast(segment_ids, np.int64), count],
+        separator=_to_attribute(separator),
+        Tindices=TypeAttr(to_dtype_enum(int64)),
+        Tnumsegments=TypeAttr(_INT32),
+    )
+
+
+def _place_strings(
+    nodes: HostNodeWriter, first: Argument, indices: Argument, like: Argument, default: Argument
+) -> str:
+    kind, index_dtype = (
+        TypeAttr(to_dtype_enum(nodes.get_dtype(like))),
+        TypeAttr(to_dtype_enum(int64)),
+    )
+    shape = nodes.add_op("Shape", [nodes.get_output(like)], T=kind, out_type=index_dtype)
+    inputs = [nodes.cast(indices, np.int64), shape, nodes.get_output(first)]
+    return nodes.add_op(
+        "SparseToDense",
+        [*inputs, nodes.get_output(default)],
+        "dense",
+        validate_indices=True,
+        T=TypeAttr(STRING),
+        Tindices=index_dtype,
+    )
+
+
 def _reduce_join(
     nodes: HostNodeWriter, first: Argument, axis: Argument, keepdims: bool, separator: Argument
 ) -> str:
@@ -606,6 +639,8 @@ _HOST_CALL_WRITERS: dict[str, Callable[..., str]] = {
     "as_string": _convert_to_string,
     "serialize_tensor": _serialize,
     "join": _join,
+    "join_rows": _join_rows,
+    "place_strings": _place_strings,
     "reduce_join": _reduce_join,
     "feature": _parse_feature,
     "reshape": _reshape,

@@ -38,7 +38,7 @@ from meshflow.saved_model.graph.format.nodes import (
     write_shape,
 )
 from meshflow.saved_model.graph.writing.host_nodes import HostNodeWriter
-from meshflow.saved_model.graph.writing.portable_stablehlo import replace_composites
+from meshflow.saved_model.graph.writing.portable_stablehlo import make_portable
 from meshflow.saved_model.graph.writing.text_nodes import add_text_steps
 from meshflow.saved_model.host_steps.plan import FunctionPlan, HostStep, ProgramsByRank
 from meshflow.saved_model.manifest.assets import Asset
@@ -266,7 +266,9 @@ def _add_module(
 ) -> list[str]:
     """Add the op that runs a StableHLO program, and return its outputs."""
     used = exported.module_kept_var_idx
-    content = replace_composites(bytes(exported.mlir_module_serialized))
+    content, convention = make_portable(
+        bytes(exported.mlir_module_serialized), exported.calling_convention_version
+    )
     remember_own_program(content)
     outs = [a.shape for a in exported.out_avals]
     add_node(
@@ -274,7 +276,7 @@ def _add_module(
         name,
         "XlaCallModule",
         [inputs[i] for i in used],
-        version=exported.calling_convention_version,
+        version=convention,
         module=content,
         Tin=make_type_list([to_dtype_enum(exported.in_avals[i].dtype) for i in used]),
         Tout=make_type_list([to_dtype_enum(a.dtype) for a in exported.out_avals]),
@@ -284,7 +286,6 @@ def _add_module(
         function_list=make_function_list([]),
         has_token_input_output=False,
         disabled_checks=make_string_list([]),
-        use_shardy_partitioner=False,
         **{CHECKSUM_ATTRIBUTE: crc32c(content)},
         _output_shapes=make_shape_list(outs),
     )

@@ -1,0 +1,177 @@
+"""Tests of programs for version 1 that train: variables, optimizers, layers, metrics, iterators, savers, summaries."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture(name="graph", autouse=True)
+def make_graph():
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+# The weights after five steps are those of TensorFlow 2.15.1.
+@pytest.mark.parametrize(
+    "name, options, loss, weights",
+    [
+        ("GradientDescentOptimizer", (), 0.15015, [0.3057, 0.3643]),
+        ("AdamOptimizer", (), 0.08545, [0.4783, 0.4765]),
+        ("MomentumOptimizer", (0.9,), 0.62822, [0.6956, 0.8188]),
+    ],
+)
+def test_optimizers(name, options, loss, weights):
+    x, y = v1.placeholder(tf.float32, [None, 2]), v1.placeholder(tf.float32, [None, 1])
+    w = v1.get_variable("w", [2, 1], initializer=v1.zeros_initializer())
+    b = v1.get_variable("b", [1], initializer=v1.zeros_initializer())
+    error = tf.reduce_mean(tf.square(tf.matmul(x, w) + b - y))
+    step = v1.train.get_or_create_global_step()
+    train = getattr(v1.train, name)(0.1, *options).minimize(error, global_step=step)
+    data = np.arange(8, dtype=np.float32).reshape(4, 2) / 8
+    feeds = {x: data, y: data.sum(1, keepdims=True)}
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        for _ in range(5):
+            session.run(train, feeds)
+        found = session.run([error, w, step], feeds)
+    np.testing.assert_allclose(found[0], loss, atol=1e-5)
+    np.testing.assert_allclose(found[1].ravel(), weights, atol=1e-4)
+    assert found[2] == 5 and [v.name for v in v1.trainable_variables()] == ["w:0", "b:0"]
+
+
+def test_variables_need_an_initializer():
+    v = tf.Variable(tf.random.uniform([2]), name="v")
+    same = tf.Variable(1.0, name="v")
+    assert [v.name, same.name, v.op.name] == ["v:0", "v_1:0", "v"] and v.shape == [2]
+    with v1.Session() as session:
+        with pytest.raises(tf.errors.FailedPreconditionError, match="uninitialized"):
+            session.run(v + 1)
+        assert session.run(v1.report_uninitialized_variables()).tolist() == [b"v", b"v_1"]
+        session.run(v1.global_variables_initializer())
+        assert session.run(v1.report_uninitialized_variables()).tolist() == []
+        v.load([1.0, 2.0], session)
+        assert session.run(v).tolist() == [1, 2]
+        other = v1.Session()
+        with pytest.raises(tf.errors.FailedPreconditionError):
+            other.run(v)
+        assert session.run(v).tolist() == [1, 2]
+
+
+def test_variable_scopes():
+    with v1.variable_scope("a"):
+        with v1.variable_scope("b"):
+            v = v1.get_variable("v", [2])
+        names = []
+        for _ in range(2):
+            with v1.variable_scope(None, "d"):
+                names += [v1.get_variable("v", [2]).name, tf.constant(1.0, name="c").name]
+    assert v.name == "a/b/v:0" and names == ["a/d/v:0", "a/d/c:0", "a/d_1/v:0", "a/d_1/c:0"]
+    with v1.variable_scope("a", reuse=True):
+        assert v1.get_variable("b/v", [2]) is v
+        with pytest.raises(ValueError, match="does not exist"):
+            v1.get_variable("z", [2])
+        with pytest.raises(ValueError, match="found shape"):
+            v1.get_variable("b/v", [3])
+    with v1.variable_scope("a/b"), pytest.raises(ValueError, match="already exists"):
+        v1.get_variable("v", [2])
+    with v1.variable_scope("a/b", reuse=v1.AUTO_REUSE):
+        assert v1.get_variable("v", [2]) is v and v1.get_variable("w", []).name == "a/b/w:0"
+
+    def getter(create, *args, **kwargs):
+        return create(*args, **{**kwargs, "trainable": False})
+
+    with v1.variable_scope("frozen", custom_getter=getter):
+        assert not v1.get_variable("v", []).trainable
+    template = v1.make_template("t", lambda: v1.get_variable("v", []))
+    assert template() is template() and template().name == "t/v:0"
+
+
+def test_layers_and_losses():
+    x = v1.placeholder(tf.float32, [None, 8, 8, 3])
+    hidden = v1.layers.conv2d(x, 4, 3, activation=tf.nn.relu, padding="same")
+    hidden = v1.layers.batch_normalization(hidden, training=True)
+    logits = v1.layers.dense(v1.layers.flatten(v1.layers.max_pooling2d(hidden, 2, 2)), 10)
+    assert logits.shape.as_list() == [None, 10]
+    loss = v1.losses.sparse_softmax_cross_entropy(tf.constant([1, 2]), logits)
+    train = v1.train.AdamOptimizer(0.01).minimize(loss)
+    assert [v.name for v in v1.trainable_variables()] == [
+        *("conv2d/kernel:0", "conv2d/bias:0", "batch_normalization/gamma:0"),
+        *("batch_normalization/beta:0", "dense/kernel:0", "dense/bias:0"),
+    ]
+    images = np.random.default_rng(0).normal(size=(2, 8, 8, 3))
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        losses = [session.run([loss, train], {x: images})[0] for _ in range(8)]
+    assert losses[-1] < losses[0] and v1.losses.get_losses() == [loss]
+
+
+def test_models_of_keras():
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(3, input_shape=(4,)), tf.keras.layers.Dense(1)]
+    )
+    model.compile("sgd", "mse")
+    losses = model.fit(np.ones((8, 4)), np.ones((8, 1)), epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    x = v1.placeholder(tf.float32, [None, 4])
+    y = model(x)
+    expected = model.predict(np.ones((2, 4)), verbose=0)
+    with v1.keras.backend.get_session() as session:
+        np.testing.assert_allclose(session.run(y, {x: np.ones((2, 4))}), expected, rtol=1e-5)
+
+
+def test_metrics():
+    x = v1.placeholder(tf.float32, [None])
+    mean, update = v1.metrics.mean(x)
+    _, accuracy = v1.metrics.accuracy(tf.constant([1, 2, 3]), tf.constant([1, 2, 0]))
+    with v1.Session() as session:
+        session.run(v1.local_variables_initializer())
+        assert session.run(update, {x: [1.0, 2.0]}) == 1.5 and session.run(update, {x: [6.0]}) == 3
+        assert session.run(mean) == 3
+        np.testing.assert_allclose(session.run(accuracy), 2 / 3)
+    assert v1.global_variables() == [] and v1.local_variables()
+
+
+def test_iterators():
+    dataset = tf.data.Dataset.range(5).batch(2)
+    element = v1.data.make_one_shot_iterator(dataset).get_next()
+    assert element.shape.as_list() == [None] and element.dtype == tf.int64
+    iterator = v1.data.make_initializable_iterator(dataset)
+    following = iterator.get_next()
+    with v1.Session() as session:
+        assert [session.run(element + 1).tolist() for _ in range(3)] == [[1, 2], [3, 4], [5]]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            session.run(element)
+        with pytest.raises(tf.errors.FailedPreconditionError):
+            session.run(following)
+        for _ in range(2):
+            session.run(iterator.initializer)
+            assert session.run(following).tolist() == [0, 1]
+
+
+def test_savers(tmp_path):
+    v, saver = tf.Variable([1.0, 2.0], name="v"), v1.train.Saver()
+    with v1.Session() as session:
+        session.run(v.initializer)
+        session.run(v.assign([3.0, 4.0]))
+        path = saver.save(session, tmp_path / "model", global_step=7)
+    with v1.Session() as session:
+        saver.restore(session, path)
+        assert session.run(v).tolist() == [3, 4] and path.endswith("model-7")
+
+
+def test_summaries(tmp_path):
+    x = v1.placeholder(tf.float32, [])
+    assert v1.summary.merge_all() is None
+    v1.summary.scalar("x", x)
+    v1.summary.histogram("h", tf.stack([x, x, -x]))
+    with v1.Session() as session, v1.summary.FileWriter(tmp_path, session.graph) as writer:
+        message = session.run(v1.summary.merge_all(), {x: 3.0})
+        writer.add_summary(message, 4)
+    values = v1.Summary.FromString(message).value
+    assert [value.tag for value in values] == ["x", "h"] and values[0].simple_value == 3
+    assert (values[1].histo.num, values[1].histo.min, sum(values[1].histo.bucket)) == (3, -3, 3)
+    events = [*v1.train.summary_iterator(str(next(tmp_path.iterdir())))]
+    assert events[-1].step == 4
