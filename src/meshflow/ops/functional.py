@@ -314,7 +314,7 @@ def _check_signature(signature: PyTree, result: PyTree) -> None:
         )
 
 
-def _get_dtype(signature: Any) -> DType | None:
+def _get_dtype(signature: PyTree) -> DType | None:
     return signature.dtype if isinstance(signature, TypeSpec) else as_dtype(signature)
 
 

@@ -97,7 +97,7 @@ def _combine(
 
 
 @host_function
-def _merge_indices(first: Any, second: Any) -> list[Any]:
+def _merge_indices(first: Any, second: Any) -> list[Array]:
     if get_namespace(first) is not np or get_namespace(second) is not np:
         indices, owner = _find_different_rows(jnp.concatenate([first, second]))
         return [indices, *jnp.split(owner, [first.shape[0]])]

@@ -426,7 +426,7 @@ def split_each(input: TensorLike, op: str, split_one: Callable[[bytes], list[byt
     return split_strings(get_host_strings(input, op), split_one, make_string_tensor)
 
 
-def _make_split_spec(input: Any, *args: Any, **kwargs: Any) -> TensorSpec:
+def _make_split_spec(input: TensorLike, *args: object, **kwargs: object) -> TensorSpec:
     if input.shape.rank != 0:
         raise UnrecordableError("a ragged tensor")
     return TensorSpec([None], string)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.runtime.context import context
+from meshflow.data.dataset import Dataset
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
@@ -102,12 +103,12 @@ class GraphIterator:
             raise _tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
 
-def make_one_shot_iterator(dataset: Any) -> Any:
+def make_one_shot_iterator(dataset: Dataset) -> Any:
     """Return an iterator over a dataset."""
     return GraphIterator(dataset, True) if has_explicit_graph() else iter(dataset)
 
 
-def make_initializable_iterator(dataset: Any, shared_name: str | None = None) -> Any:
+def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Any:
     """Return an iterator over a dataset, which needs no initialization in eager execution.
 
     Args:

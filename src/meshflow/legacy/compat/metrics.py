@@ -6,7 +6,7 @@ in eager execution.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from meshflow.core.runtime.eager import executing_eagerly
@@ -88,8 +88,8 @@ def _make_metric(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     def metric(
         *args: Any,
         weights: Any = None,
-        metrics_collections: object = None,
-        updates_collections: object = None,
+        metrics_collections: Iterable[object] | None = None,
+        updates_collections: Iterable[object] | None = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
@@ -136,8 +136,8 @@ def _record_metric(
     options: dict[str, str],
     values: dict[str, Any],
     weights: Any,
-    metrics_collections: Any,
-    updates_collections: Any,
+    metrics_collections: Iterable[object] | None,
+    updates_collections: Iterable[object] | None,
     name: str,
 ) -> tuple[Tensor, Tensor]:
     """Add a metric to the default graph; return its value, and the operation that updates and returns it."""

@@ -6,12 +6,14 @@ from typing import Any
 
 from meshflow.core.values.tensor import TensorLike
 from meshflow.legacy.compat.public_package import tf
+from meshflow.ops.ragged import RaggedTensor
+from meshflow.ops.sparse_tensor import SparseTensor
 from meshflow.ops.strings import split_each, to_bytes
 
 __all__ = ["split", "string_split"]
 
 
-def _convert_result(rows: Any, result_type: str) -> Any:
+def _convert_result(rows: RaggedTensor, result_type: str) -> RaggedTensor | SparseTensor:
     if result_type not in ("SparseTensor", "RaggedTensor"):
         raise ValueError(
             f"result_type must be 'RaggedTensor' or 'SparseTensor', got {result_type!r}."
@@ -26,7 +28,7 @@ def split(
     result_type: str = "SparseTensor",
     source: TensorLike = None,
     name: str | None = None,
-) -> Any:
+) -> RaggedTensor | SparseTensor:
     """Split strings, a vector or a tensor of higher rank.
 
     Args:
@@ -55,7 +57,7 @@ def string_split(
     delimiter: TensorLike | None = None,
     result_type: str = "SparseTensor",
     name: str | None = None,
-) -> Any:
+) -> RaggedTensor | SparseTensor:
     """Split strings at each of several characters.
 
     Args:

@@ -176,7 +176,7 @@ def init_from_checkpoint(ckpt_dir_or_file: StrPath, assignment_map: Mapping[str,
         assign_stored_value(checkpoint, find_key(checkpoint, name), variable)
 
 
-def create_global_step(graph: object = None) -> Variable:
+def create_global_step(graph: Any = None) -> Variable:
     """Create the global step of the default graph or, in eager execution, of this process: an int64 variable.
 
     Args:

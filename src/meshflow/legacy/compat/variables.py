@@ -234,7 +234,7 @@ def variable_scope(
     regularizer: object = None,
     caching_device: object = None,
     partitioner: object = None,
-    custom_getter: object = None,
+    custom_getter: Callable[..., Variable] | None = None,
     reuse: object = None,
     dtype: DTypeLike | None = None,
     use_resource: bool | None = None,
@@ -300,12 +300,14 @@ def variable_scope(
         yield scope
 
 
-def _chain_getters(own: Any, outer: Any) -> Any:
+def _chain_getters(
+    own: Callable[..., Variable] | None, outer: Callable[..., Variable] | None
+) -> Callable[..., Variable] | None:
     """Return a custom getter that calls its own function with the outer one as the getter."""
     if own is None or outer is None:
         return own or outer
 
-    def getter(getter: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def getter(getter: Callable[..., Variable], *args: object, **kwargs: object) -> Variable:
         return own(functools.partial(outer, getter), *args, **kwargs)
 
     return getter
@@ -399,9 +401,9 @@ def _get_or_create(
     regularizer: Any = None,
     trainable: bool | None = None,
     collections: Iterable[object] | None = None,
-    constraint: Any = None,
-    synchronization: Any = tf.VariableSynchronization.AUTO,
-    aggregation: Any = tf.VariableAggregation.NONE,
+    constraint: object = None,
+    synchronization: object = tf.VariableSynchronization.AUTO,
+    aggregation: object = tf.VariableAggregation.NONE,
     **_: object,
 ) -> Variable:
     """Return the variable with a full name, and create it if necessary; see `get_variable`."""
@@ -466,7 +468,7 @@ def make_template(
     func_: Callable[..., Any],
     create_scope_now_: bool = False,
     unique_name_: str | None = None,
-    custom_getter_: object = None,
+    custom_getter_: Callable[..., Variable] | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
     """Return a function that creates variables at its first call, and reuses them at further calls.

@@ -21,6 +21,7 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.legacy.graph.calls import (
     Call,
@@ -31,7 +32,11 @@ from meshflow.legacy.graph.calls import (
 )
 from meshflow.legacy.graph.execution import Find, state
 from meshflow.legacy.graph.gradients import gradients
-from meshflow.legacy.graph.operations import Operation, SymbolicTensor, get_operation_type
+from meshflow.legacy.graph.operations import (
+    Operation,
+    SymbolicTensor,
+    get_operation_type,
+)
 from meshflow.legacy.graph.variables import GraphVariable
 from meshflow.ops import python_function
 from meshflow.ops.array import inspection
@@ -391,15 +396,17 @@ class Graph(GraphBase, metaclass=_GraphType):
             return self.unique_name(name[:-1], in_scope=False)
         return self.unique_name(name)
 
-    def device(self, device_name_or_function: Any) -> contextlib.AbstractContextManager[Any]:
+    def device(self, device_name_or_function: object) -> contextlib.AbstractContextManager[Any]:
         """Return a context for operations on a device, which has no effect."""
         return contextlib.nullcontext()
 
-    def colocate_with(self, op: Any, ignore_existing: bool = False) -> Any:
+    def colocate_with(
+        self, op: object, ignore_existing: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
         """Return a context without effect."""
         return contextlib.nullcontext()
 
-    def is_feedable(self, tensor: Any) -> bool:
+    def is_feedable(self, tensor: object) -> bool:
         """Return whether a session may feed a tensor."""
         return True
 
@@ -422,7 +429,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         finally:
             self._variable_collections = saved
 
-    def create_variable(self, next_creator: Callable[..., Any], **kwargs: PyTree) -> Any:
+    def create_variable(self, next_creator: Callable[..., Variable], **kwargs: PyTree) -> Variable:
         """Create a variable, and add it to collections."""
         if self._is_calling_layer and context.graph is None:
             # The call of the layer is traced to infer its results.

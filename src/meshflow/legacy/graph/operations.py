@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -59,6 +59,15 @@ def get_operation_type(function: Callable[..., Any]) -> str:
     """Return the type of the operations that call a function, in camel case."""
     name = str(getattr(function, "__name__", type(function).__name__)).strip("_")
     return _TYPES.get(name) or "".join(p[:1].upper() + p[1:] for p in name.split("_"))
+
+
+class RunningSession(Protocol):
+    """Interface of a session that computes tensors of its graph."""
+
+    graph: OwningGraph
+
+    def run(self, fetches: PyTree, feed_dict: PyTree = None) -> PyTree:
+        """Compute tensors, with the values of others."""
 
 
 class OwningGraph(Protocol):
@@ -164,7 +173,7 @@ class Operation(OperationBase):
         """Return the outputs."""
         return tuple(self.outputs)
 
-    def run(self, feed_dict: PyTree = None, session: Any = None) -> None:
+    def run(self, feed_dict: PyTree = None, session: RunningSession | None = None) -> None:
         """Run the operation in a session, by default the default one."""
         find_session(session, self.graph).run(self, feed_dict)
 
@@ -261,7 +270,7 @@ class SymbolicTensor(Tensor):
         merged = self.shape.merge_with(shape)
         self.symbol = KerasTensor(TensorSpec(merged, self.dtype))
 
-    def eval(self, feed_dict: PyTree = None, session: Any = None) -> Any:
+    def eval(self, feed_dict: PyTree = None, session: RunningSession | None = None) -> Any:
         """Return the value in a session, by default the default one."""
         return find_session(session, self.graph).run(self, feed_dict)
 
@@ -315,7 +324,7 @@ class SymbolicTensor(Tensor):
     def __format__(self, spec: str) -> str:
         return str(self)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self!r} is symbolic, and cannot be pickled.")
 
     def __str__(self) -> str:
@@ -361,7 +370,7 @@ def register_default_session(find: Callable[[], Any]) -> None:
     _find_session[:] = [find]
 
 
-def find_session(session: Any, graph: OwningGraph) -> Any:
+def find_session(session: RunningSession | None, graph: OwningGraph) -> RunningSession:
     """Return a session, or the default one, which must be one of a graph."""
     found = session if session is not None else _find_session[0]()
     if found is None:

@@ -161,7 +161,7 @@ class GraphVariable(Variable):
         return self._handle
 
     @property
-    def op(self) -> Any:
+    def op(self) -> Operation:  # type: ignore[override]
         """Return the operation that holds the variable."""
         return self._handle.op
 
@@ -171,7 +171,7 @@ class GraphVariable(Variable):
         return self
 
     @property
-    def initializer(self) -> Any:
+    def initializer(self) -> Operation:  # type: ignore[override]
         """Return the operation that sets the initial value."""
         return self._initializer
 
@@ -196,7 +196,7 @@ class GraphVariable(Variable):
 
     def load(self, value: PyTree, session: Any = None) -> None:
         """Set the value in a session."""
-        found = find_session(session, self.graph)
+        found: Any = find_session(session, self.graph)
         with suspend_recording(), found.use_variables():
             self._write(self._check_value(value, "load a value"))
 

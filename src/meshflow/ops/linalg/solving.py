@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -52,7 +50,7 @@ def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Te
     )
 
 
-def check_invertible(result: Tensor, message: str, *operands: Any) -> Tensor:
+def check_invertible(result: Tensor, message: str, *operands: TensorLike) -> Tensor:
     """Raise if the result is not finite although the operands are, and return it otherwise."""
     if isinstance(result, Tensor) and not isinstance(result.array, jax.core.Tracer):
         arrays = [convert_to_tensor(o).array for o in operands]

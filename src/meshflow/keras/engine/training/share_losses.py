@@ -106,7 +106,7 @@ def scale_user_loss(
     return loss
 
 
-def _repeat_rows(value: Any, times: int) -> Any:
+def _repeat_rows(value: PyTree, times: int) -> PyTree:
     if not is_tensor(value) or not value.ndim:
         return value
     return array.tile(value, [times, *[1] * (value.ndim - 1)])
