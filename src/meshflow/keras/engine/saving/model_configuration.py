@@ -234,6 +234,9 @@ def get_training_config(model: Any) -> Config | None:
         return None
 
 
+# Optimizer settings that Keras 3 does not know. Keras 2 uses the defaults of this package if they
+# are missing.
+_KERAS_2_SETTINGS = ("decay", "jit_compile", "is_legacy_optimizer")
 # Optimizer settings that Keras 2 knows since 2.11, with their default values.
 _KERAS_2_11_DEFAULTS = {
     **dict.fromkeys(("weight_decay", "ema_overwrite_frequency"), (None,)),
@@ -257,7 +260,9 @@ def to_compile_config(
         are loaded as functions, whereas names remain names.
       is_new_optimizer: Whether the optimizer computes like those of Keras 2.11 and later.
     """
-    config = {**training, "jit_compile": arguments.get("jit_compile")}
+    # Keras 3 does not accept None as the number of steps.
+    config = {k: v for k, v in training.items() if (k, v) != ("steps_per_execution", None)}
+    config["jit_compile"] = arguments.get("jit_compile")
     config["optimizer"] = _convert_optimizer(config.pop("optimizer_config"), is_new_optimizer)
     for key, module in (
         ("loss", "losses"),
@@ -308,6 +313,8 @@ def _convert_optimizer(entry: Config, is_new: bool) -> Config:
         inner = _add_optimizer_modules(settings["inner_optimizer"], is_new)
         identifiers = {"module": _LOSS_SCALE_MODULE, "class_name": name, "registered_name": name}
         return {**identifiers, "config": {**settings, "inner_optimizer": inner}}
+    if is_new:  # Keras 3 rejects unknown settings.
+        settings = {k: v for k, v in settings.items() if k not in _KERAS_2_SETTINGS}
     return _add_optimizer_modules({**entry, "config": settings}, is_new)
 
 
