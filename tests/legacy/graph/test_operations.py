@@ -146,6 +146,44 @@ def test_functions_are_called_by_operations():
         np.testing.assert_array_equal(value, expected)
 
 
+def test_functions_read_graph_tensors_in_each_run():
+    x = v1.placeholder(tf.float32, [None])
+    count = tf.cast(tf.shape(x)[0], tf.float32)
+    inner = tf.function(lambda a: a + x)
+    product = tf.function(lambda a: inner(a) * count)(tf.constant(1.0))
+    gradient = tf.gradients(product, x)[0]
+
+    class Scaling(tf.keras.layers.Layer):
+        @tf.function
+        def call(self, a):
+            return a * x
+
+    scaled = Scaling()(tf.ones([1]))
+    with v1.Session() as session:
+        for value, results in ([3.0], [[4], [1], [3]]), ([2.0, 5.0], [[6, 12], [2, 2], [2, 5]]):
+            found = session.run([product, gradient, scaled], {x: value})
+            assert [array.tolist() for array in found] == results
+
+
+def test_tensors_of_other_graphs():
+    x = v1.placeholder(tf.float32, [])
+    add = tf.function(lambda a: a + x)
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="same graph"):
+        tf.constant(1.0) + x
+    calls = []
+
+    def call():  # Another thread has no graph.
+        try:
+            add(tf.constant(1.0))
+        except ValueError as error:
+            calls.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert len(calls) == 1 and "belongs to a version 1 graph" in calls[0]
+
+
 def test_control_dependencies_order_operations():
     v = tf.Variable(0)
     with tf.control_dependencies([v.assign_add(5)]):
@@ -179,11 +217,16 @@ def test_strings_tables_and_sparse_tensors():
     ids = tf.lookup.StaticHashTable(initializer, -1).lookup(words)
     with v1.Session() as session:
         session.run(v1.tables_initializer())
-        joined, found = session.run([tf.strings.join([words, words]), ids], {words: ["b", "c"]})
+        joined_words = tf.strings.join([words, words])
+        joined, found = session.run([joined_words, ids], {words: ["b", "c"]})
+        with pytest.raises(tf.errors.InvalidArgumentError, match="string"):
+            session.run(joined_words, {words: [1, 2]})
     assert joined.tolist() == [b"bb", b"cc"] and found.tolist() == [2, -1]
     sparse = v1.sparse_placeholder(tf.float32, [2, 3])
     value = v1.SparseTensorValue([[0, 1]], [5.0], [2, 3])
-    doubled = tf.sparse.from_dense(tf.sparse.to_dense(sparse) * 2)
+    dense = tf.sparse.to_dense(sparse)
+    assert dense.shape == [2, 3]
+    doubled = tf.sparse.from_dense(dense * 2)
     assert run(doubled, {sparse: value}).values.tolist() == [10]
 
 

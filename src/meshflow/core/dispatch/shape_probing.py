@@ -8,6 +8,7 @@ the traces are unknown.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from meshflow.core.dispatch.operands import flatten_tensors
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
@@ -35,11 +37,18 @@ class ShapeProbe:
 
     Attributes:
       used: Whether a placeholder value was created.
+      max_elements: Maximum number of elements of a placeholder value.
     """
 
     def __init__(self, trace_index: int, invents_sizes: bool = False) -> None:
         self.trace_index, self.invents_sizes = trace_index, invents_sizes
         self.used = False
+        self.max_elements = math.inf
+
+    def check_size(self, shape: Sequence[int]) -> None:
+        """Raise a `ValueNeededError` if a placeholder of a shape would be too large."""
+        if math.prod(shape) > self.max_elements:
+            raise ValueNeededError(f"A placeholder value of shape {tuple(shape)} is too large.")
 
     def make_value(self, tensor: Tensor) -> np.ndarray:
         """Return a placeholder value.
@@ -49,6 +58,7 @@ class ShapeProbe:
         """
         self.used = True
         shape, dtype = tensor.array.shape, tensor.dtype.as_numpy_dtype
+        self.check_size(shape)
         if not tensor.dtype.is_bool:
             values: np.ndarray = np.full(shape, 2 * (self.trace_index + 1), dtype)
             if self.trace_index and values.size > 1:

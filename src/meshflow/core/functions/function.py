@@ -116,6 +116,8 @@ class Function:
         self._runs_as_python_on_host = False
         self._jit_compile = jit_compile
         self._runs_op_by_op = False
+        # Whether the function reads tensors of a version 1 graph, so that no program is valid for all runs.
+        self.reads_graph = False
         self._converted_function: Callable[..., Any] | None = None
         self._reduce_retracing = reduce_retracing
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
@@ -218,8 +220,10 @@ class Function:
             self._runs_as_python_on_host and context.computes_on_host
         ):
             return self._call_python(self._python_function, args, kwargs)
-        if (context.host_recorder is not None and context.host_recorder.inlines) or (
-            context.size_probe is not None and context.size_probe.size
+        if (
+            self.reads_graph
+            or (context.host_recorder is not None and context.host_recorder.inlines)
+            or (context.size_probe is not None and context.size_probe.size)
         ):
             return self._call_python(self._get_converted(), args, kwargs)
         if self._runs_op_by_op and context.trace is None:
@@ -465,10 +469,11 @@ class Function:
 
         def run(*args: Any, **kwargs: Any) -> PyTree:
             copied = nest.map_structure(lambda leaf: leaf, (args, kwargs))
+            scope: Any = context.trace
+            scope.function = self
             result = self._call_python(converted, args, kwargs)
             if context.has_symbolic_sizes:
                 result = nest.map_structure(_to_size_tensor, result)
-            scope: Any = context.trace
             if _is_changed((args, kwargs), copied):
                 raise ValueError(
                     f"{self._name} should not modify its Python input arguments, but it changed a list or dictionary "

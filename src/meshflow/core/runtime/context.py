@@ -45,6 +45,7 @@ class Trace(Protocol):
     runs_once_per_call: bool
     is_loop_body: bool
     is_branch: bool
+    function: PyTree
     runs_immediately: bool
     num_random_ops: int
     sets_initial_values: bool

@@ -123,6 +123,7 @@ class TraceContext:
         a branch.
       is_loop_body: Whether the function is the body of a loop.
       is_branch: Whether the function is a branch.
+      function: The `tf.function` that keeps the program, or None.
       num_random_ops: Number of random ops without a seed so far.
       runs_immediately: Whether the program runs once, directly after this trace, before the
         function is traced again.
@@ -152,6 +153,7 @@ class TraceContext:
             is_loop_body,
             is_branch,
         )
+        self.function: Any = None
         self.num_random_ops = 0
         self.runs_immediately: bool = runs_immediately and (
             parent is None or parent.runs_immediately

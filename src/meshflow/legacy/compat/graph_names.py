@@ -202,15 +202,14 @@ def sparse_placeholder(
     _check_in_graph("sparse_placeholder")
     graph, sizes = get_default_graph(), tf.TensorShape(shape)
     prefix = f"{name}/" if name else ""
-    parts = [
-        graph.make_placeholder(kind, part_shape, f"{prefix}{part}")
-        for part, kind, part_shape in (
-            ("indices", tf.int64, [None, sizes.rank]),
-            ("values", dtype, [None]),
-            ("shape", tf.int64, [sizes.rank]),
-        )
-    ]
-    return SparseTensor(*parts)
+    indices = graph.make_placeholder(tf.int64, [None, sizes.rank], f"{prefix}indices")
+    values = graph.make_placeholder(dtype, [None], f"{prefix}values")
+    if sizes.is_fully_defined():
+        # A constant makes the shape static, and can be fed, too.
+        dense_shape = tf.constant(sizes.as_list(), tf.int64, name=f"{prefix}shape")
+    else:
+        dense_shape = graph.make_placeholder(tf.int64, [sizes.rank], f"{prefix}shape")
+    return SparseTensor(indices, values, dense_shape)
 
 
 def placeholder_with_default(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
-from meshflow.legacy.graph.execution import Body, Find, state, suspend_recording
+from meshflow.legacy.graph.execution import Body, Find, GraphRead, state, suspend_recording
 from meshflow.legacy.graph.operations import OwningGraph, SymbolicTensor
 
 # Functions of a graph that it calls instead of recording a function, by the `id` of the latter.
@@ -96,7 +97,9 @@ class Call:
 
         parts = nest.pack_sequence_as(self._split, [get_value(leaf) for leaf in self._leaves])
         args, kwargs = _join_slices(nest.join_composites(self._arguments, parts))
-        return self._function(*args, **kwargs)
+        while True:
+            with contextlib.suppress(GraphRead):
+                return self._function(*args, **kwargs)
 
     def compute(self, find: Find) -> Sequence[Any]:
         """Run the call, and return the tensors of its result."""

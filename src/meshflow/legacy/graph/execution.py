@@ -46,6 +46,10 @@ def suspend_recording(find: Find | None = None) -> Iterator[None]:
         context.graph, state.find = graph, saved
 
 
+class GraphRead(BaseException):
+    """Repeats a call, because a `tf.function` that was traced reads a tensor of a graph, and must run as Python."""
+
+
 class Run:
     """Values of tensors in one run of a part of a graph.
 

@@ -13,7 +13,11 @@ from typing import Any, Self
 from meshflow.core.config.graph_mode import GraphBase
 from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.runtime.errors import (
+    InaccessibleTensorError,
+    InvalidArgumentError,
+    InvalidValueError,
+)
 from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
@@ -30,7 +34,7 @@ from meshflow.legacy.graph.calls import (
     list_tensors,
     replace_in_graphs,
 )
-from meshflow.legacy.graph.execution import Find, state
+from meshflow.legacy.graph.execution import Find, GraphRead, state
 from meshflow.legacy.graph.gradients import gradients
 from meshflow.legacy.graph.operations import (
     Operation,
@@ -84,6 +88,8 @@ class Graph(GraphBase, metaclass=_GraphType):
         self.finalized = False
         # The session that set the values of the variables.
         self.session: Any = None
+        # The session that Keras uses.
+        self.keras_session: Any = None
         # State of the variable scopes; see `legacy.compat.variables`.
         self.variable_scopes: dict[str, Any] = {}
 
@@ -516,12 +522,31 @@ def _call_on_graph_tensors(
         return NotImplemented
     if state.find is not None:
         find = state.find
+        if context.trace is not None and _mark_functions(leaves):
+            raise GraphRead
         args, kwargs = nest.map_parts(
             lambda v: find(v) if isinstance(v, SymbolicTensor) else v, (args, kwargs)
         )
         return function(*args, **kwargs)
+    if context.trace is not None:
+        raise InaccessibleTensorError(
+            f"{tensor} belongs to a version 1 graph, so a function that is called outside of the graph cannot use it. Pass "
+            "its value as an argument."
+        )
     with tensor.graph.as_default():
         return tensor.graph.call(function, args, kwargs)
+
+
+def _mark_functions(leaves: Iterable[object]) -> bool:
+    """Mark the functions that are traced as readers of graph tensors; return whether there are any."""
+    if all(v.is_constant for v in leaves if isinstance(v, SymbolicTensor)):
+        return False
+    scope, is_marked = context.trace, False
+    while scope is not None:
+        if scope.function is not None:
+            scope.function.reads_graph = is_marked = True
+        scope = scope.parent
+    return is_marked
 
 
 def _return_tensors(

@@ -145,6 +145,11 @@ class Operation(OperationBase):
         # Function of a `Run` that returns the values of the outputs.
         self.compute = compute
         self.inputs, self.control_inputs = tuple(inputs), list(control_inputs)
+        for tensor in self.inputs:
+            if tensor.graph is not graph:
+                raise ValueError(
+                    f"{tensor} must be from the same graph as the operation {name!r} that reads it."
+                )
         self.outputs = []
         self.number = graph.add_operation(self)
         self._device = context.device

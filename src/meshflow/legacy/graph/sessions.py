@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -133,11 +132,7 @@ class Session:
         ):
             try:
                 return self._graph.as_graph_element(fetch)
-            except KeyError as error:
-                raise ValueError(
-                    f"Fetch argument {fetch!r} cannot be interpreted as a Tensor. ({error})"
-                ) from None
-            except ValueError as error:
+            except (KeyError, ValueError) as error:
                 raise ValueError(
                     f"Fetch argument {fetch!r} cannot be interpreted as a Tensor. ({error})"
                 ) from None
@@ -184,7 +179,7 @@ class Session:
         if isinstance(value, Tensor):
             array: Any = to_host(value.array)
         elif tensor.dtype.dtype == object:
-            array = convert_to_tensor(value).array
+            array = convert_to_tensor(value, dtype=tensor.dtype).array
         else:
             array = np.asarray(value, dtype=tensor.dtype.dtype)
         if not tensor.shape.is_compatible_with(array.shape):
@@ -206,8 +201,11 @@ class Session:
                 }
             if graph.session is not None or self.variable_values:
                 for variable in variables:
-                    if not variable.initializes_on_read:
-                        variable.reset(self.variable_values.get(id(variable)))
+                    value = self.variable_values.pop(id(variable), None)
+                    if value is None and variable.initializes_on_read and variable.is_set:
+                        # The other session keeps its array, which training may overwrite.
+                        value = variable.get_stored().copy()
+                    variable.reset(value)
             graph.session = self
         yield
 
@@ -218,7 +216,8 @@ class Session:
         try:
             yield self
         finally:
-            _state.sessions.remove(self)
+            sessions = _state.sessions
+            del sessions[len(sessions) - 1 - sessions[::-1].index(self)]
 
     def make_callable(
         self, fetches: PyTree, feed_list: Any = None, accept_options: bool = False
@@ -240,8 +239,13 @@ class Session:
         return list(get_public_package().config.list_logical_devices())
 
     def close(self) -> None:
-        """Close the session, which cannot run operations afterwards."""
+        """Close the session, which cannot run operations afterwards, and free the values of its variables."""
         self.is_closed = True
+        self.variable_values.clear()
+        if self._graph.session is self:
+            for variable in self._graph.list_variables():
+                if not variable.initializes_on_read:
+                    variable.reset()
 
     def __enter__(self) -> Self:
         if self._has_own_graph:
@@ -304,16 +308,15 @@ def get_session(op_input_list: object = ()) -> Session:
     found = get_default_session()
     if found is None:
         graph = get_default_graph()
-        found = _keras_sessions.get(graph)
+        found = graph.keras_session
         if found is None or found.is_closed:
-            found = _keras_sessions[graph] = Session(graph=graph if graph.version else None)
+            found = graph.keras_session = Session(graph=graph if graph.version else None)
     return found
 
 
 def set_session(session: Session) -> None:
     """Use a session for Keras in its graph."""
-    _keras_sessions[session.graph] = session
+    session.graph.keras_session = session
 
 
-_keras_sessions: weakref.WeakKeyDictionary[Graph, Session] = weakref.WeakKeyDictionary()
 register_default_session(get_default_session)

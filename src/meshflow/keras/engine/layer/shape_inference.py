@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -42,6 +43,8 @@ _PLACEHOLDER_ELEMENTS = 8
 # Used if a call fails with large sizes, for example when it slices a table of position embeddings
 # to the input length.
 _SMALL_PLACEHOLDER_SIZES = (6, 12)
+# Maximum number of elements of a placeholder value, beyond which these sizes are used.
+_MAX_ELEMENTS = 1 << 22
 # A size in the message of an error.
 _SIZE = re.compile(r"(?<![\w.])\d{1,6}(?![\w.])")
 # Maximum number of combinations of sizes that an inference tries.
@@ -234,6 +237,11 @@ def _trace_specs(
     masks: dict[int, TensorSpec] = {}
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
     probe.invents_sizes = not all(map(_has_known_sizes, symbolic))
+    is_large = size in _PLACEHOLDER_SIZES and not any(v.known_values for v in symbolic)
+    probe.max_elements = _MAX_ELEMENTS if is_large and probe.invents_sizes else math.inf
+    for v in symbolic:
+        if v.dtype is string and v.shape.rank is not None:
+            probe.check_size([size if n is None else n for n in v.shape])
     input_masks = {
         str(i): _make_placeholder(v._keras_mask, size)
         for i, v in enumerate(nest.flatten((args, kwargs)))
