@@ -1,5 +1,8 @@
 """Tests of programs for version 1 that train: variables, optimizers, layers, metrics, iterators, savers, summaries."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -58,6 +61,35 @@ def test_variables_need_an_initializer():
         with pytest.raises(tf.errors.FailedPreconditionError):
             other.run(v)
         assert session.run(v).tolist() == [1, 2]
+
+
+def test_values_belong_to_sessions():
+    v = tf.Variable(1.0)
+    v1.layers.dense(tf.ones([1, 1]), 1)
+    kernel = v1.trainable_variables()[1]
+    init, step = v1.global_variables_initializer(), tf.group(v.assign(5.0), kernel.assign([[5.0]]))
+    first, second = v1.Session(), v1.Session()
+    first.run(init)
+    first.run(step)
+    second.run(init)
+    assert first.run([v, kernel]) == [5, 5] and second.run(v) == 1 and second.run(kernel) != 5
+    with first.as_default(), second.as_default():
+        with first.as_default():
+            pass
+        assert v1.get_default_session() is second
+    second.close()
+    assert not v.is_set
+
+
+def test_graphs_are_freed():
+    with tf.Graph().as_default() as other:
+        v1.layers.dense(v1.placeholder(tf.float32, [None, 2]), 1)
+        session = v1.keras.backend.get_session()
+        session.run(v1.global_variables_initializer())
+    references = weakref.ref(other), weakref.ref(session)
+    del other, session
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
 
 
 def test_variable_scopes():
@@ -149,6 +181,11 @@ def test_iterators():
         for _ in range(2):
             session.run(iterator.initializer)
             assert session.run(following).tolist() == [0, 1]
+    assert iterator.initializer is iterator.initializer
+    with v1.Session() as session:
+        assert session.run(element).tolist() == [0, 1]
+        with pytest.raises(tf.errors.FailedPreconditionError):
+            session.run(following)
 
 
 def test_savers(tmp_path):

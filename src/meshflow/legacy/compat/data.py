@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from meshflow.core.runtime.context import context
@@ -51,7 +52,10 @@ class GraphIterator:
 
     def __init__(self, dataset: Any, is_initialized: bool) -> None:
         self._dataset, self._is_initialized = dataset, is_initialized
-        self._running: Any = None
+        self._graph = get_default_graph()
+        # The iterators over the elements by the session.
+        self._running: weakref.WeakKeyDictionary[Any, Iterator[Any]] = weakref.WeakKeyDictionary()
+        self._initializer = self._graph.record(self._start, name="MakeIterator")
 
     @property
     def element_spec(self) -> PyTree:
@@ -76,19 +80,19 @@ class GraphIterator:
     @property
     def initializer(self) -> Any:
         """Return an operation that starts again at the first element."""
-        return get_default_graph().record(self._start, name="MakeIterator")
+        return self._initializer
 
     def _start(self) -> None:
         if context.trace is None:
-            self._running = iter(self._dataset)
+            self._running[self._graph.session] = iter(self._dataset)
 
     def get_next(self, name: str | None = None) -> PyTree:
         """Return an operation that takes the next element."""
         specs = self.element_spec
-        return get_default_graph().record_source(self._take, specs, name or "IteratorGetNext")
+        return self._graph.record_source(self._take, specs, name or "IteratorGetNext")
 
     def _take(self) -> PyTree:
-        if self._running is None:
+        if self._graph.session not in self._running:
             if not self._is_initialized:
                 raise _tf.errors.FailedPreconditionError(
                     None,
@@ -98,7 +102,7 @@ class GraphIterator:
                 )
             self._start()
         try:
-            return next(self._running)
+            return next(self._running[self._graph.session])
         except StopIteration:
             raise _tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
