@@ -246,6 +246,7 @@ class Session:
             for variable in self._graph.list_variables():
                 if not variable.initializes_on_read:
                     variable.reset()
+            self._graph.session = None
 
     def __enter__(self) -> Self:
         if self._has_own_graph:
