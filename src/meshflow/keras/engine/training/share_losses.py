@@ -130,14 +130,16 @@ def _find_dependence(
     tensors = [v for v in nest.flatten(arguments) if v is not None]
     if not all(map(_can_try, tensors)):
         return RowDependence.UNKNOWN
+    losses: list[float] = []
     for scale in _SCALES:
         try:
-            losses = _try_loss(compute, arguments, tensors, shares, scale)
+            tried = _try_loss(compute, arguments, tensors, shares, scale)
         except Exception:
             # Code of the user may raise any error for values that it does not expect.
             return RowDependence.FAILED
-        if losses is None:
+        if tried is None:
             return RowDependence.UNKNOWN
+        losses = tried
         if any(losses):
             break
     first, second, third = losses
