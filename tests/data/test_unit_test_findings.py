@@ -221,3 +221,12 @@ def test_file_caches_are_written_with_the_last_element(tmp_path):
     for count in (19, 20):
         assert read(data.take(count)) == list(range(count))
         assert (tmp_path / "part.meshflow").exists() == (count == 20)
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_caches_do_not_hide_a_wrong_number_of_elements(tmp_path, in_file):
+    data = R(3).apply(tf.data.experimental.assert_cardinality(2))
+    data = data.cache(str(tmp_path / "part") if in_file else "")
+    for _ in range(2):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="at least 3"):
+            list(data)

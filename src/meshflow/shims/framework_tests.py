@@ -1,6 +1,6 @@
 """Helpers of TensorFlow's own unit tests: names of its module `tensorflow.python.framework.test_util`.
 
-The decorators that run a test in graph mode belong to `private_helpers`.
+The decorators that run a test in graph mode belong to `graph_test_modes`.
 """
 
 from __future__ import annotations

@@ -39,6 +39,10 @@ def square(y, y_pred):
 
 
 LOSSES = {
+    "sum of chosen rows": lambda model, y, p: tf.reduce_sum(
+        tf.gather(square(y, p), tf.range(tf.shape(p)[0]))
+    ),
+    "sum with a margin": lambda model, y, p: tf.reduce_sum(tf.nn.relu(tf.abs(y - p) - 1.0)),
     "mean": lambda model, y, p: tf.reduce_mean(square(y, p)),
     "sum": lambda model, y, p: tf.reduce_sum(square(y, p)) / 8.0,
     "sum and penalty": lambda model, y, p: tf.reduce_sum(square(y, p)) + model.losses[0],
@@ -84,3 +88,36 @@ def test_other_losses_warn():
 
     with pytest.warns(UserWarning, match="neither a mean nor a sum over the rows"):
         fit(contrast, OPTIONS["zero"])
+
+
+def test_sum_with_effects(capfd):
+    def print_and_add(model, y, y_pred):
+        tf.print("rows", tf.shape(y)[0])
+        return tf.reduce_sum(square(y, y_pred))
+
+    expected = fit(print_and_add)
+    capfd.readouterr()
+    for value, wanted in zip(fit(print_and_add, OPTIONS["zero"]), expected, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=1e-6)
+    # Trials of the loss print nothing.
+    assert set(capfd.readouterr().err.splitlines()) == {"rows 2"}
+
+
+def test_losses_that_raise_errors_for_invented_values_warn():
+    def check(model, y, y_pred):
+        if y.shape[0] == 6:
+            raise ValueError
+        return tf.reduce_mean(square(y, y_pred))
+
+    with pytest.warns(UserWarning, match="raised an error for values on which it was tried"):
+        fit(check, OPTIONS["zero"])
+
+
+def test_sum_of_narrow_predictions():
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        reduce = lambda model, y, p: tf.reduce_sum(square(tf.cast(y, p.dtype), p))
+        weights = [fit(reduce, options)[0] for options in (None, OPTIONS["zero"])]
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    np.testing.assert_allclose(*weights, atol=5e-3)

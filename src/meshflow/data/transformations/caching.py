@@ -12,7 +12,7 @@ import numpy as np
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Epoch, prefetch
+from meshflow.data.epoch import Epoch, iter_nodes, prefetch
 from meshflow.data.execution import chunks
 from meshflow.data.execution.failures import Failure, RaisingIterator, catch_failures
 from meshflow.data.node import DatasetNode, IndexStream
@@ -89,9 +89,14 @@ class Cache(Unary):
         else:
             yield from self._cache_elements(catch_failures(self.parent.iter_elements(epoch)))
 
+    def _count_reliably(self) -> int:
+        """Return the number of elements of the parent, unless only the user has declared it."""
+        is_declared = any(isinstance(node, AssertCardinality) for node in iter_nodes(self.parent))
+        return UNKNOWN_CARDINALITY if is_declared else self.parent.count_elements()
+
     def _cache_elements(self, items: Iterator[Any]) -> Iterator[Any]:
         elements, is_complete = [], True
-        count = self.parent.count_elements()
+        count = self._count_reliably()
         for item in items:
             elements.append(item)
             is_complete = is_complete and type(item) is not Failure
@@ -104,7 +109,7 @@ class Cache(Unary):
 
     def _cache_chunks(self, parts: Iterator[Any]) -> Iterator[Any]:
         cached_chunks, is_complete = [], True
-        num_missing = self.parent.count_elements()
+        num_missing = self._count_reliably()
         for chunk in parts:
             cached_chunks.append(chunk)
             is_complete = is_complete and type(chunk) is not Failure
@@ -125,7 +130,7 @@ class Cache(Unary):
     def _write_file(self, items: Iterator[Any], are_chunks: bool = False) -> Iterator[Any]:
         assert self._file is not None
         last: list[Any] = []
-        num_missing = self.parent.count_elements()
+        num_missing = self._count_reliably()
         with contextlib.suppress(_IncompleteCacheError), replace_file(self._file) as file:
             writer = ElementWriter(file, self.element_spec)
             write = writer.write_chunk if are_chunks else writer.write

@@ -7,6 +7,7 @@ both, such as a sum with a penalty on weights: they are compared for rows that a
 
 from __future__ import annotations
 
+import concurrent.futures
 import copy
 import enum
 import math as python_math
@@ -21,7 +22,7 @@ from jax.extend import core as jex_core
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import nest
-from meshflow.core.values.dtypes import string
+from meshflow.core.values.dtypes import float32, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.distribute.replicas.shares import BatchShares, shares_scope
@@ -34,6 +35,8 @@ __all__ = ["is_defined_by_user", "scale_user_loss"]
 _NUM_TRIED_ROWS = 2
 _MAX_TRIED_ELEMENTS = 1 << 24
 _TOLERANCE = 1e-4
+# Scales of the values. A loss with a margin may be zero for small ones.
+_SCALES = (1.0, 10.0, 100.0)
 
 
 class RowDependence(enum.Enum):
@@ -44,6 +47,7 @@ class RowDependence(enum.Enum):
     BOTH = enum.auto()  # The loss is a constant and a multiple of it.
     OTHER = enum.auto()  # The loss combines rows in another way, or is random.
     UNKNOWN = enum.auto()  # The loss was not tried, or is not finite.
+    FAILED = enum.auto()  # The loss raised an error, such as that of an assertion.
 
 
 class _TriedShares(BatchShares):
@@ -78,7 +82,8 @@ def scale_user_loss(
       name: Name of the loss for a warning.
 
     Returns:
-      The scaled loss. It is the loss itself if this is a mean over rows, or if it could not be tried.
+      The scaled loss. It is the loss itself if this is a mean over rows, or if it could not be tried; a warning names a loss
+      that raises an error.
     """
     if shares.sum_factor == 1:
         return loss
@@ -96,6 +101,12 @@ def scale_user_loss(
         outputs = apply(traced.op, (tensors, traced.get_captured_tensors()))
         row_sum = outputs[0] - loss
         return loss + row_sum * (shares.sum_factor - 1.0)
+    if dependence is RowDependence.FAILED:
+        warnings.warn(
+            f"MeshStrategy: {name} raised an error for values on which it was tried, so that it counts as a mean over the "
+            f"rows of a batch. If it is a sum, multiply it by the number of shares, {shares.sum_factor:.0f}.",
+            stacklevel=2,
+        )
     if dependence is RowDependence.OTHER:
         warnings.warn(
             f"MeshStrategy: {name} is neither a mean nor a sum over the rows of a batch. Each of the "
@@ -116,17 +127,48 @@ def _find_dependence(
     compute: Callable[..., TensorLike], arguments: tuple[PyTree, ...], shares: BatchShares
 ) -> RowDependence:
     """Compute a loss for two rows, and for these rows twice and three times."""
-    leaves = nest.flatten(arguments)
-    tensors = [v for v in leaves if v is not None]
+    tensors = [v for v in nest.flatten(arguments) if v is not None]
     if not all(map(_can_try, tensors)):
         return RowDependence.UNKNOWN
+    losses: list[float] = []
+    for scale in _SCALES:
+        try:
+            tried = _try_loss(compute, arguments, tensors, shares, scale)
+        except Exception:
+            # Code of the user may raise any error for values that it does not expect.
+            return RowDependence.FAILED
+        if tried is None:
+            return RowDependence.UNKNOWN
+        losses = tried
+        if any(losses):
+            break
+    first, second, third = losses
+    tolerance = _TOLERANCE * max(map(abs, losses))
+    if max(abs(second - first), abs(third - first)) <= tolerance:
+        return RowDependence.MEAN
+    if max(abs(second - 2 * first), abs(third - 3 * first)) <= tolerance:
+        return RowDependence.SUM
+    is_linear = abs(third - 2 * second + first) <= tolerance
+    return RowDependence.BOTH if is_linear else RowDependence.OTHER
+
+
+def _try_loss(
+    compute: Callable[..., TensorLike],
+    arguments: tuple[PyTree, ...],
+    tensors: list[Tensor],
+    shares: BatchShares,
+    scale: float,
+) -> list[float] | None:
+    """Return the losses of two rows, and of these rows twice and three times, or None if they are not finite."""
+    # The rounding of narrower dtypes would hide how the losses are related.
+    dtypes = [float32 if v.dtype.is_floating and v.dtype.size < 4 else v.dtype for v in tensors]
     shapes = [(_NUM_TRIED_ROWS, *v.shape[1:]) if v.ndim else () for v in tensors]
     generator = np.random.default_rng(0)
-    values = [_draw(generator, s, v.dtype.dtype) for s, v in zip(shapes, tensors, strict=True)]
+    values = [_draw(generator, s, d.dtype, scale) for s, d in zip(shapes, dtypes, strict=True)]
     losses = []
     for times in (1, 2, 3):
         rows = [np.concatenate([v] * times) if v.ndim else v for v in values]
-        specs = iter([TensorSpec(r.shape, v.dtype) for r, v in zip(rows, tensors, strict=True)])
+        specs = iter([TensorSpec(r.shape, d) for r, d in zip(rows, dtypes, strict=True)])
         structure = nest.map_structure(
             lambda v, specs=specs: None if v is None else next(specs), arguments
         )
@@ -137,16 +179,9 @@ def _find_dependence(
             traced = trace(compute, structure, isolated=True)
         value = _evaluate(traced, rows)
         if value is None or not np.isfinite(value):
-            return RowDependence.UNKNOWN
+            return None
         losses.append(value)
-    first, second, third = losses
-    tolerance = _TOLERANCE * max(map(abs, losses))
-    if max(abs(second - first), abs(third - first)) <= tolerance:
-        return RowDependence.MEAN
-    if max(abs(second - 2 * first), abs(third - 3 * first)) <= tolerance:
-        return RowDependence.SUM
-    is_linear = abs(third - 2 * second + first) <= tolerance
-    return RowDependence.BOTH if is_linear else RowDependence.OTHER
+    return losses
 
 
 def _can_try(value: Any) -> bool:
@@ -159,20 +194,44 @@ def _can_try(value: Any) -> bool:
 
 
 def _draw(
-    generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]
+    generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], scale: float
 ) -> np.ndarray:
-    """Draw values that are valid probabilities, labels of two classes, or weights."""
+    """Draw values that are valid probabilities (for a scale of 1), labels of two classes, or weights."""
     if dtype == np.bool_ or np.issubdtype(dtype, np.integer):
         return generator.integers(0, 2, shape).astype(dtype)
-    return generator.uniform(0.2, 0.8, shape).astype(dtype)
+    return (scale * generator.uniform(0.2, 0.8, shape)).astype(dtype)
 
 
 def _evaluate(traced: TracedFunction, rows: list[np.ndarray]) -> float | None:
     """Run a traced loss on arrays, with ones for weights and other captured values."""
-    avals = traced.closed_jaxpr.in_avals[len(rows) :]
-    if sum(python_math.prod(a.shape) for a in avals) > _MAX_TRIED_ELEMENTS:
+    closed = _select_loss(traced.closed_jaxpr)
+    avals = closed.in_avals[len(rows) :]
+    if closed.effects or sum(python_math.prod(a.shape) for a in avals) > _MAX_TRIED_ELEMENTS:
         return None
     ones = [np.ones(a.shape, a.dtype) for a in avals]
-    with jax.ensure_compile_time_eval():
-        outputs = jex_core.jaxpr_as_fun(traced.closed_jaxpr)(*rows, *ones)
-    return float(outputs[0])
+    run = jax.jit(jex_core.jaxpr_as_fun(closed))
+    # A step may be traced or compiled in this thread, and a program of another thread does not become a part of it.
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        return float(executor.submit(run, *rows, *ones).result()[0])
+
+
+def _select_loss(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+    """Return the part of a program that computes its first result, without effects such as those of `tf.print`."""
+    jaxpr = closed.jaxpr
+    needed, eqns = set(filter(_is_variable, jaxpr.outvars[:1])), []
+    for eqn in reversed(jaxpr.eqns):
+        if not needed.isdisjoint(eqn.outvars):
+            needed.update(filter(_is_variable, eqn.invars))
+            eqns.append(eqn)
+    return closed.replace(
+        jaxpr=jaxpr.replace(
+            outvars=jaxpr.outvars[:1],
+            eqns=eqns[::-1],
+            effects=frozenset().union(*(eqn.effects for eqn in eqns)),
+            debug_info=jaxpr.debug_info.with_unknown_names(),
+        )
+    )
+
+
+def _is_variable(atom: object) -> bool:
+    return not isinstance(atom, jex_core.Literal)
