@@ -120,7 +120,7 @@ def test_queues_of_threads_and_functions():
         queue.dequeue()
     with pytest.raises(tf.errors.CancelledError, match="closed"):
         queue.enqueue(1)
-    with pytest.raises(ValueError, match="must have shapes"):
+    with pytest.raises(ValueError, match="to have specified shapes"):
         tf.queue.FIFOQueue(1, tf.int32).dequeue_many(1)
     with pytest.raises(ValueError, match="same length as dtypes"):
         tf.queue.FIFOQueue(1, [tf.int32, tf.int32], shapes=[[]])

@@ -68,7 +68,7 @@ def test_devices():
         with tf.device(spec):
             assert tf.ones([2]).device.endswith("CPU:1")
             with tf.device(tf.DeviceSpec()):
-                assert tf.ones([2]).device.endswith("CPU:0")
+                assert tf.ones([2]).device.endswith("CPU:1")
     assert tf.ones([2]).device.endswith("CPU:0")
 
 

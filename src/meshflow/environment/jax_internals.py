@@ -144,6 +144,7 @@ __all__ = [
     "source_info_util",
     "split_logs",
     "trace_state_clean",
+    "write_older_artifact",
     "write_portable_artifact",
     "xla_bridge",
 ]

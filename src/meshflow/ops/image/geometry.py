@@ -144,8 +144,8 @@ def fit_size(size: Sequence[int], old_size: Sequence[int]) -> tuple[int, ...]:
     return tuple(round(old * scale) for old in old_size)
 
 
-@dispatch_composites
 @defer_host_values(_make_resize_spec)
+@dispatch_composites
 def resize(
     images: TensorLike,
     size: StaticInts,

@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.tracing.trace import TracedFunction, trace
@@ -26,6 +25,7 @@ from meshflow.core.values.dtypes import float32, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.distribute.replicas.shares import BatchShares, shares_scope
+from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
 
