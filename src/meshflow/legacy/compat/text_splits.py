@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.tensor import TensorLike
 from meshflow.legacy.compat.public_package import tf
 from meshflow.ops.ragged import RaggedTensor
-from meshflow.ops.sparse_tensor import SparseTensor
 from meshflow.ops.strings import split_each, to_bytes
 
 __all__ = ["split", "string_split"]
