@@ -82,7 +82,8 @@ def _decode_string(
     if not 0 <= replacement < 0x110000:
         raise InvalidArgumentError("replacement_char out of unicode codepoint range")
     _decoding.replacement = chr(replacement) if errors == "replace" else ""
-    _decoding.ranges = ranges = []
+    ranges: list[tuple[int, int]] = []
+    _decoding.ranges = ranges
     try:
         text = word.decode(encoding, "strict" if errors == "strict" else "meshflow.replace_invalid")
     except UnicodeDecodeError as error:
