@@ -36,6 +36,8 @@ def test_structure_differences_name_their_path():
         tf.nest.pack_sequence_as("leaf", [1, 2])
     with pytest.raises(TypeError, match="incompatible type `<class 'str'>`"):
         tf.nest.pack_sequence_as([1, 2], "ab")
+    with pytest.raises(TypeError, match="incompatible type `<class 'int'>`"):
+        tf.nest.pack_sequence_as([1], 5)
 
 
 def test_named_tuples_of_other_names_differ_and_keywords_are_checked():
@@ -70,6 +72,7 @@ def test_views_of_dictionaries_are_sequences_in_their_order():
 
 def test_errors_show_both_structures():
     with pytest.raises(
-        ValueError, match="First structure: type=str str=a\n\nSecond structure: type=dict"
+        ValueError,
+        match=r"structure\.\n\nFirst structure: type=str str=a\n\nSecond structure: type=dict",
     ):
         tf.nest.assert_same_structure("a", {"k": 2.0})

@@ -61,7 +61,7 @@ def test_map_fn_with_variables_signatures_and_no_elements(wrap):
 
 @maps
 def test_map_errors(map_):
-    with pytest.raises(ValueError, match="not scalars"):
+    with pytest.raises(ValueError, match="Elements in elems must be 1"):
         map_(lambda x: x, tf.constant(1))
     with pytest.raises(ValueError, match=r"same size in dimension 0, got \[2, 3\]"):
         map_(lambda x: x, (tf.zeros([2]), tf.zeros([3])))

@@ -606,3 +606,8 @@ def test_results_of_tensorflow():
     assert splits.numpy().tolist() == [0, 1, 1]
     with pytest.raises(tf.errors.InvalidArgumentError, match="multiples"):
         tf.tile(A, [1, -1])
+
+
+def test_complex_rows_have_no_variance():
+    with pytest.raises(ValueError, match="complex dtypes"):
+        tf.math.reduce_variance(tf.ragged.constant([[1 + 1j, 2], [3]]), axis=1)

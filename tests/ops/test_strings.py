@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 import meshflow as tf
@@ -93,6 +94,18 @@ def test_invalid_bytes_keep_the_offsets_of_later_characters():
     for function in (tf.strings.unicode_decode, tf.strings.unicode_split):
         with pytest.raises(tf.errors.InvalidArgumentError, match="out of unicode codepoint range"):
             function("x", "UTF-8", replacement_char=0x110000)
+
+
+def test_many_invalid_bytes_are_decoded_in_linear_time():
+    # Quadratic time would be minutes.
+    assert tf.strings.unicode_decode(b"\xff" * 1_000_000, "UTF-8").shape == [1_000_000]
+
+
+def test_strings_are_joined_along_axes_of_any_integer_type():
+    words = [["a", "b"], ["c", "d"]]
+    for axis in (1, np.int64(1), tf.constant(1), np.array([1])):
+        assert tf.strings.reduce_join(words, axis).numpy().tolist() == [b"ab", b"cd"]
+    assert tf.strings.reduce_join(words, tf.constant([0, 1])) == b"acbd"
 
 
 def test_separators_may_be_bytes():

@@ -53,10 +53,10 @@ def _convert_elements(op: str, elems: PyTree) -> tuple[PyTree, int]:
     flat = nest.flatten(tensors)
     if not flat:
         raise ValueError(
-            f"tf.{op}: elems must be a Tensor or a nested structure of tensors, got {elems!r}."
+            f"tf.{op}: elems must be a Tensor or (possibly nested) sequence of Tensors. Got {elems!r}."
         )
     if any(not t.ndim for t in flat):
-        raise ValueError(f"tf.{op}: elements in elems must be 1+ dimensional Tensors, not scalars.")
+        raise ValueError(f"tf.{op}: Elements in elems must be 1+ dimensional Tensors, not scalars.")
     counts = list(dict.fromkeys(map(_get_length, flat)))
     if not all(n == counts[0] or assume_equal(n, counts[0]) for n in counts[1:]):
         raise InvalidValueError(
@@ -302,7 +302,7 @@ def _check_signature(signature: PyTree, result: PyTree) -> None:
         try:
             nest.assert_same_structure(signature, result)
         except (TypeError, ValueError) as error:
-            raise TypeError(
+            raise type(error)(
                 f"tf.map_fn: fn_output_signature and the result of fn differ. {error}"
             ) from None
     if len(expected) != len(actual) or any(

@@ -404,7 +404,8 @@ def reduce_join(
       [b'a-b' b'c-d']
     """
     array = get_host_strings(inputs, "reduce_join")
-    requested = [axis] if isinstance(axis, int) else axis
+    static_axis = to_static_value(axis, "axis")
+    requested = (static_axis,) if isinstance(static_axis, int) else static_axis
     axes = list(range(array.ndim))
     for a in requested or ():
         if not -array.ndim <= a < array.ndim:

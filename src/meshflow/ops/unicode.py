@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import math
+import threading
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -38,6 +40,27 @@ __all__ = [
 _ERROR_MODES = ("replace", "strict", "ignore")
 
 
+class _Decoding(threading.local):
+    """The replacement of invalid bytes, and their ranges, in the string that a thread decodes."""
+
+    def __init__(self) -> None:
+        self.replacement = ""
+        self.ranges: list[tuple[int, int]] = []
+
+
+_decoding = _Decoding()
+
+
+def _replace_invalid(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    _decoding.ranges.append((error.start, error.end))
+    return _decoding.replacement, error.end
+
+
+codecs.register_error("meshflow.replace_invalid", _replace_invalid)
+
+
 def _decode_string(
     word: bytes,
     encoding: str,
@@ -58,29 +81,26 @@ def _decode_string(
         raise ValueError(f"errors must be one of {_ERROR_MODES}, got {errors!r}.")
     if not 0 <= replacement < 0x110000:
         raise InvalidArgumentError("replacement_char out of unicode codepoint range")
-    content, parts, start = memoryview(word), [], 0
-    while True:
-        end, next_start = len(word), len(word)
-        try:
-            text = str(content[start:], encoding)
-        except UnicodeDecodeError as error:
-            if errors == "strict":
-                raise InvalidArgumentError(f"Invalid formatting on input string: {error}") from None
-            end, next_start = start + error.start, start + error.end
-            text = str(content[start:end], encoding)
-        except LookupError:
-            raise _make_encoding_error(encoding) from None
-        parts.append(text)
-        for character in text if starts is not None else ():
-            starts.append(start)  # type: ignore[union-attr]
-            start += len(character.encode(encoding))
-        if end == len(word):
-            return "".join(parts)
-        if errors == "replace":
-            parts.append(chr(replacement))
-            if starts is not None:
-                starts.append(end)
-        start = next_start
+    _decoding.replacement = chr(replacement) if errors == "replace" else ""
+    ranges: list[tuple[int, int]] = []
+    _decoding.ranges = ranges
+    try:
+        text = word.decode(encoding, "strict" if errors == "strict" else "meshflow.replace_invalid")
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"Invalid formatting on input string: {error}") from None
+    except LookupError:
+        raise _make_encoding_error(encoding) from None
+    if starts is None:
+        return text
+    position, ends = 0, dict(ranges)
+    for character in text:
+        if errors == "ignore":
+            while position in ends:
+                position = ends[position]
+        starts.append(position)
+        end = ends.get(position)
+        position = position + len(character.encode(encoding)) if end is None else end
+    return text
 
 
 def _encode_string(text: str, encoding: str) -> bytes:

@@ -171,7 +171,7 @@ def pack_sequence_as(
       >>> tf.nest.pack_sequence_as({"a": 0, "b": (0, 0)}, [1, 2, 3])
       {'a': 1, 'b': (2, 3)}
     """
-    if isinstance(flat_sequence, str | bytes):
+    if isinstance(flat_sequence, str | bytes) or not hasattr(flat_sequence, "__iter__"):
         raise TypeError(
             f"Attempted to pack value:\n  {flat_sequence!r}\ninto a structure, but found incompatible type "
             f"`{type(flat_sequence)}` instead. Pass a list of values."
@@ -296,14 +296,15 @@ def assert_same_structure(
     except (TypeError, ValueError) as error:
         first, second = (f"type={type(n).__name__} str={n}" for n in (nest1, nest2))
         raise type(error)(
-            f"{error}\n\nFirst structure: {first}\n\nSecond structure: {second}"
+            f"The two structures don't have the same nested structure.\n\nFirst structure: {first}\n\n"
+            f"Second structure: {second}\n\nMore specifically: {error}"
         ) from None
 
 
 def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -> None:
     if is_nested(a) != is_nested(b):
         raise ValueError(
-            f"The two structures don't have the same nested structure: at {path} the first has "
+            f"At {path} the first has "
             f"{type(a).__name__} {a!r}, the second {type(b).__name__} {b!r}."
         )
     if not is_nested(a):
@@ -312,16 +313,14 @@ def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -
         check_types and not have_same_type(a, b)
     ):
         raise TypeError(
-            f"The two structures don't have the same nested structure: at {path} they don't have the same sequence type: "
-            f"the first is a {type(a).__name__}, the second a {type(b).__name__}."
+            f"At {path} they don't have the same sequence type: the first is a {type(a).__name__}, the second a {type(b).__name__}."
         )
     keys_a = sort_keys(a) if isinstance(a, Mapping) else list(range(len(a)))
     keys_b = sort_keys(b) if isinstance(b, Mapping) else list(range(len(b)))
     if keys_a != keys_b:
         difference = "set of keys" if isinstance(a, Mapping) else "number of elements"
         raise ValueError(
-            f"The two structures don't have the same nested structure: at {path} they don't have the same {difference}: "
-            f"the first has {keys_a}, the second {keys_b}."
+            f"At {path} they don't have the same {difference}: the first has {keys_a}, the second {keys_b}."
         )
     a, b = _make_indexable(a), _make_indexable(b)
     for key in keys_a:

@@ -269,7 +269,7 @@ def split(
       [[0], [1, 2, 3], [4, 5]]
     """
     parts = list(_split(value, num_or_size_splits, axis))
-    if num is not None and num != len(parts):
+    if num is not None and num != len(parts) and not isinstance(num_or_size_splits, int):
         raise InvalidValueError(
             f"split: size of the split_tensor must be 1-D and have the same elements as outputs: num is {num}, and "
             f"there are {len(parts)} parts. [Op:SplitV]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import operator
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -117,17 +117,15 @@ def _search_sorted(
     shape = values.shape
     for name, array in (("sorted_sequence", sorted_sequence), ("values", values)):
         check_rank(array, 1, "searchsorted", name)
-    if sorted_sequence.shape[:-1] != shape[:-1] and not has_symbolic_size(
-        (*sorted_sequence.shape, *shape)
-    ):
+    counts = [math.prod(array.shape[:-1]) for array in (sorted_sequence, values)]
+    if counts[0] != counts[1] and not has_symbolic_size(counts):
         raise InvalidValueError(
             f"searchsorted: Leading dim_size of both tensors must match, got the shapes {list(sorted_sequence.shape)} "
             f"and {list(shape)}. [Op:LowerBound]"
         )
     size = sorted_sequence.shape[-1]
-    num_rows = functools.reduce(operator.mul, sorted_sequence.shape[:-1], 1)
-    rows = sorted_sequence.reshape(num_rows, size)
-    queries = values.reshape(num_rows, values.shape[-1])
+    rows = sorted_sequence.reshape(counts[0], size)
+    queries = values.reshape(counts[0], shape[-1])
     if has_symbolic_size([size]):
         # A binary search needs a known number of steps.
         compare = jnp.less if side == "left" else jnp.less_equal

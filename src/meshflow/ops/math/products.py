@@ -136,7 +136,7 @@ def matmul(
         result = jnp.matmul(a, b)
     except (TypeError, ValueError):
         raise InvalidValueError(
-            f"matmul: In[0] and In[1] must have compatible batch dimensions: {list(a.shape)} vs. {list(b.shape)} "
+            f"matmul: In[0] and In[1] must have compatible batch dimensions, which are broadcast: {list(a.shape)} vs. {list(b.shape)} "
             "[Op:BatchMatMulV2]"
         ) from None
     return result if output_type is None else result.astype(as_dtype(output_type).dtype)

@@ -550,6 +550,8 @@ def bincount(
             raise InvalidValueError(
                 f"bincount: `weights` must be the same shape as `arr`, {arr.shape}, got {weights.shape}."
             )
+        if sparse is None and are_known and not math.prod(sizes[0]):
+            dtype, weights = weights.dtype, None
     # Rows of a sparse tensor may contain negative integers, which are not counted.
     by_sparse_row = sparse is not None and axis == -1 and len(sparse.shape) > 1
     if known_ids is not None and not by_sparse_row and (known_ids < 0).any():

@@ -155,6 +155,8 @@ def _combine(function: Callable[..., Tensor], first: PyTree, second: PyTree) -> 
 
 
 def _reduce_variance(rows: PyTree, axes: list[int] | None) -> PyTree:
+    if rows.dtype.is_complex:
+        raise ValueError("reduce_variance is not supported for RaggedTensors with complex dtypes.")
     if axes is None and not rows.dtype.is_integer:
         return math.reduce_variance(rows.flat_values)
     squares, mean = _reduce_mean(math.square(rows), axes), _reduce_mean(rows, axes)
