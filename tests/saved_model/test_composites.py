@@ -277,14 +277,15 @@ def test_extrema_of_no_numbers():
 
 
 SPARSE, TEXTS = tf.SparseTensorSpec([None, 10]), tf.SparseTensorSpec([None, None], tf.string)
+MATRIX = tf.SparseTensorSpec(make_sparse(tf).shape)
 WORDS = tf.RaggedTensorSpec([None, None], tf.string)
 
 
 @pytest.mark.parametrize(
     ("function", "specs", "values"),
     [
-        (lambda a, b: tf.sparse.add(a, b), [SPARSE] * 2, [make_sparse(tf)] * 2),
-        (lambda a, b: tf.sparse.maximum(a, b), [SPARSE] * 2, [make_sparse(tf)] * 2),
+        (lambda a, b: tf.sparse.add(a, b), [MATRIX] * 2, [make_sparse(tf)] * 2),
+        (lambda a, b: tf.sparse.maximum(a, b), [MATRIX] * 2, [make_sparse(tf)] * 2),
         (lambda a: tf.sparse.slice(a, [0, 1], [1, 2]), [SPARSE], [make_sparse(tf)]),
         (lambda a: tf.sparse.softmax(a), [SPARSE], [make_sparse(tf)]),
         (lambda a: tf.sparse.reshape(a, [-1, 2]), [SPARSE], [make_sparse(tf)]),

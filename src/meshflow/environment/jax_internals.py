@@ -41,7 +41,7 @@ replace it:
   devices, jaxprs and primitives, all primitives by name, derivative rules of custom functions, and source
   lines of users' programs. These names of `jax.extend` are public, but may change in any version.
 * `mlir_ir`, `mlir_func`, `mlir_hlo`, `mlir_passes`, `read_portable_artifact`,
-  `write_portable_artifact`, `refine_polymorphic_shapes`: StableHLO programs in TensorFlow's files,
+  `write_portable_artifact`, `write_older_artifact`, `refine_polymorphic_shapes`: StableHLO programs in TensorFlow's files,
   without the fields that `jax.export` adds. They are read, specialized to known sizes, and written.
   Public: a function of `jax.export` for the program alone.
 * `mlir_sdy`: arrays with the same sharding. Public: `jax.experimental.shard_alike`, before JAX 0.11.

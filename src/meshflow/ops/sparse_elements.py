@@ -21,6 +21,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
 from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import (
     Result,
@@ -90,7 +91,9 @@ def _combine(
         (b.values.array.shape, np.int64),
     ]
     operands, use = [a.indices, b.indices], f"the indices of tf.sparse.{name}"
-    indices, *owners = compute_on_host(_merge_indices, operands, results, use)
+    # A saved program of unknown sizes cannot compare them, so the host, which does, merges these elements.
+    merge = _merge_on_host if has_symbolic_size(sizes) else _merge_indices
+    indices, *owners = compute_on_host(merge, operands, results, use)
     count = indices.array.shape[0]
     parts = [sum_elements(s.values, o, count) for s, o in zip((a, b), owners, strict=True)]
     return SparseTensor(indices, combine(*parts), a.dense_shape)
@@ -101,6 +104,11 @@ def _merge_indices(first: Any, second: Any) -> list[Array]:
     if get_namespace(first) is not np or get_namespace(second) is not np:
         indices, owner = _find_different_rows(jnp.concatenate([first, second]))
         return [indices, *jnp.split(owner, [first.shape[0]])]
+    return _merge_on_host(first, second)
+
+
+@host_function
+def _merge_on_host(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
     if _is_ascending(first) and _is_ascending(second):
         indices, owner = unique_rows(np.concatenate([first, second]))
         return [indices, *np.split(owner, [len(first)])]
