@@ -496,3 +496,21 @@ def test_dispatch_of_optional_and_tensor_like_arguments():
     finally:
         for target in (select, add):
             tf.experimental.unregister_dispatch_for(target)
+
+
+def test_variables_and_arrays_are_not_redirected():
+    kinds = Masked | tf.Variable | np.ndarray
+
+    @tf.experimental.dispatch_for_api(tf.add, {"x": kinds, "y": kinds})
+    def add(x, y, name=None):
+        return "add"
+
+    try:
+        assert tf.add(M, tf.Variable([1.0])) == "add"
+        variable = tf.Variable([1.0, 2.0])
+        assert tf.cast(variable, tf.int32).numpy().tolist() == [1, 2]
+        assert tf.math.abs(np.array([-1.0])).numpy().tolist() == [1.0]
+        with pytest.raises((TypeError, ValueError)):
+            tf.abs(M)
+    finally:
+        tf.experimental.unregister_dispatch_for(add)

@@ -106,8 +106,9 @@ def _matches(value: object, annotation: Annotation) -> bool:
 def _register_types(annotations: Sequence[Any]) -> None:
     for annotation in annotations:
         for cls in _list_classes(annotation):
-            is_builtin = cls.__module__ == "builtins" or issubclass(cls, Tensor)
-            if not is_builtin and cls not in symbolic_calls.types:
+            # Ops accept these, so that other arguments redirect a call: tensors, arrays and variables.
+            is_accepted = cls.__module__ in ("builtins", "numpy") or hasattr(cls, "assign_add")
+            if not (is_accepted or issubclass(cls, Tensor) or cls in symbolic_calls.types):
                 symbolic_calls.register_composite_type(cls, _call_registered)
 
 

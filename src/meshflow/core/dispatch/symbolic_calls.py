@@ -180,12 +180,11 @@ def register_composite_type(composite_type: type, call: Callable[..., Any]) -> N
     inner = composite_handler
 
     def choose(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = call(function, args, kwargs)
-        return (
-            result
-            if result is not NotImplemented or inner is None
-            else inner(function, args, kwargs)
-        )
+        if has_symbolic(args, kwargs, composite_type):
+            result = call(function, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return NotImplemented if inner is None else inner(function, args, kwargs)
 
     composite_handler = choose
 
