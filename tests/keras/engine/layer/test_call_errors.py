@@ -118,10 +118,14 @@ MISTAKES = [
     (
         lambda: tf.concat([Input((3, 4)), Input((5, 6))], 1),
         "tf.concat",
-        "(None, 3, 4), (None, 5, 6)",
+        "[None, 3, 4] vs. shape[1] = [None, 5, 6]",
     ),
     (lambda: tf.ensure_shape(Input((3,)), (None, 5)), "tf.ensure_shape", "(None, 3)"),
-    (lambda: tf.stack([Input((3,)), Input((5,))]), "tf.stack", "(None, 3), (None, 5)"),
+    (
+        lambda: tf.stack([Input((3,)), Input((5,))]),
+        "tf.stack",
+        "values[0].shape = [None, 3] != values[1].shape = [None, 5]",
+    ),
     (lambda: tf.einsum("ij,jk->ik", Input((3,)), tf.ones((5, 2))), "tf.einsum", "[None, 3]"),
     (lambda: tf.split(Input((7,)), 2, axis=1), "tf.split", "(None, 7)"),
     (lambda: tf.unstack(Input((3,)), axis=0), "tf.unstack", "(None, 3)"),

@@ -369,11 +369,10 @@ def test_lists_inside_a_dictionary_of_inputs():
         model({"x": one, "y": data["y"]})
 
 
-@pytest.mark.parametrize("declared", [True, False])
-def test_a_layer_several_times_in_a_sequential(declared, tmp_path):
+def test_a_layer_several_times_in_a_sequential(tmp_path):
     shared = layers.Dense(3)
     stack = [shared, layers.ReLU(), shared]
-    model = tf.keras.Sequential([tf.keras.Input((3,)), *stack] if declared else stack)
+    model = tf.keras.Sequential([tf.keras.Input((3,)), *stack])
     x = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
     expected = shared(tf.nn.relu(shared(x)))
     assert_close(model(x), expected)
