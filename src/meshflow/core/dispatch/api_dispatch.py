@@ -106,7 +106,7 @@ def _matches(value: object, annotation: Annotation) -> bool:
 def _register_types(annotations: Sequence[Any]) -> None:
     for annotation in annotations:
         for cls in _list_classes(annotation):
-            # Ops accept these, so that other arguments redirect a call: tensors, arrays and variables.
+            # Only types that ops do not accept redirect calls: no tensors, arrays or variables.
             is_accepted = cls.__module__ in ("builtins", "numpy") or hasattr(cls, "assign_add")
             if not (is_accepted or issubclass(cls, Tensor) or cls in symbolic_calls.types):
                 symbolic_calls.register_composite_type(cls, _call_registered)
@@ -137,16 +137,15 @@ def _call_registered(
         if bound is None:
             break
         # Parameters of optional types may have their defaults.
-        bound.apply_defaults()
-        values = bound.arguments
+        defaults = {name: p.default for name, p in bound.signature.parameters.items()}
+        values = defaults | bound.arguments
         if any(
             all(name in values and _matches(values[name], kind) for name, kind in signature.items())
             for signature in signatures
         ):
-            given = _bind(public, args, kwargs)
-            if given is not None and "name" in given.arguments and not accepts_name:
-                del given.arguments["name"]
-                result = target(*given.args, **given.kwargs)
+            if "name" in bound.arguments and not accepts_name:
+                del bound.arguments["name"]
+                result = target(*bound.args, **bound.kwargs)
             else:
                 result = target(*args, **kwargs)
             if result is not NotImplemented:

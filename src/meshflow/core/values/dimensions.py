@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.export
 
+from meshflow.core.values.dtypes import DType
 from meshflow.environment.types import PyTree
 
 
@@ -148,7 +149,7 @@ def _read_integer(value: PyTree) -> int:
     except (TypeError, ValueError):
         is_integer = False
     # A dtype has an integer value, which is no size.
-    if not is_integer or type(value).__name__ == "DType":
+    if not is_integer or isinstance(value, DType):
         raise TypeError(
             f"Dimension value must be integer or None or have an __index__ method, got {value!r}."
         )

@@ -19,6 +19,7 @@ from meshflow.environment.types import PyTree
 _EMPTY: dict[Any, Any] = {}
 _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 _SEQUENCES = (list, tuple, *_VIEWS)
+_CONTAINERS = (*_SEQUENCES, Mapping)
 # Common types of leaves; checks for mappings are slow.
 _LEAF_TYPES = frozenset([Tensor, np.ndarray, int, float, bool, str, type(None)])
 
@@ -30,7 +31,7 @@ def is_nested(structure: PyTree) -> bool:
       >>> tf.nest.is_nested([1]), tf.nest.is_nested(1)
       (True, False)
     """
-    return type(structure) not in _LEAF_TYPES and isinstance(structure, (*_SEQUENCES, Mapping))
+    return type(structure) not in _LEAF_TYPES and isinstance(structure, _CONTAINERS)
 
 
 def sort_keys(mapping: Mapping[Any, Any]) -> list[Any]:
@@ -217,6 +218,7 @@ def rebuild_sequence(structure: PyTree, items: list[Any]) -> PyTree:
 
 
 def _make_indexable(structure: PyTree) -> PyTree:
+    """Return a list of the items of a view, which has no indices, or another structure itself."""
     return list(structure) if isinstance(structure, _VIEWS) else structure
 
 
@@ -304,8 +306,7 @@ def assert_same_structure(
 def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -> None:
     if is_nested(a) != is_nested(b):
         raise ValueError(
-            f"At {path} the first has "
-            f"{type(a).__name__} {a!r}, the second {type(b).__name__} {b!r}."
+            f"At {path} the first has {type(a).__name__} {a!r}, the second {type(b).__name__} {b!r}."
         )
     if not is_nested(a):
         return
