@@ -86,7 +86,7 @@ class GraphBase:
 
     def __init__(self) -> None:
         self.seed: int | None = None
-        GraphBase.reset(self)
+        self.reset()
 
     def reset(self) -> None:
         """Forget the names that were used, and all collections."""

@@ -65,13 +65,6 @@ class Graph(GraphBase, metaclass=_GraphType):
       array([2., 4.], dtype=float32)
     """
 
-    # Whether the graph is that of a `tf.function`.
-    building_function = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reset()
-
     def reset(self) -> None:
         """Remove all operations, names and collections."""
         super().reset()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 
 from meshflow.core.config.graph_mode import OperationBase
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import GraphRecorder, context
 from meshflow.core.runtime.errors import OperatorNotAllowedInGraphError, ValueNeededError
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -70,7 +70,7 @@ class RunningSession(Protocol):
         """Compute tensors, with the values of others."""
 
 
-class OwningGraph(Protocol):
+class OwningGraph(GraphRecorder, Protocol):
     """Interface of a graph for its operations and variables; see `graph.Graph`."""
 
     def add_operation(self, operation: Operation) -> int:
@@ -78,14 +78,6 @@ class OwningGraph(Protocol):
 
     def name_operation(self, name: str) -> str:
         """Return a unique name below the current name scope."""
-
-    def unique_name(self, name: str) -> str:
-        """Return a unique name below the current name scope."""
-
-    def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> PyTree:
-        """Record a call."""
 
     def record(
         self,
@@ -96,19 +88,11 @@ class OwningGraph(Protocol):
     ) -> PyTree:
         """Record a call as an operation with a name."""
 
-    def make_constant(self, value: Tensor, name: str | None = None) -> SymbolicTensor:
-        """Add a constant."""
-
     def record_body(self) -> contextlib.AbstractContextManager[list[Operation]]:
         """Return a context that adds operations to a list instead of the graph."""
 
     def as_default(self) -> contextlib.AbstractContextManager[OwningGraph]:
         """Return a context in which calls add operations to the graph."""
-
-    def control_dependencies(
-        self, control_inputs: PyTree
-    ) -> contextlib.AbstractContextManager[None]:
-        """Return a context whose operations run after the control inputs."""
 
 
 class Operation(OperationBase):
