@@ -115,6 +115,8 @@ class Operation(OperationBase):
     outputs: list[SymbolicTensor]
     # Tensors and variables with respect to which the operation computes gradients.
     sources: Sequence[Any] = ()
+    # Variables that the operation reads, besides its inputs.
+    variables: Sequence[Any] = ()
 
     def __init__(
         self,

@@ -107,8 +107,8 @@ class Session:
         )
         with suspend_recording(), self.use_variables():
             values = self._convert_feeds(feed_dict or {})
-            roots = [leaf if isinstance(leaf, Operation) else leaf.op for leaf in leaves
-                     if isinstance(leaf, Operation) or id(leaf) not in values]  # fmt: skip
+            fetched = [leaf for leaf in leaves if id(leaf) not in values]
+            roots = [leaf if isinstance(leaf, Operation) else leaf.op for leaf in fetched]
             operations = sort_operations(roots, values)
             run = Run(values, [x for o in operations for x in o.sources])
             run.execute(operations)
@@ -116,9 +116,7 @@ class Session:
             def get_value(leaf: PyTree) -> Any:
                 if isinstance(leaf, Operation):
                     return None
-                found = nest.map_parts(
-                    lambda part: run.find(part) if isinstance(part, SymbolicTensor) else part, leaf
-                )
+                found = nest.map_parts(run.read, leaf)
                 return to_numpy(found if isinstance(found, CompositeTensor) else read_tensor(found))
 
             return _map_fetches(get_value, elements)

@@ -102,7 +102,7 @@ class GraphVariable(Variable):
             self._initializer: Operation = graph.record(
                 initialize, (self, result), name=f"{unique}/Assign/"
             ).op
-            handle = Operation(graph, unique, "VarHandleOp", lambda find: [self._as_tensor()], ())
+            handle = Operation(graph, unique, "VarHandleOp", lambda run: [self._as_tensor()], ())
         self._handle = handle.add_output(result.symbol)
 
     # ---- values ----------------------------------------------------------------------------
