@@ -156,13 +156,15 @@ class Call:
             except Exception as raised:
                 error = error or raised
             if len(found) == 2:
-                break
+                return [
+                    KerasTensor(
+                        TensorSpec(a.shape.most_specific_compatible_shape(b.shape), a.dtype)
+                    )
+                    for a, b in zip(*found, strict=True)
+                ]
         if not found:
             raise error  # type: ignore[misc]
-        return [
-            KerasTensor(TensorSpec(a.shape.most_specific_compatible_shape(b.shape), a.dtype))
-            for a, b in zip(found[0], found[-1], strict=True)
-        ] if len(found) > 1 else [KerasTensor(TensorSpec(None, t.dtype)) for t in found[0]]  # fmt: skip
+        return [KerasTensor(TensorSpec(None, t.dtype)) for t in found[0]]
 
     def _infer_with_symbols(
         self, symbolic: list[SymbolicTensor], symbols: list[KerasTensor]

@@ -69,6 +69,9 @@ class RunningSession(Protocol):
     def run(self, fetches: PyTree, feed_dict: PyTree = None) -> PyTree:
         """Compute tensors, with the values of others."""
 
+    def restore_variables(self) -> None:
+        """Set the variables of the graph to the values that they have in this session."""
+
 
 class OwningGraph(GraphRecorder, Protocol):
     """Interface of a graph for its operations and variables; see `graph.Graph`."""

@@ -105,7 +105,8 @@ class Session:
         _map_fetches(
             lambda e: leaves.extend(filter(_is_symbolic, nest.flatten_parts([e]))), elements
         )
-        with suspend_recording(), self.use_variables():
+        with suspend_recording():
+            self.restore_variables()
             values = self._convert_feeds(feed_dict or {})
             fetched = [leaf for leaf in leaves if id(leaf) not in values]
             roots = [leaf if isinstance(leaf, Operation) else leaf.op for leaf in fetched]
@@ -187,25 +188,22 @@ class Session:
         # The caller may change the array after the run.
         return convert_to_tensor(np.array(array))
 
-    @contextlib.contextmanager
-    def use_variables(self) -> Iterator[None]:
-        """Give the variables of the graph the values that they have in this session."""
+    def restore_variables(self) -> None:
+        """Set the variables of the graph to the values that they have in this session."""
         graph = self._graph
-        if graph.session is not self:
-            variables = graph.list_variables()
-            if graph.session is not None:
-                graph.session.variable_values = {
-                    id(v): v.get_stored() for v in variables if v.is_set
-                }
-            if graph.session is not None or self.variable_values:
-                for variable in variables:
-                    value = self.variable_values.pop(id(variable), None)
-                    if value is None and variable.initializes_on_read and variable.is_set:
-                        # The other session keeps its array, which training may overwrite.
-                        value = variable.get_stored().copy()
-                    variable.reset(value)
-            graph.session = self
-        yield
+        if graph.session is self:
+            return
+        variables = graph.list_variables()
+        if graph.session is not None:
+            graph.session.variable_values = {id(v): v.get_stored() for v in variables if v.is_set}
+        if graph.session is not None or self.variable_values:
+            for variable in variables:
+                value = self.variable_values.pop(id(variable), None)
+                if value is None and variable.initializes_on_read and variable.is_set:
+                    # The other session keeps its array, which training may overwrite.
+                    value = variable.get_stored().copy()
+                variable.reset(value)
+        graph.session = self
 
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Self]:
@@ -264,9 +262,7 @@ class InteractiveSession(Session):
 
     def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:  # fmt: skip
         super().__init__(target, graph, config)
-        if self._has_own_graph:
-            self._defaults.enter_context(self._graph.as_default())
-        self._defaults.enter_context(self.as_default())
+        self.__enter__()
 
     def close(self) -> None:
         """Close the session."""
@@ -292,8 +288,9 @@ def _map_fetches(function: Callable[[Any], Any], fetches: PyTree) -> PyTree:
 @contextlib.contextmanager
 def use_session(session: object) -> Iterator[None]:
     """Run a block at once, on the values that the variables have in a session, if it is one."""
-    is_session = isinstance(session, Session)
-    with suspend_recording(), session.use_variables() if is_session else contextlib.nullcontext():  # type: ignore[attr-defined]
+    with suspend_recording():
+        if isinstance(session, Session):
+            session.restore_variables()
         yield
 
 
