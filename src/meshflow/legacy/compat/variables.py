@@ -141,7 +141,8 @@ class VariableScope:
         custom_getter: Callable[..., Any] | None = None,
         constraint: object = None,
     ) -> None:
-        self.custom_getter, self.constraint, self.partitioner = custom_getter, constraint, None
+        self.custom_getter, self.constraint = custom_getter, constraint
+        self.partitioner: object = None
         self.original_name_scope = f"{name}/" if name else ""
         self.use_resource = True
         self.reuse, self.name, self.initializer = reuse, name, initializer
@@ -170,7 +171,7 @@ class VariableScope:
 
     def set_partitioner(self, partitioner: object) -> None:
         """Set the partitioner, which is ignored."""
-        self.partitioner = partitioner  # type: ignore[assignment]
+        self.partitioner = partitioner
 
     def set_use_resource(self, use_resource: bool) -> None:
         """Do nothing: all variables are resources."""
@@ -367,16 +368,18 @@ def get_variable(
         "constraint": constraint or scope.constraint,
         "synchronization": synchronization,
         "aggregation": aggregation,
+        "reuse": scope.reuse,
+        "caching_device": caching_device,
+        "partitioner": partitioner,
+        "validate_shape": validate_shape,
+        "use_resource": use_resource,
     }
     if getter is None:
         return _get_or_create(full_name, **options)
-    if isinstance(getter, functools.partial) or callable(getter):
-        options |= {"reuse": scope.reuse, "caching_device": caching_device}
-        options |= {"partitioner": partitioner, "validate_shape": validate_shape}
-        options["use_resource"] = use_resource
-        found: Variable = getter(_get_or_create, name=full_name, **options)
-        return found
-    raise ValueError(f"custom_getter must be a function, got {getter!r}.")
+    if not callable(getter):
+        raise ValueError(f"custom_getter must be a function, got {getter!r}.")
+    found: Variable = getter(_get_or_create, name=full_name, **options)
+    return found
 
 
 def _check_reuse(name: str, scope: VariableScope, variable: Variable | None) -> None:
@@ -407,19 +410,19 @@ def _get_or_create(
     **_: object,
 ) -> Variable:
     """Return the variable with a full name, and create it if necessary; see `get_variable`."""
-    scope, full_name = get_variable_scope(), name
-    known = None if scope.store is None else scope.store.variables_by_name.get(full_name)
+    scope = get_variable_scope()
+    known = None if scope.store is None else scope.store.variables_by_name.get(name)
     if has_explicit_graph():
-        _check_reuse(full_name, scope, known)
+        _check_reuse(name, scope, known)
     if known is not None:
         if shape is not None and not known.shape.is_compatible_with(shape):
             raise ValueError(
-                f"Trying to share variable {full_name}, but specified shape {tf.TensorShape(shape)} and found shape "
+                f"Trying to share variable {name}, but specified shape {tf.TensorShape(shape)} and found shape "
                 f"{known.shape}."
             )
         if has_explicit_graph() and dtype is not None and tf.as_dtype(dtype) != known.dtype:
             raise ValueError(
-                f"Trying to share variable {full_name}, but specified dtype {tf.as_dtype(dtype).name} and found dtype "
+                f"Trying to share variable {name}, but specified dtype {tf.as_dtype(dtype).name} and found dtype "
                 f"{known.dtype.name}."
             )
         return known
@@ -432,13 +435,9 @@ def _get_or_create(
         value: Any = tf.convert_to_tensor(
             initializer, dtype=kind if isinstance(initializer, float) else None
         )
-    elif shape is None:
-        raise ValueError(
-            f"Shape of a new variable ({full_name}) must be fully defined, but instead was <unknown>."
-        )
     elif not tf.TensorShape(shape).is_fully_defined():
         raise ValueError(
-            f"Shape of a new variable ({full_name}) must be fully defined, but instead was {tf.TensorShape(shape)}."
+            f"Shape of a new variable ({name}) must be fully defined, but instead was {tf.TensorShape(shape)}."
         )
     else:
         value = functools.partial(initializer, tuple(tf.TensorShape(shape)), dtype=kind)
@@ -447,19 +446,19 @@ def _get_or_create(
         variable = tf.Variable(
             value,
             trainable=trainable,
-            name=full_name,
+            name=name,
             constraint=constraint,
             synchronization=synchronization,
             aggregation=aggregation,
         )
     if scope.store is not None:
-        scope.store.variables_by_name[full_name] = variable
+        scope.store.variables_by_name[name] = variable
     if regularizer is not None and has_explicit_graph():
         penalty = regularizer(variable)
         if penalty is not None:
             get_default_graph().add_to_collection("regularization_losses", penalty)
     elif regularizer is not None and scope.store is not None:
-        scope.store.regularizers[full_name] = lambda: regularizer(variable)
+        scope.store.regularizers[name] = lambda: regularizer(variable)
     return variable
 
 
