@@ -13,7 +13,6 @@ from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
 __all__ = [
-    "GraphIterator",
     "get_output_classes",
     "get_output_shapes",
     "get_output_types",
