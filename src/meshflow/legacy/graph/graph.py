@@ -36,11 +36,7 @@ from meshflow.legacy.graph.calls import (
 )
 from meshflow.legacy.graph.execution import GraphRead, Run, state
 from meshflow.legacy.graph.gradients import gradients
-from meshflow.legacy.graph.operations import (
-    Operation,
-    SymbolicTensor,
-    get_operation_type,
-)
+from meshflow.legacy.graph.operations import Operation, SymbolicTensor, get_operation_type
 from meshflow.legacy.graph.variables import GraphVariable
 from meshflow.ops import python_function
 from meshflow.ops.array import inspection
@@ -195,11 +191,7 @@ class Graph(GraphBase, metaclass=_GraphType):
     ) -> PyTree:
         """Record the gradients that a tape computes; a graph records all operations anyway."""
         found = gradients(
-            self,
-            target,
-            sources,
-            output_gradients,
-            unconnected_gradients=unconnected_gradients,
+            self, target, sources, output_gradients, unconnected_gradients=unconnected_gradients
         )
         return nest.pack_sequence_as(sources, found)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
-from meshflow.core.config.graph_mode import OperationBase
+from meshflow.core.config import graph_mode
 from meshflow.core.runtime.context import GraphRecorder, context
 from meshflow.core.runtime.errors import OperatorNotAllowedInGraphError, ValueNeededError
 from meshflow.core.values.dtypes import DType
@@ -98,7 +98,7 @@ class OwningGraph(GraphRecorder, Protocol):
         """Return a context in which calls add operations to the graph."""
 
 
-class Operation(OperationBase):
+class Operation(graph_mode.Operation):
     """Call of a function in a graph.
 
     Attributes:

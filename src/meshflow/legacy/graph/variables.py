@@ -19,12 +19,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array, PyTree
 from meshflow.legacy.graph.execution import Run, state, suspend_recording
-from meshflow.legacy.graph.operations import (
-    Operation,
-    OwningGraph,
-    SymbolicTensor,
-    find_session,
-)
+from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor, find_session
 
 
 class GraphVariable(Variable):
