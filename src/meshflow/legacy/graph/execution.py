@@ -17,11 +17,10 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.environment.types import PyTree
+from meshflow.keras.engine.layer.shape_inference import INVENTED_SIZES
 from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor
 
 Find = Callable[[SymbolicTensor], Any]
-# Sizes of placeholders in the inference of shapes; see `keras.engine.layer.shape_inference`.
-_INVENTED_SIZES = (720, 5040, 6, 12)
 
 
 class _RunState(ThreadState):
@@ -200,7 +199,7 @@ class Body:
             if not isinstance(value, Tensor) or isinstance(value, SymbolicTensor):
                 return value
             shape = [
-                None if invents_sizes and n in _INVENTED_SIZES else n for n in value.array.shape
+                None if invents_sizes and n in INVENTED_SIZES else n for n in value.array.shape
             ]
             operation = Operation(
                 graph, graph.unique_name("arg"), "Placeholder", _return_nothing, ()
