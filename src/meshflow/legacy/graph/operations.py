@@ -264,7 +264,7 @@ class SymbolicTensor(Tensor):
         merged = self.shape.merge_with(shape)
         self.symbol = KerasTensor(TensorSpec(merged, self.dtype))
 
-    def eval(self, feed_dict: PyTree = None, session: RunningSession | None = None) -> Any:
+    def eval(self, feed_dict: PyTree = None, session: RunningSession | None = None) -> PyTree:
         """Return the value in a session, by default the default one."""
         return find_session(session, self.graph).run(self, feed_dict)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -216,13 +216,13 @@ class Session:
             del sessions[len(sessions) - 1 - sessions[::-1].index(self)]
 
     def make_callable(
-        self, fetches: PyTree, feed_list: Any = None, accept_options: bool = False
-    ) -> Any:
+        self, fetches: PyTree, feed_list: Iterable[Any] | None = None, accept_options: bool = False
+    ) -> Callable[..., PyTree]:
         """Return a function of the values of `feed_list` that runs `fetches`."""
         keys = [] if feed_list is None else list(feed_list)
         return lambda *values: self.run(fetches, dict(zip(keys, values, strict=True)))
 
-    def partial_run_setup(self, fetches: PyTree, feeds: Any = None) -> None:
+    def partial_run_setup(self, fetches: PyTree, feeds: object = None) -> None:
         """Raise an error: a run computes all its fetches at once.
 
         Raises:

@@ -185,7 +185,7 @@ class GraphVariable(Variable):
         result: Tensor = self.graph.record(_is_initialized, (self,), name=name)
         return result
 
-    def eval(self, session: Any = None) -> Any:
+    def eval(self, session: Any = None) -> PyTree:
         """Return the value in a session, by default the default one."""
         return find_session(session, self.graph).run(self)
 
