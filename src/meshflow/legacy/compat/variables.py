@@ -20,7 +20,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.legacy.compat.public_package import tf
-from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.graph import Graph, get_default_graph, has_explicit_graph
 
 __all__ = [
     "AUTO_REUSE",
@@ -60,7 +60,15 @@ __all__ = [
 ]
 
 AUTO_REUSE = "auto_reuse"
-_state = ThreadState()
+
+
+class _ScopeState(ThreadState):
+    """The current scope of eager execution."""
+
+    variable_scope: VariableScope | None = None
+
+
+_state = _ScopeState()
 
 
 class VariableStore(tf.Module):
@@ -198,32 +206,29 @@ class VariableScope:
         self.regularizer = regularizer
 
 
-def _get_scopes() -> dict[str, VariableScope]:
-    """Return the dictionary that holds the current scope, of the graph or of this thread."""
-    if has_explicit_graph():
-        scopes: dict[str, VariableScope] = get_default_graph().variable_scopes
-        if not scopes:
-            scopes["current"] = VariableScope(False, store=VariableStore())
-        return scopes
-    if not hasattr(_state, "scopes"):
-        _state.scopes = {"current": VariableScope(False)}
-    found: dict[str, VariableScope] = _state.scopes
-    return found
+def _get_owner() -> Graph | _ScopeState:
+    """Return the owner of the current scope: the graph, or the state of this thread."""
+    return get_default_graph() if has_explicit_graph() else _state
 
 
 def get_variable_scope() -> VariableScope:
     """Return the current scope of the graph, or of this thread in eager execution."""
-    return _get_scopes()["current"]
+    owner = _get_owner()
+    if owner.variable_scope is None:
+        store = None if owner is _state else VariableStore()
+        owner.variable_scope = VariableScope(False, store=store)
+    scope: VariableScope = owner.variable_scope
+    return scope
 
 
 @contextlib.contextmanager
 def _enter_scope(scope: VariableScope) -> Iterator[VariableScope]:
-    scopes = _get_scopes()
-    previous, scopes["current"] = scopes["current"], scope
+    owner = _get_owner()
+    previous, owner.variable_scope = get_variable_scope(), scope
     try:
         yield scope
     finally:
-        scopes["current"] = previous
+        owner.variable_scope = previous
 
 
 @contextlib.contextmanager

@@ -79,8 +79,8 @@ class Graph(GraphBase, metaclass=_GraphType):
         self.session: Any = None
         # The session that Keras uses.
         self.keras_session: Any = None
-        # State of the variable scopes; see `legacy.compat.variables`.
-        self.variable_scopes: dict[str, Any] = {}
+        # The current variable scope; see `legacy.compat.variables`.
+        self.variable_scope: Any = None
 
     @property
     def version(self) -> int:
