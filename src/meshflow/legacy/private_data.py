@@ -213,9 +213,9 @@ def partial_shape_to_tensor(shape_like: ShapeLike | TensorLike) -> Tensor:
 
 def get_seed(seed: TensorLike | None) -> tuple[Tensor, Tensor]:
     """Return the two int64 seeds of a dataset for the seed of its constructor; 0 and 0 without seeds."""
-    first, second = (0 if s is None else s for s in tf.compat.v1.random.get_seed(seed))
-    first, second = (tf.cast(s, tf.int64) for s in (first, second))
-    if seed is None and tf.compat.v1.random.get_seed(None)[0] is None:
+    seeds = tf.compat.v1.random.get_seed(seed)
+    first, second = (tf.cast(0 if s is None else s, tf.int64) for s in seeds)
+    if seeds[0] is None:
         return first, second
     are_zero = tf.logical_and(tf.equal(first, 0), tf.equal(second, 0))
     return first, tf.where(are_zero, tf.constant(2**31 - 1, tf.int64), second)

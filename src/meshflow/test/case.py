@@ -113,6 +113,9 @@ class TestCase(AbslAssertions):
       >>> tf.test.TestCase().assertAllClose([1.0, 2.0], tf.constant([1.0, 2.0]))
     """
 
+    # Threads of the test; a subclass may replace `setUp` without a call of this one.
+    _threads: tuple[CheckedThread, ...] = ()
+
     def setUp(self) -> None:
         """Set the seeds, and restart automatic names; a subclass that overrides this must call it first."""
         super().setUp()
@@ -122,11 +125,11 @@ class TestCase(AbslAssertions):
         python_random.seed(_SEED)
         np.random.seed(_SEED)
         set_seed(_SEED)
-        self._threads: list[CheckedThread] = []
+        self._threads = ()
 
     def tearDown(self) -> None:
         """Check that all threads of `checkedThread` ended; a subclass that overrides this must call it."""
-        for thread in getattr(self, "_threads", ()):
+        for thread in self._threads:
             thread.check_termination()
         super().tearDown()
 
@@ -138,7 +141,7 @@ class TestCase(AbslAssertions):
     ) -> CheckedThread:
         """Return a thread; the test fails if the target raises an error or the test does not join the thread."""
         thread = CheckedThread(self, target, tuple(args or ()), dict(kwargs or {}))
-        self._threads = [*getattr(self, "_threads", ()), thread]
+        self._threads = (*self._threads, thread)
         return thread
 
     def get_temp_dir(self) -> str:

@@ -86,7 +86,7 @@ class GraphBase:
 
     def __init__(self) -> None:
         self.seed: int | None = None
-        GraphBase.reset(self)
+        self.reset()
 
     def reset(self) -> None:
         """Forget the names that were used, and all collections."""
@@ -158,12 +158,8 @@ class GraphBase:
             )
 
 
-class OperationBase:
-    """Operation of a graph."""
-
-
-# The public name, of which the operations of all graphs are instances.
-Operation = OperationBase
+class Operation:
+    """Operation of a graph; the operations of all kinds of graphs are instances."""
 
 
 def timestamp(name: str | None = None) -> Tensor:

@@ -220,9 +220,8 @@ def convert_to_spec(name: str, spec: Any, value: Any) -> Any:
         return value
     if not isinstance(spec, TensorSpec) or isinstance(value, TensorSpec):
         if not spec.is_compatible_with(value):
-            parts = (nest.flatten_parts(v) for v in (value, spec))
-            is_similar = (
-                type(value) is getattr(spec, "value_type", None) and len(set(map(len, parts))) == 1
+            is_similar = type(value) is getattr(spec, "value_type", None) and (
+                len(nest.flatten_parts(value)) == len(nest.flatten_parts(spec))
             )
             reason = "" if is_similar else "They don't have the same nested structure. "
             raise InputSignatureError(

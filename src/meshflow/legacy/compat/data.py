@@ -11,9 +11,9 @@ from meshflow.data.dataset import Dataset
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.operations import Operation
 
 __all__ = [
-    "GraphIterator",
     "get_output_classes",
     "get_output_shapes",
     "get_output_types",
@@ -50,12 +50,12 @@ class GraphIterator:
       is_initialized: Whether the iterator starts at the first element that a session requests.
     """
 
-    def __init__(self, dataset: Any, is_initialized: bool) -> None:
+    def __init__(self, dataset: Dataset, is_initialized: bool) -> None:
         self._dataset, self._is_initialized = dataset, is_initialized
         self._graph = get_default_graph()
         # The iterators over the elements by the session.
         self._running: weakref.WeakKeyDictionary[Any, Iterator[Any]] = weakref.WeakKeyDictionary()
-        self._initializer = self._graph.record(self._start, name="MakeIterator")
+        self._initializer: Operation = self._graph.record(self._start, name="MakeIterator")
 
     @property
     def element_spec(self) -> PyTree:
@@ -78,7 +78,7 @@ class GraphIterator:
         return get_output_classes(self)
 
     @property
-    def initializer(self) -> Any:
+    def initializer(self) -> Operation:
         """Return an operation that starts again at the first element."""
         return self._initializer
 

@@ -232,7 +232,7 @@ def placeholder_with_default(
         graph,
         graph.name_operation(name or "PlaceholderWithDefault"),
         "PlaceholderWithDefault",
-        lambda find: [find(value) if isinstance(value, SymbolicTensor) else value],
+        lambda run: [run.read(value)],
         [value] if isinstance(value, SymbolicTensor) else [],
     )
     return operation.add_output(tf.TensorSpec(sizes, value.dtype))

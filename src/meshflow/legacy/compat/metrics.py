@@ -6,12 +6,13 @@ in eager execution.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.tracing.trace import init_scope
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
@@ -93,32 +94,28 @@ def _make_metric(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         name: str | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
-        if executing_eagerly() and not has_explicit_graph():
+        if executing_eagerly():
             raise RuntimeError(
                 f"tf.metrics.{label} is not supported when eager execution is enabled. Use tf.keras.metrics.{keras_name}."
             )
+        values = {**dict(zip(arguments, args, strict=False)), **kwargs}
+        settings = {new: values[old] for old, new in options.items() if old in values}
+        make_state = functools.partial(getattr(tf.keras.metrics, keras_name), **settings)
+        operands = [values[n] for n in tensors.split()]
         if has_explicit_graph():
             return _record_metric(
-                keras_name, tensors.split(), options, {**dict(zip(arguments, args, strict=False)), **kwargs},
-                weights, metrics_collections, updates_collections, name or label,
+                make_state, operands, weights, metrics_collections, updates_collections, name or label
             )  # fmt: skip
-        values = {**dict(zip(arguments, args, strict=False)), **kwargs}
         with init_scope():
-            settings = {new: values.pop(old) for old, new in options.items() if old in values}
-            state = getattr(tf.keras.metrics, keras_name)(**settings)
-        _states.append(state)
-        first, *others = [values[n] for n in tensors.split()]
-        with init_scope():
+            state = make_state()
+            _states.append(state)
             # The variables are created before the value is read.
-            zeros = [
-                tf.zeros([1, *tf.TensorShape(getattr(v, "shape", []))[1:]])
-                for v in (first, *others)
-            ]
+            zeros = [tf.zeros([1, *tf.TensorShape(getattr(v, "shape", []))[1:]]) for v in operands]
             if not state.weights:
                 state.update_state(*zeros)
                 state.reset_state()
         before = state.result()
-        state.update_state(first, *others, sample_weight=weights)
+        state.update_state(*operands, sample_weight=weights)
         return before, state.result()
 
     label = name
@@ -131,10 +128,8 @@ def _make_metric(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def _record_metric(
-    keras_name: str,
-    tensors: list[str],
-    options: dict[str, str],
-    values: dict[str, Any],
+    make_state: Callable[[], Any],
+    tensors: Iterable[TensorLike],
     weights: Any,
     metrics_collections: Iterable[object] | None,
     updates_collections: Iterable[object] | None,
@@ -142,9 +137,8 @@ def _record_metric(
 ) -> tuple[Tensor, Tensor]:
     """Add a metric to the default graph; return its value, and the operation that updates and returns it."""
     graph = get_default_graph()
-    settings = {new: values.pop(old) for old, new in options.items() if old in values}
     state: Any = None
-    operands = [tf.convert_to_tensor(values[n]) for n in tensors]
+    operands = list(map(tf.convert_to_tensor, tensors))
 
     def update(*args: Any) -> Tensor:
         state.update_state(*args[:-1], sample_weight=args[-1])
@@ -155,7 +149,7 @@ def _record_metric(
         graph.set_variable_collections(["local_variables", "metric_variables"]),
         tf.name_scope(name),
     ):
-        state = getattr(tf.keras.metrics, keras_name)(**settings)
+        state = make_state()
         if not state.weights:
             sizes = [[1, *[n or 1 for n in o.shape.as_list()[1:]]] for o in operands]
             zeros = [tf.zeros(s, o.dtype) for s, o in zip(sizes, operands, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.tensor import TensorLike
@@ -75,18 +75,15 @@ def string_split(
       >>> tf.compat.v1.string_split(["a|b c", "d"], "| ").values.numpy().tolist()
       [b'a', b'b', b'c', b'd']
     """
-    characters: Any = (
-        " " if sep is None and delimiter is None else delimiter if sep is None else sep
-    )
-    separators = to_bytes(characters)
+    if sep is None:
+        sep = " " if delimiter is None else delimiter
+    separators = to_bytes(sep)
 
     def split_one(text: bytes) -> list[bytes]:
-        parts = [bytes([c]) for c in text] if not separators else [b""]
-        for character in text if separators else b"":
-            if character in separators:
-                parts.append(b"")
-            else:
-                parts[-1] += bytes([character])
+        if separators:
+            parts = re.split(b"[" + re.escape(separators) + b"]", text)
+        else:
+            parts = [bytes([c]) for c in text]
         return [part for part in parts if part or not skip_empty]
 
     return _convert_result(split_each(source, "string_split", split_one), result_type)

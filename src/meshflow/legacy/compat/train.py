@@ -20,7 +20,7 @@ from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import is_remote, to_path_string
 from meshflow.legacy.compat.saver import Saver, find_key
-from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.graph import Graph, get_default_graph, has_explicit_graph
 from meshflow.legacy.graph.variables import GraphVariable
 
 __all__ = [
@@ -176,7 +176,7 @@ def init_from_checkpoint(ckpt_dir_or_file: StrPath, assignment_map: Mapping[str,
         assign_stored_value(checkpoint, find_key(checkpoint, name), variable)
 
 
-def create_global_step(graph: Any = None) -> Variable:
+def create_global_step(graph: Graph | None = None) -> Variable:
     """Create the global step of the default graph or, in eager execution, of this process: an int64 variable.
 
     Args:
@@ -190,7 +190,7 @@ def create_global_step(graph: Any = None) -> Variable:
     return get_or_create_global_step(graph)
 
 
-def get_global_step(graph: Any = None) -> Variable | None:
+def get_global_step(graph: Graph | None = None) -> Variable | None:
     """Return the global step of the default graph or, in eager execution, of this process; or None.
 
     Args:
@@ -205,7 +205,7 @@ def get_global_step(graph: Any = None) -> Variable | None:
     return step
 
 
-def get_or_create_global_step(graph: Any = None) -> Variable:
+def get_or_create_global_step(graph: Graph | None = None) -> Variable:
     """Return the global step of the default graph or of this process; create it if necessary.
 
     Args:

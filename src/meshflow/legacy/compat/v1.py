@@ -17,7 +17,7 @@ from meshflow.legacy.compat.namespaces import find_name as _find_name
 from meshflow.legacy.compat.namespaces import list_attributes as _list_attributes
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.legacy.graph.graph import get_default_graph as _get_default_graph
-from meshflow.legacy.graph.graph import set_eager_execution
+from meshflow.legacy.graph.graph import set_eager_execution as _set_eager_execution
 from meshflow.version import COMPILER_VERSION, GIT_VERSION, VERSION  # noqa: F401 - public names
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ for _name, _effect in _SWITCHES.items():
 
 def disable_eager_execution() -> None:
     """Record calls in the default graph from now on, in all code without a graph of its own."""
-    set_eager_execution(False)
+    _set_eager_execution(False)
 
 
 def enable_eager_execution(
     config: object = None, device_policy: object = None, execution_mode: object = None
 ) -> None:
     """Undo `disable_eager_execution`; the arguments have no effect."""
-    set_eager_execution(True)
+    _set_eager_execution(True)
 
 
 def disable_v2_behavior() -> None:
@@ -208,15 +208,7 @@ for _method in ("debug", "info", "warning", "error"):
 
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
-    - {
-        "annotations",
-        "set_eager_execution",
-        "Any",
-        "TYPE_CHECKING",
-        "Callable",
-        "Tensor",
-        "TensorLike",
-    }
+    - {"annotations", "Any", "TYPE_CHECKING", "Callable", "Tensor", "TensorLike"}
 )
 
 # Names that need an optional package, by the modules that have them.

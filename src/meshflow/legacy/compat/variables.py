@@ -20,7 +20,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.legacy.compat.public_package import tf
-from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.graph import Graph, get_default_graph, has_explicit_graph
 
 __all__ = [
     "AUTO_REUSE",
@@ -60,7 +60,15 @@ __all__ = [
 ]
 
 AUTO_REUSE = "auto_reuse"
-_state = ThreadState()
+
+
+class _ScopeState(ThreadState):
+    """The current scope of eager execution."""
+
+    variable_scope: VariableScope | None = None
+
+
+_state = _ScopeState()
 
 
 class VariableStore(tf.Module):
@@ -141,7 +149,8 @@ class VariableScope:
         custom_getter: Callable[..., Any] | None = None,
         constraint: object = None,
     ) -> None:
-        self.custom_getter, self.constraint, self.partitioner = custom_getter, constraint, None
+        self.custom_getter, self.constraint = custom_getter, constraint
+        self.partitioner: object = None
         self.original_name_scope = f"{name}/" if name else ""
         self.use_resource = True
         self.reuse, self.name, self.initializer = reuse, name, initializer
@@ -170,7 +179,7 @@ class VariableScope:
 
     def set_partitioner(self, partitioner: object) -> None:
         """Set the partitioner, which is ignored."""
-        self.partitioner = partitioner  # type: ignore[assignment]
+        self.partitioner = partitioner
 
     def set_use_resource(self, use_resource: bool) -> None:
         """Do nothing: all variables are resources."""
@@ -197,32 +206,29 @@ class VariableScope:
         self.regularizer = regularizer
 
 
-def _get_scopes() -> dict[str, VariableScope]:
-    """Return the dictionary that holds the current scope, of the graph or of this thread."""
-    if has_explicit_graph():
-        scopes: dict[str, VariableScope] = get_default_graph().variable_scopes
-        if not scopes:
-            scopes["current"] = VariableScope(False, store=VariableStore())
-        return scopes
-    if not hasattr(_state, "scopes"):
-        _state.scopes = {"current": VariableScope(False)}
-    found: dict[str, VariableScope] = _state.scopes
-    return found
+def _get_owner() -> Graph | _ScopeState:
+    """Return the owner of the current scope: the graph, or the state of this thread."""
+    return get_default_graph() if has_explicit_graph() else _state
 
 
 def get_variable_scope() -> VariableScope:
     """Return the current scope of the graph, or of this thread in eager execution."""
-    return _get_scopes()["current"]
+    owner = _get_owner()
+    if owner.variable_scope is None:
+        store = None if owner is _state else VariableStore()
+        owner.variable_scope = VariableScope(False, store=store)
+    scope: VariableScope = owner.variable_scope
+    return scope
 
 
 @contextlib.contextmanager
 def _enter_scope(scope: VariableScope) -> Iterator[VariableScope]:
-    scopes = _get_scopes()
-    previous, scopes["current"] = scopes["current"], scope
+    owner = _get_owner()
+    previous, owner.variable_scope = get_variable_scope(), scope
     try:
         yield scope
     finally:
-        scopes["current"] = previous
+        owner.variable_scope = previous
 
 
 @contextlib.contextmanager
@@ -367,16 +373,18 @@ def get_variable(
         "constraint": constraint or scope.constraint,
         "synchronization": synchronization,
         "aggregation": aggregation,
+        "reuse": scope.reuse,
+        "caching_device": caching_device,
+        "partitioner": partitioner,
+        "validate_shape": validate_shape,
+        "use_resource": use_resource,
     }
     if getter is None:
         return _get_or_create(full_name, **options)
-    if isinstance(getter, functools.partial) or callable(getter):
-        options |= {"reuse": scope.reuse, "caching_device": caching_device}
-        options |= {"partitioner": partitioner, "validate_shape": validate_shape}
-        options["use_resource"] = use_resource
-        found: Variable = getter(_get_or_create, name=full_name, **options)
-        return found
-    raise ValueError(f"custom_getter must be a function, got {getter!r}.")
+    if not callable(getter):
+        raise ValueError(f"custom_getter must be a function, got {getter!r}.")
+    found: Variable = getter(_get_or_create, name=full_name, **options)
+    return found
 
 
 def _check_reuse(name: str, scope: VariableScope, variable: Variable | None) -> None:
@@ -407,19 +415,19 @@ def _get_or_create(
     **_: object,
 ) -> Variable:
     """Return the variable with a full name, and create it if necessary; see `get_variable`."""
-    scope, full_name = get_variable_scope(), name
-    known = None if scope.store is None else scope.store.variables_by_name.get(full_name)
+    scope = get_variable_scope()
+    known = None if scope.store is None else scope.store.variables_by_name.get(name)
     if has_explicit_graph():
-        _check_reuse(full_name, scope, known)
+        _check_reuse(name, scope, known)
     if known is not None:
         if shape is not None and not known.shape.is_compatible_with(shape):
             raise ValueError(
-                f"Trying to share variable {full_name}, but specified shape {tf.TensorShape(shape)} and found shape "
+                f"Trying to share variable {name}, but specified shape {tf.TensorShape(shape)} and found shape "
                 f"{known.shape}."
             )
         if has_explicit_graph() and dtype is not None and tf.as_dtype(dtype) != known.dtype:
             raise ValueError(
-                f"Trying to share variable {full_name}, but specified dtype {tf.as_dtype(dtype).name} and found dtype "
+                f"Trying to share variable {name}, but specified dtype {tf.as_dtype(dtype).name} and found dtype "
                 f"{known.dtype.name}."
             )
         return known
@@ -432,13 +440,9 @@ def _get_or_create(
         value: Any = tf.convert_to_tensor(
             initializer, dtype=kind if isinstance(initializer, float) else None
         )
-    elif shape is None:
-        raise ValueError(
-            f"Shape of a new variable ({full_name}) must be fully defined, but instead was <unknown>."
-        )
     elif not tf.TensorShape(shape).is_fully_defined():
         raise ValueError(
-            f"Shape of a new variable ({full_name}) must be fully defined, but instead was {tf.TensorShape(shape)}."
+            f"Shape of a new variable ({name}) must be fully defined, but instead was {tf.TensorShape(shape)}."
         )
     else:
         value = functools.partial(initializer, tuple(tf.TensorShape(shape)), dtype=kind)
@@ -447,19 +451,19 @@ def _get_or_create(
         variable = tf.Variable(
             value,
             trainable=trainable,
-            name=full_name,
+            name=name,
             constraint=constraint,
             synchronization=synchronization,
             aggregation=aggregation,
         )
     if scope.store is not None:
-        scope.store.variables_by_name[full_name] = variable
+        scope.store.variables_by_name[name] = variable
     if regularizer is not None and has_explicit_graph():
         penalty = regularizer(variable)
         if penalty is not None:
             get_default_graph().add_to_collection("regularization_losses", penalty)
     elif regularizer is not None and scope.store is not None:
-        scope.store.regularizers[full_name] = lambda: regularizer(variable)
+        scope.store.regularizers[name] = lambda: regularizer(variable)
     return variable
 
 

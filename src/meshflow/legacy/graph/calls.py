@@ -17,7 +17,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
-from meshflow.legacy.graph.execution import Body, Find, GraphRead, state, suspend_recording
+from meshflow.legacy.graph.execution import Body, Find, GraphRead, Run, state, suspend_recording
 from meshflow.legacy.graph.operations import OwningGraph, SymbolicTensor
 
 # Functions of a graph that it calls instead of recording a function, by the `id` of the latter.
@@ -101,9 +101,9 @@ class Call:
             with contextlib.suppress(GraphRead):
                 return self._function(*args, **kwargs)
 
-    def compute(self, find: Find) -> Sequence[Any]:
-        """Run the call, and return the tensors of its result."""
-        return list_tensors(self.run(find))
+    def compute(self, run: Run) -> Sequence[Any]:
+        """Call the function on the values of a run, and return the tensors of its result."""
+        return list_tensors(self.run(run.find))
 
     def infer(self) -> tuple[list[KerasTensor], list[Tensor] | None]:
         """Infer the results, and find the tensors that functions among the arguments capture.
@@ -156,13 +156,15 @@ class Call:
             except Exception as raised:
                 error = error or raised
             if len(found) == 2:
-                break
+                return [
+                    KerasTensor(
+                        TensorSpec(a.shape.most_specific_compatible_shape(b.shape), a.dtype)
+                    )
+                    for a, b in zip(*found, strict=True)
+                ]
         if not found:
             raise error  # type: ignore[misc]
-        return [
-            KerasTensor(TensorSpec(a.shape.most_specific_compatible_shape(b.shape), a.dtype))
-            for a, b in zip(found[0], found[-1], strict=True)
-        ] if len(found) > 1 else [KerasTensor(TensorSpec(None, t.dtype)) for t in found[0]]  # fmt: skip
+        return [KerasTensor(TensorSpec(None, t.dtype)) for t in found[0]]
 
     def _infer_with_symbols(
         self, symbolic: list[SymbolicTensor], symbols: list[KerasTensor]

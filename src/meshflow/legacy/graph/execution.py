@@ -17,11 +17,10 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.environment.types import PyTree
+from meshflow.keras.engine.layer.shape_inference import INVENTED_SIZES
 from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor
 
 Find = Callable[[SymbolicTensor], Any]
-# Sizes of placeholders in the inference of shapes; see `keras.engine.layer.shape_inference`.
-_INVENTED_SIZES = (720, 5040, 6, 12)
 
 
 class _RunState(ThreadState):
@@ -82,6 +81,10 @@ class Run:
         self._execute(sort_operations([tensor.op], self.values))
         return self.values[id(tensor)]
 
+    def read(self, value: PyTree) -> Any:
+        """Return the value of a graph tensor, and other values unchanged."""
+        return self.find(value) if isinstance(value, SymbolicTensor) else value
+
     def execute(self, operations: Iterable[Operation]) -> None:
         """Run operations in order, and store their results."""
         if self._tape is None:
@@ -97,7 +100,7 @@ class Run:
     def _execute(self, operations: Iterable[Operation]) -> None:
         with suspend_recording(self.find):
             for operation in operations:
-                results = operation.compute(self.find)
+                results = operation.compute(self)
                 for tensor, value in zip(operation.outputs, results, strict=False):
                     if id(tensor) not in self.values:
                         self.values[id(tensor)] = self._watch(tensor, value)
@@ -117,11 +120,21 @@ class Run:
     def differentiate(
         self, ys: list[Any], xs: list[Any], seeds: list[Any], stopped: list[Any]
     ) -> list[Any]:
-        """Return the gradients of values, or None for those that are not connected."""
+        """Return the gradients of the sum of `ys`, or None for each of `xs` that is not connected.
+
+        Args:
+          ys: Graph tensors and values.
+          xs: Graph tensors, variables and values.
+          seeds: Initial gradients for each of `ys`, or None for ones.
+          stopped: Those that are treated as constants.
+        """
         if self._tape is None:
             raise RuntimeError("The run does not record gradients.")
+        targets, sources, starts, ends = (list(map(self.read, v)) for v in (ys, xs, seeds, stopped))
         kind = UnconnectedGradients.NONE
-        return list(self._tape._compute_gradient(ys, xs, seeds, kind, {id(s) for s in stopped}))
+        return list(
+            self._tape._compute_gradient(targets, sources, starts, kind, {id(s) for s in ends})
+        )
 
 
 def sort_operations(
@@ -186,7 +199,7 @@ class Body:
             if not isinstance(value, Tensor) or isinstance(value, SymbolicTensor):
                 return value
             shape = [
-                None if invents_sizes and n in _INVENTED_SIZES else n for n in value.array.shape
+                None if invents_sizes and n in INVENTED_SIZES else n for n in value.array.shape
             ]
             operation = Operation(
                 graph, graph.unique_name("arg"), "Placeholder", _return_nothing, ()
@@ -224,14 +237,14 @@ class Body:
             def get_value(leaf: PyTree) -> Any:
                 if isinstance(leaf, Operation):
                     return Tensor(np.array(True))
-                return run.find(leaf) if isinstance(leaf, SymbolicTensor) else leaf
+                return run.read(leaf)
 
             return nest.map_parts(get_value, self._result)
 
         return call
 
 
-def _return_nothing(find: Find) -> Sequence[Any]:
+def _return_nothing(run: Run) -> Sequence[Any]:
     return ()
 
 

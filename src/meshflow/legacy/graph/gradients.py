@@ -16,7 +16,7 @@ from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.legacy.graph.calls import fill_result, list_tensors, replace_in_graphs
-from meshflow.legacy.graph.execution import Find, Run, sort_operations, suspend_recording
+from meshflow.legacy.graph.execution import Run, sort_operations, suspend_recording
 from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor
 
 tf: Any = get_public_package()
@@ -45,11 +45,9 @@ def gradients(
     is_zero = parse_unconnected(unconnected_gradients) is UnconnectedGradients.ZERO
     inputs = [t for t in (*targets, *sources, *seeds, *stopped) if isinstance(t, SymbolicTensor)]
 
-    def compute(find: Find) -> Sequence[Any]:
-        run: Run = find.__self__  # type: ignore[attr-defined]
-        values = [[find(t) if isinstance(t, SymbolicTensor) else t for t in part] for part in parts]
-        found = run.differentiate(*values)
-        return list_tensors(list(map(_adapt_gradient, template, found, values[1])))
+    def compute(run: Run) -> Sequence[Any]:
+        found = run.differentiate(*parts)
+        return list_tensors(list(map(_adapt_gradient, template, found, map(run.read, sources))))
 
     parts = (targets, sources, seeds, stopped)
     template, specs = _infer_gradients(*parts)
@@ -95,9 +93,8 @@ def _infer_gradients(
     sources = {id(x) for x in xs}
     reached: set[int] = set()
     for operation in needed:
-        call = getattr(operation.compute, "__self__", None)
-        leaves = getattr(call, "variables", ())
-        if any(id(t) in reached or id(t) in sources for t in (*operation.inputs, *leaves)) or any(
+        operands = (*operation.inputs, *operation.variables)
+        if any(id(t) in reached or id(t) in sources for t in operands) or any(
             id(t) in sources for t in operation.outputs
         ):
             reached.update(id(t) for t in operation.outputs)
@@ -120,11 +117,7 @@ def _infer_gradients(
         known = dict(zip(given, values, strict=True))
         run = Run(known, xs)
         run.execute([o for o in path if any(id(t) not in known for t in o.outputs)])
-        found = [
-            [run.find(t) if isinstance(t, SymbolicTensor) else t for t in part]
-            for part in (ys, xs, seeds, stopped)
-        ]
-        gradients[:] = run.differentiate(*found)
+        gradients[:] = run.differentiate(ys, xs, seeds, stopped)
         return list_tensors(gradients)
 
     with suspend_recording():

@@ -34,13 +34,9 @@ from meshflow.legacy.graph.calls import (
     list_tensors,
     replace_in_graphs,
 )
-from meshflow.legacy.graph.execution import Find, GraphRead, state
+from meshflow.legacy.graph.execution import GraphRead, Run, state
 from meshflow.legacy.graph.gradients import gradients
-from meshflow.legacy.graph.operations import (
-    Operation,
-    SymbolicTensor,
-    get_operation_type,
-)
+from meshflow.legacy.graph.operations import Operation, SymbolicTensor, get_operation_type
 from meshflow.legacy.graph.variables import GraphVariable
 from meshflow.ops import python_function
 from meshflow.ops.array import inspection
@@ -65,13 +61,6 @@ class Graph(GraphBase, metaclass=_GraphType):
       array([2., 4.], dtype=float32)
     """
 
-    # Whether the graph is that of a `tf.function`.
-    building_function = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reset()
-
     def reset(self) -> None:
         """Remove all operations, names and collections."""
         super().reset()
@@ -90,8 +79,8 @@ class Graph(GraphBase, metaclass=_GraphType):
         self.session: Any = None
         # The session that Keras uses.
         self.keras_session: Any = None
-        # State of the variable scopes; see `legacy.compat.variables`.
-        self.variable_scopes: dict[str, Any] = {}
+        # The current variable scope; see `legacy.compat.variables`.
+        self.variable_scope: Any = None
 
     @property
     def version(self) -> int:
@@ -149,21 +138,29 @@ class Graph(GraphBase, metaclass=_GraphType):
             # Errors of shapes are those of a graph that is built.
             raise InvalidValueError(str(error)) from error
         kind = get_operation_type(function)
-        operation = Operation(
-            self,
-            self.name_operation(name or kind),
-            kind,
-            _make_constant_source(values) if values and not call.inputs else call.compute,
-            call.inputs,
-            self._control_inputs[-1],
-        )
+        compute = _make_constant_source(values) if values and not call.inputs else call.compute
+        operation = self._make_operation(name or kind, kind, compute, call.inputs)
+        operation.variables = call.variables
         constants: Sequence[Tensor | None] = values or [None] * len(specs)
         tensors = [operation.add_output(s, v) for s, v in zip(specs, constants, strict=True)]
-        for tensor in call.inputs:
-            tensor.add_reader(operation)
         result = fill_result(call.result, tensors)
         call.result = None
         return result if tensors else operation
+
+    def _make_operation(
+        self,
+        name: str,
+        kind: str,
+        compute: Callable[[Run], Sequence[Any]],
+        inputs: Sequence[SymbolicTensor] = (),
+    ) -> Operation:
+        """Add an operation with a unique name that runs after the control inputs of the open contexts."""
+        operation = Operation(
+            self, self.name_operation(name), kind, compute, inputs, self._control_inputs[-1]
+        )
+        for tensor in inputs:
+            tensor.add_reader(operation)
+        return operation
 
     def record_effect(
         self, function: Callable[..., Any], args: tuple[Any, ...], name: str
@@ -173,17 +170,7 @@ class Graph(GraphBase, metaclass=_GraphType):
 
     def add_call(self, call: Call, name: str) -> Operation:
         """Add an operation that runs a call, without outputs."""
-        operation = Operation(
-            self,
-            self.name_operation(name),
-            name.rpartition("/")[2],
-            call.compute,
-            call.inputs,
-            self._control_inputs[-1],
-        )
-        for tensor in call.inputs:
-            tensor.add_reader(operation)
-        return operation
+        return self._make_operation(name, name.rpartition("/")[2], call.compute, call.inputs)
 
     def call_layer(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
         """Record the call of a Keras layer, and create its weights as variables of the graph."""
@@ -204,39 +191,23 @@ class Graph(GraphBase, metaclass=_GraphType):
     ) -> PyTree:
         """Record the gradients that a tape computes; a graph records all operations anyway."""
         found = gradients(
-            self,
-            target,
-            sources,
-            output_gradients,
-            unconnected_gradients=unconnected_gradients,
+            self, target, sources, output_gradients, unconnected_gradients=unconnected_gradients
         )
         return nest.pack_sequence_as(sources, found)
 
     def record_source(self, function: Callable[[], PyTree], specs: PyTree, name: str) -> PyTree:
         """Record a call without arguments whose result has the structure and the specs `specs`."""
         self._check_open()
-        operation = Operation(
-            self,
-            self.name_operation(name),
-            name.rpartition("/")[2],
-            lambda find: list_tensors(function()),
-            (),
-            self._control_inputs[-1],
+        operation = self._make_operation(
+            name, name.rpartition("/")[2], lambda run: list_tensors(function())
         )
         parts = nest.map_structure(operation.add_output, nest.split_composites(specs))
         return nest.join_composites(specs, parts)
 
-    def make_constant(
-        self, value: Tensor, name: str | None = None, control_inputs: Sequence[Operation] = ()
-    ) -> SymbolicTensor:
+    def make_constant(self, value: Tensor, name: str | None = None) -> SymbolicTensor:
         """Add a constant."""
         operation = Operation(
-            self,
-            self.name_operation(name or "Const"),
-            "Const",
-            _make_constant_source([value]),
-            (),
-            control_inputs,
+            self, self.name_operation(name or "Const"), "Const", _make_constant_source([value]), ()
         )
         return operation.add_output(TensorSpec(value.shape, value.dtype), value)
 
@@ -248,7 +219,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         kind, sizes = as_dtype(dtype), TensorShape(shape)
         full_name = self.name_operation(name or "Placeholder")
 
-        def raise_error(find: Find) -> Sequence[Any]:
+        def raise_error(run: Run) -> Sequence[Any]:
             raise InvalidArgumentError(
                 f"You must feed a value for placeholder tensor '{full_name}' with dtype {kind.name} and shape "
                 f"{sizes}: pass it in feed_dict of Session.run."
@@ -259,15 +230,8 @@ class Graph(GraphBase, metaclass=_GraphType):
 
     def group(self, inputs: Iterable[Any], name: str | None = None) -> Operation:
         """Add an operation without effect that runs after others."""
-        operations = find_operations(inputs)
-        return Operation(
-            self,
-            self.name_operation(name or "group_deps"),
-            "NoOp",
-            lambda find: (),
-            (),
-            [*self._control_inputs[-1], *operations],
-        )
+        with self.control_dependencies(inputs):
+            return self._make_operation(name or "group_deps", "NoOp", lambda run: ())
 
     @contextlib.contextmanager
     def control_dependencies(self, control_inputs: PyTree) -> Iterator[None]:
@@ -468,8 +432,8 @@ def _find_name_position(function: Callable[..., Any]) -> int:
         return sys.maxsize
 
 
-def _make_constant_source(values: list[Tensor]) -> Callable[[Find], Sequence[Any]]:
-    return lambda find: values
+def _make_constant_source(values: list[Tensor]) -> Callable[[Run], Sequence[Any]]:
+    return lambda run: values
 
 
 def find_operations(values: PyTree) -> list[Operation]:

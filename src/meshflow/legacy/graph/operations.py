@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
-from meshflow.core.config.graph_mode import OperationBase
-from meshflow.core.runtime.context import context
+from meshflow.core.config import graph_mode
+from meshflow.core.runtime.context import GraphRecorder, context
 from meshflow.core.runtime.errors import OperatorNotAllowedInGraphError, ValueNeededError
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -69,8 +69,11 @@ class RunningSession(Protocol):
     def run(self, fetches: PyTree, feed_dict: PyTree = None) -> PyTree:
         """Compute tensors, with the values of others."""
 
+    def restore_variables(self) -> None:
+        """Set the variables of the graph to the values that they have in this session."""
 
-class OwningGraph(Protocol):
+
+class OwningGraph(GraphRecorder, Protocol):
     """Interface of a graph for its operations and variables; see `graph.Graph`."""
 
     def add_operation(self, operation: Operation) -> int:
@@ -78,14 +81,6 @@ class OwningGraph(Protocol):
 
     def name_operation(self, name: str) -> str:
         """Return a unique name below the current name scope."""
-
-    def unique_name(self, name: str) -> str:
-        """Return a unique name below the current name scope."""
-
-    def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> PyTree:
-        """Record a call."""
 
     def record(
         self,
@@ -96,22 +91,14 @@ class OwningGraph(Protocol):
     ) -> PyTree:
         """Record a call as an operation with a name."""
 
-    def make_constant(self, value: Tensor, name: str | None = None) -> SymbolicTensor:
-        """Add a constant."""
-
     def record_body(self) -> contextlib.AbstractContextManager[list[Operation]]:
         """Return a context that adds operations to a list instead of the graph."""
 
     def as_default(self) -> contextlib.AbstractContextManager[OwningGraph]:
         """Return a context in which calls add operations to the graph."""
 
-    def control_dependencies(
-        self, control_inputs: PyTree
-    ) -> contextlib.AbstractContextManager[None]:
-        """Return a context whose operations run after the control inputs."""
 
-
-class Operation(OperationBase):
+class Operation(graph_mode.Operation):
     """Call of a function in a graph.
 
     Attributes:
@@ -131,6 +118,8 @@ class Operation(OperationBase):
     outputs: list[SymbolicTensor]
     # Tensors and variables with respect to which the operation computes gradients.
     sources: Sequence[Any] = ()
+    # Variables that the operation reads, besides its inputs.
+    variables: Sequence[Any] = ()
 
     def __init__(
         self,
@@ -275,7 +264,7 @@ class SymbolicTensor(Tensor):
         merged = self.shape.merge_with(shape)
         self.symbol = KerasTensor(TensorSpec(merged, self.dtype))
 
-    def eval(self, feed_dict: PyTree = None, session: RunningSession | None = None) -> Any:
+    def eval(self, feed_dict: PyTree = None, session: RunningSession | None = None) -> PyTree:
         """Return the value in a session, by default the default one."""
         return find_session(session, self.graph).run(self, feed_dict)
 

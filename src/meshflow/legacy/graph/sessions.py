@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -105,10 +105,11 @@ class Session:
         _map_fetches(
             lambda e: leaves.extend(filter(_is_symbolic, nest.flatten_parts([e]))), elements
         )
-        with suspend_recording(), self.use_variables():
+        with suspend_recording():
+            self.restore_variables()
             values = self._convert_feeds(feed_dict or {})
-            roots = [leaf if isinstance(leaf, Operation) else leaf.op for leaf in leaves
-                     if isinstance(leaf, Operation) or id(leaf) not in values]  # fmt: skip
+            fetched = [leaf for leaf in leaves if id(leaf) not in values]
+            roots = [leaf if isinstance(leaf, Operation) else leaf.op for leaf in fetched]
             operations = sort_operations(roots, values)
             run = Run(values, [x for o in operations for x in o.sources])
             run.execute(operations)
@@ -116,9 +117,7 @@ class Session:
             def get_value(leaf: PyTree) -> Any:
                 if isinstance(leaf, Operation):
                     return None
-                found = nest.map_parts(
-                    lambda part: run.find(part) if isinstance(part, SymbolicTensor) else part, leaf
-                )
+                found = nest.map_parts(run.read, leaf)
                 return to_numpy(found if isinstance(found, CompositeTensor) else read_tensor(found))
 
             return _map_fetches(get_value, elements)
@@ -189,25 +188,22 @@ class Session:
         # The caller may change the array after the run.
         return convert_to_tensor(np.array(array))
 
-    @contextlib.contextmanager
-    def use_variables(self) -> Iterator[None]:
-        """Give the variables of the graph the values that they have in this session."""
+    def restore_variables(self) -> None:
+        """Set the variables of the graph to the values that they have in this session."""
         graph = self._graph
-        if graph.session is not self:
-            variables = graph.list_variables()
-            if graph.session is not None:
-                graph.session.variable_values = {
-                    id(v): v.get_stored() for v in variables if v.is_set
-                }
-            if graph.session is not None or self.variable_values:
-                for variable in variables:
-                    value = self.variable_values.pop(id(variable), None)
-                    if value is None and variable.initializes_on_read and variable.is_set:
-                        # The other session keeps its array, which training may overwrite.
-                        value = variable.get_stored().copy()
-                    variable.reset(value)
-            graph.session = self
-        yield
+        if graph.session is self:
+            return
+        variables = graph.list_variables()
+        if graph.session is not None:
+            graph.session.variable_values = {id(v): v.get_stored() for v in variables if v.is_set}
+        if graph.session is not None or self.variable_values:
+            for variable in variables:
+                value = self.variable_values.pop(id(variable), None)
+                if value is None and variable.initializes_on_read and variable.is_set:
+                    # The other session keeps its array, which training may overwrite.
+                    value = variable.get_stored().copy()
+                variable.reset(value)
+        graph.session = self
 
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Self]:
@@ -220,13 +216,13 @@ class Session:
             del sessions[len(sessions) - 1 - sessions[::-1].index(self)]
 
     def make_callable(
-        self, fetches: PyTree, feed_list: Any = None, accept_options: bool = False
-    ) -> Any:
+        self, fetches: PyTree, feed_list: Iterable[Any] | None = None, accept_options: bool = False
+    ) -> Callable[..., PyTree]:
         """Return a function of the values of `feed_list` that runs `fetches`."""
         keys = [] if feed_list is None else list(feed_list)
         return lambda *values: self.run(fetches, dict(zip(keys, values, strict=True)))
 
-    def partial_run_setup(self, fetches: PyTree, feeds: Any = None) -> None:
+    def partial_run_setup(self, fetches: PyTree, feeds: object = None) -> None:
         """Raise an error: a run computes all its fetches at once.
 
         Raises:
@@ -266,9 +262,7 @@ class InteractiveSession(Session):
 
     def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:  # fmt: skip
         super().__init__(target, graph, config)
-        if self._has_own_graph:
-            self._defaults.enter_context(self._graph.as_default())
-        self._defaults.enter_context(self.as_default())
+        self.__enter__()
 
     def close(self) -> None:
         """Close the session."""
@@ -294,8 +288,9 @@ def _map_fetches(function: Callable[[Any], Any], fetches: PyTree) -> PyTree:
 @contextlib.contextmanager
 def use_session(session: object) -> Iterator[None]:
     """Run a block at once, on the values that the variables have in a session, if it is one."""
-    is_session = isinstance(session, Session)
-    with suspend_recording(), session.use_variables() if is_session else contextlib.nullcontext():  # type: ignore[attr-defined]
+    with suspend_recording():
+        if isinstance(session, Session):
+            session.restore_variables()
         yield
 
 

@@ -19,12 +19,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array, PyTree
 from meshflow.legacy.graph.execution import Run, state, suspend_recording
-from meshflow.legacy.graph.operations import (
-    Operation,
-    OwningGraph,
-    SymbolicTensor,
-    find_session,
-)
+from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor, find_session
 
 
 class GraphVariable(Variable):
@@ -102,7 +97,7 @@ class GraphVariable(Variable):
             self._initializer: Operation = graph.record(
                 initialize, (self, result), name=f"{unique}/Assign/"
             ).op
-            handle = Operation(graph, unique, "VarHandleOp", lambda find: [self._as_tensor()], ())
+            handle = Operation(graph, unique, "VarHandleOp", lambda run: [self._as_tensor()], ())
         self._handle = handle.add_output(result.symbol)
 
     # ---- values ----------------------------------------------------------------------------
@@ -190,14 +185,15 @@ class GraphVariable(Variable):
         result: Tensor = self.graph.record(_is_initialized, (self,), name=name)
         return result
 
-    def eval(self, session: Any = None) -> Any:
+    def eval(self, session: Any = None) -> PyTree:
         """Return the value in a session, by default the default one."""
         return find_session(session, self.graph).run(self)
 
     def load(self, value: PyTree, session: Any = None) -> None:
         """Set the value in a session."""
-        found: Any = find_session(session, self.graph)
-        with suspend_recording(), found.use_variables():
+        found = find_session(session, self.graph)
+        with suspend_recording():
+            found.restore_variables()
             self._write(self._check_value(value, "load a value"))
 
     def __hash__(self) -> int:

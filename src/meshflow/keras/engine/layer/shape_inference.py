@@ -43,6 +43,8 @@ _PLACEHOLDER_ELEMENTS = 8
 # Used if a call fails with large sizes, for example when it slices a table of position embeddings
 # to the input length.
 _SMALL_PLACEHOLDER_SIZES = (6, 12)
+# All sizes that replace unknown ones.
+INVENTED_SIZES = (*_PLACEHOLDER_SIZES, *_SMALL_PLACEHOLDER_SIZES)
 # Maximum number of elements of a placeholder value, beyond which these sizes are used.
 _MAX_ELEMENTS = 1 << 22
 # A size in the message of an error.

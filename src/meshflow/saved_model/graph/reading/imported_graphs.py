@@ -10,7 +10,7 @@ import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from meshflow.core.config.graph_mode import GraphBase, OperationBase
+from meshflow.core.config.graph_mode import GraphBase, Operation
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -34,7 +34,7 @@ _current_import: contextvars.ContextVar[ImportedGraph | None] = contextvars.Cont
 )
 
 
-class GraphOperation(OperationBase):
+class GraphOperation(Operation):
     """Node of an imported graph.
 
     Attributes:
