@@ -15,7 +15,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.staging.stacked_rows import find_stacked
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import assume_equal
+from meshflow.core.values.shapes import can_be_equal
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.core.variables import variable_rows
 from meshflow.ops.array.shaping import StaticInts, normalize_axis
@@ -213,9 +213,7 @@ def _split(value: TensorLike, sizes: Any, axis: int) -> list[Tensor]:
         rest = total - sum(s for s in sizes if s != -1)
         sizes = tuple(rest if s == -1 else s for s in sizes)
     rest = total - sum(sizes)
-    if (not assume_equal(rest, 0) and rest != 0) or any(
-        isinstance(s, int) and s < 0 for s in sizes
-    ):
+    if not can_be_equal(rest, 0) or any(isinstance(s, int) and s < 0 for s in sizes):
         raise InvalidValueError(
             f"split: Determined shape must either match input shape along split_dim exactly if fully specified, or "
             f"be at most its size: the sizes are {list(sizes)}, and dimension {axis} has size {total}. [Op:SplitV]"

@@ -14,7 +14,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
-from meshflow.core.values.shapes import TensorShape, are_different, assume_equal
+from meshflow.core.values.shapes import TensorShape, are_different, can_be_equal
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import set_sizes
@@ -180,7 +180,7 @@ def squeeze(input: TensorLike, axis: Axes = None, name: str | None = None) -> Te
         axes = (axis,) if isinstance(axis, int) else axis
         axes = tuple(dict.fromkeys(normalize_axis(a, input.ndim, "squeeze") for a in axes))
         for a in axes:
-            if sizes[a] != 1 and not assume_equal(sizes[a], 1):
+            if not can_be_equal(sizes[a], 1):
                 raise InvalidValueError(
                     f"Can not squeeze dim[{a}], expected a dimension of 1, got {sizes[a]} [Op:Squeeze]"
                 )

@@ -13,7 +13,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape, are_different, assume_equal
+from meshflow.core.values.shapes import TensorShape, are_different, can_be_equal
 from meshflow.core.values.symbolic_sizes import may_be_zero
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
@@ -39,7 +39,7 @@ def check_matrices(op_name: str, *operands: jax.Array, is_square: bool = True) -
                 f"shape {list(operand.shape)} must be at least rank 2. [Op:{op_name}]"
             )
     rows, columns = operands[0].shape[-2:]
-    if is_square and rows != columns and not assume_equal(rows, columns):
+    if is_square and not can_be_equal(rows, columns):
         raise InvalidValueError(
             f"{op_name}: Input matrix must be square, got shape {list(operands[0].shape)} (Dimensions must be equal). "
             f"[Op:{op_name}]"
@@ -49,7 +49,7 @@ def check_matrices(op_name: str, *operands: jax.Array, is_square: bool = True) -
 def check_system(op_name: str, matrix: jax.Array, rhs: jax.Array) -> None:
     """Raise unless matrices [..., n, n] and right-hand sides [..., n, k] make systems of equations."""
     check_matrices(op_name, matrix, rhs)
-    if matrix.shape[-2] != rhs.shape[-2] and not assume_equal(matrix.shape[-2], rhs.shape[-2]):
+    if not can_be_equal(matrix.shape[-2], rhs.shape[-2]):
         raise InvalidValueError(
             f"{op_name}: Input matrix and rhs are incompatible: In[0] mismatch In[1] shape: {list(matrix.shape)} vs. "
             f"{list(rhs.shape)} (Dimensions must be equal). [Op:{op_name}]"
