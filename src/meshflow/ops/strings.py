@@ -23,6 +23,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 from meshflow.ops import regular_expressions
 from meshflow.ops.array.creation import zeros
+from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.deferred_host_values import (
     DeferredValue,
     UnrecordableError,
@@ -407,14 +408,9 @@ def reduce_join(
     static_axis = to_static_value(axis, "axis")
     requested = (static_axis,) if isinstance(static_axis, int) else static_axis
     axes = list(range(array.ndim))
-    for a in requested or ():
-        if not -array.ndim <= a < array.ndim:
-            raise InvalidValueError(
-                f"Invalid reduction dimension {a} for input with {array.ndim} dimension(s)"
-            )
     if requested is not None:
         # The axis that is joined first varies fastest.
-        axes = [int(a) % array.ndim for a in requested][::-1]
+        axes = [normalize_axis(int(a), array.ndim, "reduce_join") for a in requested][::-1]
     others = [i for i in range(array.ndim) if i not in axes]
     count, size = (math.prod(array.shape[a] for a in part) for part in (others, axes))
     rows = array.transpose(*others, *axes).reshape(count, size)
