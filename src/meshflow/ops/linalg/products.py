@@ -197,7 +197,8 @@ def norm(
     """
     _check_norm(ord, axis)
     is_vector = not isinstance(axis, tuple) or len(axis) == 1
-    if tensor.dtype.kind in "iu" and ord not in (1, float("inf")):
+    is_integer = tensor.dtype.kind in "iu"
+    if is_integer and ord not in (1, float("inf")):
         raise InvalidValueError(
             f"norm: input #0 has dtype {tensor.dtype}, expected a floating-point type or a complex type for "
             f"ord={ord!r}. Use tf.cast to convert it."
@@ -207,12 +208,11 @@ def norm(
         return norms.astype(tensor.dtype)
     if not is_vector:
         norms = jnp.linalg.norm(tensor, ord, axis, keepdims)
-        return norms.astype(tensor.dtype) if tensor.dtype.kind in "iu" else norms
+        return norms.astype(tensor.dtype) if is_integer else norms
     magnitudes = compute_magnitude(tensor)
     if ord == float("inf"):
-        initial = -jnp.inf if any(map(may_be_zero, tensor.shape)) else None
-        if tensor.dtype.kind in "iu" and initial is not None:
-            initial = jnp.iinfo(tensor.dtype).min
+        smallest = jnp.iinfo(tensor.dtype).min if is_integer else -jnp.inf
+        initial = smallest if any(map(may_be_zero, tensor.shape)) else None
         return jnp.max(magnitudes, axis=axis, keepdims=keepdims, initial=initial)
     if ord == 1:
         return jnp.sum(magnitudes, axis=axis, keepdims=keepdims, dtype=magnitudes.dtype)
