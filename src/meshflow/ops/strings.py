@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -379,7 +380,7 @@ def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = N
     if not arrays:
         return make_string_tensor([b""], ())
     parts = zip(*[a.reshape(-1) for a in arrays], strict=True)
-    return make_string_tensor([to_bytes(separator).join(p) for p in parts], arrays[0].shape)
+    return make_string_tensor(list(map(to_bytes(separator).join, parts)), arrays[0].shape)
 
 
 @defer_host_values()
@@ -415,7 +416,7 @@ def reduce_join(
     count, size = (math.prod(array.shape[a] for a in part) for part in (others, axes))
     rows = array.transpose(*others, *axes).reshape(count, size)
     shape = [1 if i in axes else n for i, n in enumerate(array.shape) if keepdims or i not in axes]
-    return make_string_tensor([to_bytes(separator).join(r) for r in rows], shape)
+    return make_string_tensor(list(map(to_bytes(separator).join, rows)), shape)
 
 
 def split_each(input: TensorLike, op: str, split_one: Callable[[bytes], list[bytes]]) -> Any:
@@ -710,8 +711,8 @@ def unsorted_segment_join(
     for segment, row in zip(ids.reshape(-1).tolist(), rows.tolist(), strict=True):
         for cell, word in zip(parts[segment] if segment >= 0 else (), row, strict=False):
             cell.append(word)
-    joined = [to_bytes(separator).join(cell) for row in parts for cell in row]
-    return make_string_tensor(joined, (count, *words.shape[ids.ndim :]))
+    joined = map(to_bytes(separator).join, itertools.chain.from_iterable(parts))
+    return make_string_tensor(list(joined), (count, *words.shape[ids.ndim :]))
 
 
 def _reduce_join_rows(
