@@ -10,8 +10,8 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, SparseTensorValue
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.bounds_checks import is_padding
-from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
@@ -440,10 +440,9 @@ def _convert_value(value: PyTree) -> PyTree:
 
 
 def _accept_values(function: Callable[..., Any]) -> Callable[..., Any]:
+    @record_in_graph
     @functools.wraps(function)
     def public(*args: PyTree, **kwargs: PyTree) -> PyTree:
-        if context.graph is not None and context.trace is None:
-            return context.graph.call(public, args, kwargs)
         named = {name: _convert_value(value) for name, value in kwargs.items()}
         return function(*map(_convert_value, args), **named)
 

@@ -16,6 +16,7 @@ from meshflow.environment.types import PyTree
 from meshflow.experimental.structured_tensor import StructuredTensor
 from meshflow.ops import array, random
 from meshflow.ops.ragged import DynamicRaggedShape
+from meshflow.ops.ragged.elementwise import get_op_name
 from meshflow.ops.ragged.tensor import convert_values, get_positive_axis
 
 __all__ = ["StructuredTensor"]
@@ -118,7 +119,7 @@ _OPS: dict[str, Callable[..., Any]] = {
 
 
 def _call(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
-    name = getattr(getattr(public, "op", None), "name", public.__name__)
+    name = get_op_name(public)
     if name not in _OPS or not symbolic_calls.has_symbolic(args, kwargs, StructuredTensor):
         return NotImplemented
     return _OPS[name](*args, **{k: v for k, v in kwargs.items() if k != "name"})

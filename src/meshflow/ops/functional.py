@@ -26,7 +26,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.composite import get_batch_encoder, is_extension, is_extension_spec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype, string
-from meshflow.core.values.shapes import TensorShape, assume_equal
+from meshflow.core.values.shapes import TensorShape, can_be_equal
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array, PyTree
@@ -58,7 +58,7 @@ def _convert_elements(op: str, elems: PyTree) -> tuple[PyTree, int]:
     if any(not t.ndim for t in flat):
         raise ValueError(f"tf.{op}: Elements in elems must be 1+ dimensional Tensors, not scalars.")
     counts = list(dict.fromkeys(map(_get_length, flat)))
-    if not all(n == counts[0] or assume_equal(n, counts[0]) for n in counts[1:]):
+    if not all(can_be_equal(n, counts[0]) for n in counts[1:]):
         raise InvalidValueError(
             f"tf.{op}: elems must have the same size in dimension 0, got {counts}."
         )

@@ -101,7 +101,7 @@ def _combine(
 
 @host_function
 def _merge_indices(first: Any, second: Any) -> list[Array]:
-    if get_namespace(first) is not np or get_namespace(second) is not np:
+    if get_namespace(first, second) is not np:
         indices, owner = _find_different_rows(jnp.concatenate([first, second]))
         return [indices, *jnp.split(owner, [first.shape[0]])]
     return _merge_on_host(first, second)
@@ -486,7 +486,7 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
 
 @host_function
 def _resolve_shape(old: Any, new: Any) -> list[Any]:
-    if get_namespace(old) is not np or get_namespace(new) is not np:
+    if get_namespace(old, new) is not np:
         known = jnp.prod(jnp.where(new == -1, 1, new))
         return [jnp.where(new == -1, jnp.prod(old) // jnp.maximum(known, 1), new)]
     size, unknown = int(np.prod(old)), np.flatnonzero(new == -1)

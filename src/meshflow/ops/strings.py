@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 from meshflow.ops import regular_expressions
 from meshflow.ops.array.creation import zeros
+from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.deferred_host_values import (
     DeferredValue,
     UnrecordableError,
@@ -378,7 +380,7 @@ def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = N
     if not arrays:
         return make_string_tensor([b""], ())
     parts = zip(*[a.reshape(-1) for a in arrays], strict=True)
-    return make_string_tensor([to_bytes(separator).join(p) for p in parts], arrays[0].shape)
+    return make_string_tensor(list(map(to_bytes(separator).join, parts)), arrays[0].shape)
 
 
 @defer_host_values()
@@ -407,19 +409,14 @@ def reduce_join(
     static_axis = to_static_value(axis, "axis")
     requested = (static_axis,) if isinstance(static_axis, int) else static_axis
     axes = list(range(array.ndim))
-    for a in requested or ():
-        if not -array.ndim <= a < array.ndim:
-            raise InvalidValueError(
-                f"Invalid reduction dimension {a} for input with {array.ndim} dimension(s)"
-            )
     if requested is not None:
         # The axis that is joined first varies fastest.
-        axes = [int(a) % array.ndim for a in requested][::-1]
+        axes = [normalize_axis(int(a), array.ndim, "reduce_join") for a in requested][::-1]
     others = [i for i in range(array.ndim) if i not in axes]
     count, size = (math.prod(array.shape[a] for a in part) for part in (others, axes))
     rows = array.transpose(*others, *axes).reshape(count, size)
     shape = [1 if i in axes else n for i, n in enumerate(array.shape) if keepdims or i not in axes]
-    return make_string_tensor([to_bytes(separator).join(r) for r in rows], shape)
+    return make_string_tensor(list(map(to_bytes(separator).join, rows)), shape)
 
 
 def split_each(input: TensorLike, op: str, split_one: Callable[[bytes], list[bytes]]) -> Any:
@@ -714,8 +711,8 @@ def unsorted_segment_join(
     for segment, row in zip(ids.reshape(-1).tolist(), rows.tolist(), strict=True):
         for cell, word in zip(parts[segment] if segment >= 0 else (), row, strict=False):
             cell.append(word)
-    joined = [to_bytes(separator).join(cell) for row in parts for cell in row]
-    return make_string_tensor(joined, (count, *words.shape[ids.ndim :]))
+    joined = map(to_bytes(separator).join, itertools.chain.from_iterable(parts))
+    return make_string_tensor(list(joined), (count, *words.shape[ids.ndim :]))
 
 
 def _reduce_join_rows(

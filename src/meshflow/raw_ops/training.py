@@ -183,8 +183,8 @@ def apply_formula(op: str, indices: TensorLike | None = None, **arguments: Any) 
         if name in names:
             values[name] = value.read_value() if indices is None else array.gather(value, indices)
         elif name not in _STATIC and name != "global_step" and value is not None:
-            is_hyperparameter = is_tensor(value) and name != "grad"
-            values[name] = cast(value, dtype) if is_hyperparameter else convert_to_tensor(value, dtype=dtype)  # fmt: skip
+            convert = cast if is_tensor(value) and name != "grad" else convert_to_tensor
+            values[name] = convert(value, dtype)
     for variable, value in zip(variables, formula(SimpleNamespace(**values)), strict=True):
         if indices is None:
             variable.assign(value)

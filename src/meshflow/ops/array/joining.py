@@ -15,10 +15,10 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.staging.stacked_rows import find_stacked
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import assume_equal
+from meshflow.core.values.shapes import can_be_equal
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.core.variables import variable_rows
-from meshflow.ops.array.shaping import StaticInts, normalize_axis
+from meshflow.ops.array.shaping import StaticInts, check_sizes, normalize_axis
 from meshflow.ops.casting import cast
 
 __all__ = ["concat", "parallel_stack", "split", "stack", "unstack"]
@@ -208,38 +208,17 @@ def _split(value: TensorLike, sizes: Any, axis: int) -> list[Tensor]:
                 f"evenly divisible by {sizes} [Op:Split]"
             )
         sizes = (total // sizes,) * sizes
-    _check_split_sizes(sizes)
+    check_sizes(sizes, "split", min_count=1)
     if -1 in sizes:
         rest = total - sum(s for s in sizes if s != -1)
         sizes = tuple(rest if s == -1 else s for s in sizes)
     rest = total - sum(sizes)
-    if (not assume_equal(rest, 0) and rest != 0) or any(
-        isinstance(s, int) and s < 0 for s in sizes
-    ):
+    if not can_be_equal(rest, 0) or any(isinstance(s, int) and s < 0 for s in sizes):
         raise InvalidValueError(
             f"split: Determined shape must either match input shape along split_dim exactly if fully specified, or "
             f"be at most its size: the sizes are {list(sizes)}, and dimension {axis} has size {total}. [Op:SplitV]"
         )
     return jnp.split(value, list(itertools.accumulate(sizes[:-1])), axis)
-
-
-def _check_split_sizes(sizes: tuple[Any, ...]) -> None:
-    """Raise unless the sizes of `split` are a vector of nonnegative integers, one of which may be -1."""
-    if not sizes or any(isinstance(s, tuple) for s in sizes):
-        raise InvalidValueError(
-            f"split: size of the split_tensor must be 1-D and have the same elements as outputs, at least one, got "
-            f"{list(sizes)}. [Op:SplitV]"
-        )
-    known = [s for s in sizes if isinstance(s, int)]
-    if known.count(-1) > 1:
-        raise InvalidValueError(
-            f"split: There can only be one -1 in the input, got the sizes {list(sizes)}. [Op:SplitV]"
-        )
-    for i, size in enumerate(sizes):
-        if isinstance(size, int) and size < -1:
-            raise InvalidValueError(
-                f"split: Split size at index {i} must be >= -1. Got: {size} [Op:SplitV]"
-            )
 
 
 @dispatch_composites

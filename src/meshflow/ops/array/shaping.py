@@ -14,7 +14,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
-from meshflow.core.values.shapes import TensorShape, are_different, assume_equal
+from meshflow.core.values.shapes import TensorShape, are_different, can_be_equal
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import set_sizes
@@ -35,13 +35,33 @@ StaticInts: TypeAlias = int | np.integer[Any] | Sequence[Any] | Array | TensorSh
 _AXIS_MESSAGES = {
     "concat": "Expected concatenating dimensions in the range [-{rank}, {rank}), but got {axis}",
     "expand_dims": "Tried to expand dim index {axis} for tensor with {below} dimensions",
+    "reduce_join": "Invalid reduction dimension {axis} for input with {rank} dimension(s)",
     "reverse": "axis {axis} is out of valid range [-{rank}, {rank})",
+    "softmax": (
+        "`axis` must be in the range [-{rank}, {rank}) where {rank} is the number of dimensions in the input, got axis "
+        "{axis}"
+    ),
     "split": "-input rank(-{rank}) <= split_dim < input rank ({rank}), but got {axis}",
     "squeeze": "Tried to squeeze dim index {axis} for tensor with {rank} dimensions",
 }
 _AXIS_MESSAGE = (
     "Argument `axis` = {axis} not in range [-{rank}, {rank}): it is out of range for rank {rank}"
 )
+
+# Messages about sizes that are not a vector, about several -1, and about a size that is less than -1.
+_SIZE_MESSAGES = {
+    "reshape": (
+        "reshape: the shape, the sizes input, must be 1-D, got {sizes}. [Op:Reshape]",
+        "reshape: Only one input size may be -1, got the shape {sizes}. [Op:Reshape]",
+        "reshape: Size {index} must be non-negative, not {size}. [Op:Reshape]",
+    ),
+    "split": (
+        "split: size of the split_tensor must be 1-D and have the same elements as outputs, at least one, got {sizes}. "
+        "[Op:SplitV]",
+        "split: There can only be one -1 in the input, got the sizes {sizes}. [Op:SplitV]",
+        "split: Split size at index {index} must be >= -1. Got: {size} [Op:SplitV]",
+    ),
+}
 
 
 def check_rank(array: Array, minimum: int, op_name: str, subject: str = "input") -> None:
@@ -77,6 +97,19 @@ def normalize_axis(axis: int | tuple[int, ...], rank: int, op_name: str) -> int:
     return axis % rank
 
 
+def check_sizes(sizes: tuple[Any, ...], op_name: str, min_count: int = 0) -> None:
+    """Raise unless there are `min_count` sizes or more, all of them nonnegative integers except at most one -1."""
+    not_vector, several_unknown, negative = _SIZE_MESSAGES[op_name]
+    known = [s for s in sizes if isinstance(s, int)]
+    if len(sizes) < min_count or any(isinstance(s, tuple) for s in sizes):
+        raise InvalidValueError(not_vector.format(sizes=list(sizes)))
+    if known.count(-1) > 1:
+        raise InvalidValueError(several_unknown.format(sizes=list(sizes)))
+    for index, size in enumerate(sizes):
+        if isinstance(size, int) and size < -1:
+            raise InvalidValueError(negative.format(index=index, size=size))
+
+
 @op(same=(), name="reshape", strings="moves", sizes=("shape",))
 def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """Return the same elements in another shape.
@@ -95,7 +128,8 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
              [3, 4, 5]], dtype=int32)
     """
     sizes = tuple(-1 if s is None else s for s in (shape if isinstance(shape, tuple) else (shape,)))
-    _check_new_sizes(sizes, tensor)
+    check_sizes(sizes, "reshape")
+    _check_inferred_size(sizes, tensor)
     count = math.prod(sizes)
     # JAX does not compare symbolic numbers of elements.
     if -1 not in sizes and are_different(count, tensor.size):
@@ -113,24 +147,10 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     return jnp.reshape(tensor, sizes)
 
 
-def _check_new_sizes(sizes: tuple[Any, ...], tensor: Array) -> None:
-    """Raise unless the sizes of `reshape` are a vector of integers with at most one -1, which has a solution."""
-    if any(isinstance(s, tuple) for s in sizes):
-        raise InvalidValueError(
-            f"reshape: the shape, the sizes input, must be 1-D, got {list(sizes)}. [Op:Reshape]"
-        )
-    known = [s for s in sizes if isinstance(s, int)]
-    if known.count(-1) > 1:
-        raise InvalidValueError(
-            f"reshape: Only one input size may be -1, got the shape {list(sizes)}. [Op:Reshape]"
-        )
-    for i, size in enumerate(sizes):
-        if isinstance(size, int) and size < -1:
-            raise InvalidValueError(
-                f"reshape: Size {i} must be non-negative, not {size}. [Op:Reshape]"
-            )
-    if -1 in known and len(known) == len(sizes) and isinstance(tensor.size, int):
-        factor = math.prod(s for s in known if s != -1)
+def _check_inferred_size(sizes: tuple[Any, ...], tensor: Array) -> None:
+    """Raise unless there is a size that can replace the -1 in the sizes of `reshape`."""
+    if all(isinstance(s, int) for s in (*sizes, tensor.size)) and -1 in sizes:
+        factor = math.prod(s for s in sizes if s != -1)
         if tensor.size % factor if factor else tensor.size:
             raise InvalidValueError(
                 f"Input to reshape is a tensor with {tensor.size} values, but the requested shape requires a "
@@ -180,7 +200,7 @@ def squeeze(input: TensorLike, axis: Axes = None, name: str | None = None) -> Te
         axes = (axis,) if isinstance(axis, int) else axis
         axes = tuple(dict.fromkeys(normalize_axis(a, input.ndim, "squeeze") for a in axes))
         for a in axes:
-            if sizes[a] != 1 and not assume_equal(sizes[a], 1):
+            if not can_be_equal(sizes[a], 1):
                 raise InvalidValueError(
                     f"Can not squeeze dim[{a}], expected a dimension of 1, got {sizes[a]} [Op:Squeeze]"
                 )

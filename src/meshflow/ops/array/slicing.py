@@ -16,7 +16,7 @@ from meshflow.core.runtime.bounds_checks import check_begin
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import assume_equal, is_smaller
+from meshflow.core.values.shapes import can_be_equal, is_smaller
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.indexing import getitem
 from meshflow.ops.array.joining import unstack
@@ -112,7 +112,7 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
     )
     for dim, (s, n) in enumerate(zip(sizes, result.array.shape, strict=True)):
         # Python's slices end with the tensor.
-        if s != -1 and n != s and not context.exporting and not assume_equal(n, s):
+        if s != -1 and not context.exporting and not can_be_equal(n, s):
             raise InvalidValueError(f"Expected size[{dim}] in [0, {n}], but got {s}")
     return result
 

@@ -12,7 +12,6 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, int32
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.linalg.products import check_matrices
 from meshflow.ops.math import cast
 
 __all__ = ["lu", "lu_matrix_inverse", "lu_reconstruct", "lu_solve"]
@@ -27,7 +26,6 @@ class Lu(NamedTuple):
 
 @op(kinds="fc", name="lu")
 def _lu(input: TensorLike) -> tuple[Tensor, Tensor]:
-    check_matrices("lu", input)
     factors, _, order = jax.lax.linalg.lu(input)
     return factors, order
 

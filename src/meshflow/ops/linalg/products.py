@@ -13,7 +13,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape, are_different, assume_equal
+from meshflow.core.values.shapes import TensorShape, are_different, can_be_equal
 from meshflow.core.values.symbolic_sizes import may_be_zero
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
@@ -39,7 +39,7 @@ def check_matrices(op_name: str, *operands: jax.Array, is_square: bool = True) -
                 f"shape {list(operand.shape)} must be at least rank 2. [Op:{op_name}]"
             )
     rows, columns = operands[0].shape[-2:]
-    if is_square and rows != columns and not assume_equal(rows, columns):
+    if is_square and not can_be_equal(rows, columns):
         raise InvalidValueError(
             f"{op_name}: Input matrix must be square, got shape {list(operands[0].shape)} (Dimensions must be equal). "
             f"[Op:{op_name}]"
@@ -49,7 +49,7 @@ def check_matrices(op_name: str, *operands: jax.Array, is_square: bool = True) -
 def check_system(op_name: str, matrix: jax.Array, rhs: jax.Array) -> None:
     """Raise unless matrices [..., n, n] and right-hand sides [..., n, k] make systems of equations."""
     check_matrices(op_name, matrix, rhs)
-    if matrix.shape[-2] != rhs.shape[-2] and not assume_equal(matrix.shape[-2], rhs.shape[-2]):
+    if not can_be_equal(matrix.shape[-2], rhs.shape[-2]):
         raise InvalidValueError(
             f"{op_name}: Input matrix and rhs are incompatible: In[0] mismatch In[1] shape: {list(matrix.shape)} vs. "
             f"{list(rhs.shape)} (Dimensions must be equal). [Op:{op_name}]"
@@ -197,7 +197,8 @@ def norm(
     """
     _check_norm(ord, axis)
     is_vector = not isinstance(axis, tuple) or len(axis) == 1
-    if tensor.dtype.kind in "iu" and ord not in (1, float("inf")):
+    is_integer = tensor.dtype.kind in "iu"
+    if is_integer and ord not in (1, float("inf")):
         raise InvalidValueError(
             f"norm: input #0 has dtype {tensor.dtype}, expected a floating-point type or a complex type for "
             f"ord={ord!r}. Use tf.cast to convert it."
@@ -207,12 +208,11 @@ def norm(
         return norms.astype(tensor.dtype)
     if not is_vector:
         norms = jnp.linalg.norm(tensor, ord, axis, keepdims)
-        return norms.astype(tensor.dtype) if tensor.dtype.kind in "iu" else norms
+        return norms.astype(tensor.dtype) if is_integer else norms
     magnitudes = compute_magnitude(tensor)
     if ord == float("inf"):
-        initial = -jnp.inf if any(map(may_be_zero, tensor.shape)) else None
-        if tensor.dtype.kind in "iu" and initial is not None:
-            initial = jnp.iinfo(tensor.dtype).min
+        smallest = jnp.iinfo(tensor.dtype).min if is_integer else -jnp.inf
+        initial = smallest if any(map(may_be_zero, tensor.shape)) else None
         return jnp.max(magnitudes, axis=axis, keepdims=keepdims, initial=initial)
     if ord == 1:
         return jnp.sum(magnitudes, axis=axis, keepdims=keepdims, dtype=magnitudes.dtype)

@@ -70,12 +70,11 @@ class LinearOperatorCirculant(LinearOperator):
     ) -> None:
         if not is_square:
             raise ValueError("A circulant operator is always square.")
-        tensor = convert_to_tensor(spectrum)
-        if not tensor.dtype.is_complex:
+        self._original_spectrum = spectrum
+        if not self._original_spectrum.dtype.is_complex:
             is_self_adjoint = True
         dtype = as_dtype(input_output_dtype)
         self._complex_dtype = _get_complex_dtype(dtype)
-        self._original_spectrum = spectrum
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
         parameters = {"spectrum": spectrum, "input_output_dtype": input_output_dtype}
         super().__init__(dtype, None, *hints, name, parameters)
@@ -97,7 +96,7 @@ class LinearOperatorCirculant(LinearOperator):
     @property
     def block_shape(self) -> TensorShape:
         """Return the shape of the kernel."""
-        return self._spectrum.shape[-self._block_depth :]
+        return self._original_spectrum.shape[-self._block_depth :]
 
     def block_shape_tensor(self) -> Tensor:
         """Return the shape of the kernel as a tensor."""
@@ -133,7 +132,7 @@ class LinearOperatorCirculant(LinearOperator):
         return array.reshape(self._spectrum, self.shape[:-1])
 
     def _shape(self) -> TensorShape:
-        batch = self._spectrum.shape[: -self._block_depth]
+        batch = self._original_spectrum.shape[: -self._block_depth]
         return make_square_shape(batch + [self.block_shape.num_elements()])
 
     def _multiply_spectrum(self, x: Tensor, spectrum: Tensor, adjoint_arg: bool) -> Tensor:

@@ -663,9 +663,10 @@ class LinearOperatorTridiag(LinearOperator):
         return make_square_shape(shape[:-2] + shape[-1:])
 
     def _get_diagonals(self, adjoint: bool) -> Tensor:
+        compact = self._compact
         if not adjoint:
-            return self._compact
-        above, main, below = (math.conj(self._compact[..., i, :]) for i in range(3))
+            return compact
+        above, main, below = (math.conj(compact[..., i, :]) for i in range(3))
         # The diagonal below has its unused element at the start, that above at the end.
         return array.stack([array.roll(below, -1, -1), main, array.roll(above, 1, -1)], -2)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
-from meshflow.core.values.shapes import assume_equal
+from meshflow.core.values.shapes import can_be_equal
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
 from meshflow.ops.array.shaping import normalize_axis
@@ -128,7 +128,7 @@ def matmul(
         if transpose_b
         else b
     )
-    if a.shape[-1] != b.shape[-2] and not assume_equal(a.shape[-1], b.shape[-2]):
+    if not can_be_equal(a.shape[-1], b.shape[-2]):
         raise InvalidValueError(
             f"Matrix size-incompatible: In[0]: {list(a.shape)}, In[1]: {list(b.shape)} [Op:MatMul]"
         )
@@ -190,7 +190,7 @@ def _check_contracted(a: Array, b: Array, axes: int | Sequence[Any]) -> None:
         pairs = list(zip(first, second, strict=True))
     for i, j in pairs:
         i, j = normalize_axis(i, a.ndim, "tensordot"), normalize_axis(j, b.ndim, "tensordot")
-        if a.shape[i] != b.shape[j] and not assume_equal(a.shape[i], b.shape[j]):
+        if not can_be_equal(a.shape[i], b.shape[j]):
             raise InvalidValueError(
                 f"tensordot: Matrix size-incompatible: In[0]: {list(a.shape)}, In[1]: {list(b.shape)}: the sizes of "
                 f"axes {i} and {j} must be equal. [Op:MatMul]"

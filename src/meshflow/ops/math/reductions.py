@@ -545,13 +545,13 @@ def bincount(
     if weights is not None:
         weights = convert_to_tensor(weights)
         sizes = weights.array.shape, arr.array.shape
-        are_known = not has_symbolic_size(itertools.chain(*sizes))
-        if sparse is None and are_known and sizes[0] != sizes[1] and math.prod(sizes[0]):
-            raise InvalidValueError(
-                f"bincount: `weights` must be the same shape as `arr`, {arr.shape}, got {weights.shape}."
-            )
-        if sparse is None and are_known and not math.prod(sizes[0]):
-            dtype, weights = weights.dtype, None
+        if sparse is None and not has_symbolic_size(itertools.chain(*sizes)):
+            if not math.prod(sizes[0]):
+                dtype, weights = weights.dtype, None
+            elif sizes[0] != sizes[1]:
+                raise InvalidValueError(
+                    f"bincount: `weights` must be the same shape as `arr`, {arr.shape}, got {weights.shape}."
+                )
     # Rows of a sparse tensor may contain negative integers, which are not counted.
     by_sparse_row = sparse is not None and axis == -1 and len(sparse.shape) > 1
     if known_ids is not None and not by_sparse_row and (known_ids < 0).any():

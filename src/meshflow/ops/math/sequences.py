@@ -87,9 +87,10 @@ def sobol_sample(
     from scipy.stats import qmc  # noqa: PLC0415 - half a second
 
     dtype_, count = as_dtype(dtype), to_static_value(num_results, "num_results")
-    if to_static_value(dim, "dim") < 1:
+    num_dimensions = to_static_value(dim, "dim")
+    if num_dimensions < 1:
         raise InvalidValueError(f"sobol_sample: dim must be at least one, got {dim}.")
     # TensorFlow's sequence starts after the origin.
-    sequence = qmc.Sobol(to_static_value(dim, "dim"), scramble=False)
+    sequence = qmc.Sobol(num_dimensions, scramble=False)
     sequence.fast_forward(to_static_value(skip, "skip") + 1)
     return convert_python_value(sequence.random(count).astype(dtype_.dtype), dtype_)

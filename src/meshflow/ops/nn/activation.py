@@ -17,7 +17,7 @@ from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import draw_op_key
 from meshflow.ops.array import where, zeros_like
-from meshflow.ops.array.shaping import StaticInts
+from meshflow.ops.array.shaping import StaticInts, normalize_axis
 from meshflow.ops.math import cast, log_sigmoid, sigmoid, tanh
 from meshflow.ops.random import count_counters, derive_key
 
@@ -191,15 +191,9 @@ def crelu(features: TensorLike, axis: int = -1, name: str | None = None) -> Tens
 
 def _check_softmax_axis(logits: jax.Array, axis: int | None) -> int:
     """Return the axis, by default the last, after checking that the logits have it."""
-    axis, rank = -1 if axis is None else axis, logits.ndim
-    if not rank:
+    if not logits.ndim:
         raise InvalidValueError("logits must have >= 1 dimension, got a scalar. [Op:Softmax]")
-    if not -rank <= axis < rank:
-        raise InvalidValueError(
-            f"softmax: `axis` must be in the range [-{rank}, {rank}) where {rank} is the number of dimensions in the "
-            f"input, got axis {axis}. [Op:Softmax]"
-        )
-    return axis
+    return normalize_axis(-1 if axis is None else axis, logits.ndim, "softmax")
 
 
 @op(kinds="f")

@@ -29,6 +29,7 @@ from meshflow.ops.ragged.partition import (
     find_true,
     find_value,
     get_namespace,
+    have_different_values,
     make_size,
     read_integers,
 )
@@ -133,9 +134,10 @@ def _concat(parts: list[Any], axis: int) -> PyTree:
     return RaggedTensor.from_row_lengths(gather_values(joined, order), total, validate=False)
 
 
-def _join(parts: list[Any]) -> PyTree:
-    """Concatenate rows, all of which are dense or ragged."""
-    return _concat(parts, 0) if isinstance(parts[0], RaggedTensor) else array.concat(parts, 0)
+def _join(parts: Sequence[Any]) -> PyTree:
+    """Concatenate rows; the result is dense if all of them are."""
+    is_ragged = any(isinstance(p, RaggedTensor) for p in parts)
+    return _concat(list(parts), 0) if is_ragged else array.concat(parts, 0)
 
 
 @define_array_function
@@ -161,13 +163,12 @@ def _interleave(xp: Namespace, *arrays: Array) -> Array:
 
 
 def _check_lengths(first: RaggedTensor, second: RaggedTensor, names: str = "Input tensors") -> None:
-    known = find_value(first.row_splits), find_value(second.row_splits)
-    if known[0] is None or known[1] is None:
-        return
-    if not np.array_equal(known[0], known[1]):
+    if have_different_values(first.row_splits, second.row_splits):
+        lengths = [
+            np.diff(read_integers(x.row_splits, "row splits")).tolist() for x in (first, second)
+        ]
         raise InvalidValueError(
-            f"{names} have incompatible ragged shapes. The lengths of their rows differ, {np.diff(known[0]).tolist()} "
-            f"and {np.diff(known[1]).tolist()}."
+            f"{names} have incompatible ragged shapes. The lengths of their rows differ, {lengths[0]} and {lengths[1]}."
         )
 
 
@@ -584,9 +585,7 @@ def pack_rows(rows: Sequence[Any]) -> RaggedTensor:
     """Return a ragged tensor with the given rows, which are tensors or ragged tensors."""
     dtype = next((r.partition.dtype for r in rows if isinstance(r, RaggedTensor)), int64)
     counts = array.stack([make_size(r.shape[0], dtype) for r in rows])
-    is_ragged = any(isinstance(r, RaggedTensor) for r in rows)
-    joined = drop_uniform(_concat(list(rows), 0) if is_ragged else array.concat(list(rows), 0))
-    return RaggedTensor.from_row_lengths(joined, counts, validate=False)
+    return RaggedTensor.from_row_lengths(drop_uniform(_join(rows)), counts, validate=False)
 
 
 def split(

@@ -18,7 +18,12 @@ from meshflow.core.values.unknown_sizes import compute_size, read_sizes
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.ragged import arrays, dynamic_shape, padding
-from meshflow.ops.ragged.elementwise import apply_elementwise, have_same_rows, map_flat_values
+from meshflow.ops.ragged.elementwise import (
+    apply_elementwise,
+    get_op_name,
+    have_same_rows,
+    map_flat_values,
+)
 from meshflow.ops.ragged.partition import convert_integers, find_value, make_size
 from meshflow.ops.ragged.reductions import (
     REDUCTIONS,
@@ -105,11 +110,6 @@ def _list_operand_names(public: Callable[..., Any]) -> tuple[str | None, ...]:
     kinds = (*OPERAND_ANNOTATIONS, *OPERAND_LIST_ANNOTATIONS)
     parameters = inspect.signature(public).parameters.values()
     return tuple(p.name if p.annotation in kinds else None for p in parameters)
-
-
-def get_op_name(public: Callable[..., Any]) -> str:
-    """Return the name by which ops are dispatched."""
-    return str(getattr(getattr(public, "op", None), "name", public.__name__))
 
 
 def is_elementwise(public: Callable[..., Any]) -> bool:

@@ -19,7 +19,7 @@ from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, ma
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
-from meshflow.ops.ragged.elementwise import broadcast
+from meshflow.ops.ragged.elementwise import broadcast, get_op_name
 from meshflow.ops.ragged.partition import (
     RowPartition,
     RowPartitionSpec,
@@ -313,8 +313,8 @@ class DynamicRaggedShapeSpec(CompositeSpec):
     @classmethod
     def from_value(cls, value: PyTree) -> DynamicRaggedShapeSpec:
         """Return the spec of the shape of a ragged or dense tensor, or of a shape."""
-        shape = value if isinstance(value, DynamicRaggedShape) else None
-        shape = DynamicRaggedShape.from_tensor(value) if shape is None else shape
+        is_shape = isinstance(value, DynamicRaggedShape)
+        shape: DynamicRaggedShape = value if is_shape else DynamicRaggedShape.from_tensor(value)
         return shape._type_spec
 
     @property
@@ -340,10 +340,7 @@ class DynamicRaggedShapeSpec(CompositeSpec):
 
     def with_dtype(self, dtype: DTypeLike) -> DynamicRaggedShapeSpec:
         """Return the spec with another dtype."""
-        partitions = [
-            RowPartitionSpec(s.nrows, s.nvals, s.uniform_row_length, dtype)
-            for s in self._partitions
-        ]
+        partitions = [spec.with_dtype(dtype) for spec in self._partitions]
         return DynamicRaggedShapeSpec(partitions, self._inner_shape, dtype)
 
     @property
@@ -425,7 +422,7 @@ RAGGED_OPS: dict[str, Callable[..., Any]] = {
 def _call_with_shape(
     public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> PyTree:
-    name = getattr(getattr(public, "op", None), "name", public.__name__)
+    name = get_op_name(public)
     kwargs = {k: v for k, v in kwargs.items() if k != "name"}
     if name in RAGGED_OPS and name != "shape":
         return RAGGED_OPS[name](*args, **kwargs)

@@ -24,6 +24,7 @@ from meshflow.ops.ragged.partition import (
     RowPartition,
     expand_rows,
     find_value,
+    have_different_values,
     take,
 )
 from meshflow.ops.ragged.tensor import RaggedTensor
@@ -32,6 +33,7 @@ __all__ = [
     "broadcast",
     "check_splits_dtypes",
     "contains_ragged",
+    "get_op_name",
     "have_same_rows",
     "map_flat_values",
 ]
@@ -42,6 +44,11 @@ def contains_ragged(value: object) -> bool:
     if isinstance(value, list | tuple):
         return any(map(contains_ragged, value))
     return isinstance(value, RaggedTensor)
+
+
+def get_op_name(public: Callable[..., Any]) -> str:
+    """Return the name by which ops are dispatched."""
+    return str(getattr(getattr(public, "op", None), "name", public.__name__))
 
 
 def have_same_rows(first: RaggedTensor, second: RaggedTensor) -> bool:
@@ -323,10 +330,7 @@ def _check_rows(value: RaggedTensor, model: RaggedTensor) -> None:
     """Check that known partitions are equal, like in TensorFlow."""
     if value.ragged_rank != model.ragged_rank:
         raise ValueError("All ragged inputs must have the same ragged_rank.")
-    for first, second in zip(value.nested_row_splits, model.nested_row_splits, strict=True):
-        known = find_value(first), find_value(second)
-        if known[0] is None or known[1] is None or np.array_equal(known[0], known[1]):
-            continue
+    if any(map(have_different_values, value.nested_row_splits, model.nested_row_splits)):
         raise InvalidValueError(
             "Inputs must have identical ragged splits: the partitions have incompatible row_splits."
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.shape_probing import vary_length
@@ -224,7 +223,7 @@ def range(
     count = sizes.pop() if sizes else 1
 
     def make_rows(*bounds: Array) -> list[Array]:
-        xp = jnp if any(get_namespace(b) is jnp for b in bounds) else np
+        xp = get_namespace(*bounds)
         vectors = [xp.atleast_1d(b).astype(common.dtype) for b in bounds]
         start, limit, delta = xp.broadcast_arrays(*vectors)
         if xp is np and (delta == 0).any():

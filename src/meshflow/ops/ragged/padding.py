@@ -51,13 +51,14 @@ def pad_rows(rows: PyTree, default_value: PyTree = None, shape: PyTree = None) -
     if default_value is not None:
         default_value = convert_to_tensor(default_value, rows.dtype)
         given, inner = default_value.shape, rows.flat_values.shape
-        problem = f"default_value.rank = {len(given)}  must be less than rt_input.flat_values.rank = {len(inner)}"
-        is_compatible = len(given) < max(len(inner), 1)
-        for axis in range(-1, -len(given) - 1, -1) if is_compatible else ():
-            if given[axis] not in (1, inner[axis]):
-                is_compatible = False
-                problem = f"default_value.shape[{axis}] = {given[axis]} but rt_input.flat_values.shape[{axis}] = {inner[axis]}"
-        if not is_compatible:
+        problem = ""
+        if len(given) >= max(len(inner), 1):
+            problem = f"default_value.rank = {len(given)}  must be less than rt_input.flat_values.rank = {len(inner)}"
+        else:
+            for axis in range(-1, -len(given) - 1, -1):
+                if given[axis] not in (1, inner[axis]):
+                    problem = f"default_value.shape[{axis}] = {given[axis]} but rt_input.flat_values.shape[{axis}] = {inner[axis]}"
+        if problem:
             raise InvalidValueError(
                 f"to_tensor: default_value.shape={given} and rt_input.flat_values.shape={inner} are incompatible: {problem}."
             )

@@ -53,6 +53,7 @@ __all__ = [
     "find_true",
     "find_value",
     "get_namespace",
+    "have_different_values",
     "make_size",
     "read_integers",
     "take",
@@ -82,6 +83,12 @@ def find_value(tensor: Tensor) -> np.ndarray | None:
     if type(array) is np.ndarray:
         return array
     return tensor.find_known_value() if isinstance(array, jax.core.Tracer) else np.asarray(array)
+
+
+def have_different_values(first: Tensor, second: Tensor) -> bool:
+    """Check whether the values of two tensors differ; return False if one of them is not known."""
+    x, y = find_value(first), find_value(second)
+    return x is not None and y is not None and not np.array_equal(x, y)
 
 
 def convert_integers(
@@ -143,9 +150,9 @@ def make_size(size: Size, dtype: DType = int64) -> Tensor:
     return Tensor(np.array(size, dtype.dtype))
 
 
-def get_namespace(values: Array) -> Namespace:
-    """Return `jax.numpy` for a traced array, as in a function that is being saved, or NumPy."""
-    return jnp if isinstance(values, jax.core.Tracer) else np
+def get_namespace(*arrays: Array) -> Namespace:
+    """Return `jax.numpy` if an array is traced, as in a function that is being saved, or NumPy."""
+    return jnp if any(isinstance(a, jax.core.Tracer) for a in arrays) else np
 
 
 def expand_rows(lengths: Array) -> tuple[Array, Array]:
@@ -594,21 +601,20 @@ class RowPartitionSpec(CompositeSpec):
         self._dtype = as_dtype(dtype)
         if self._dtype not in (int32, int64):
             raise ValueError(f"dtype must be tf.int32 or tf.int64, got {self._dtype.name}.")
-        sizes = nrows, nvals, uniform_row_length
+        count = nrows
         if uniform_row_length and nvals is not None and nrows is None:
-            nrows = nvals // uniform_row_length
-        if nrows == 0 or uniform_row_length == 0:
-            product: int | None = 0
-        else:
-            is_known = nrows is not None and uniform_row_length is not None
-            product = nrows * uniform_row_length if is_known else None  # type: ignore[operator]
+            count = nvals // uniform_row_length
+        product: int | None = None
+        if count == 0 or uniform_row_length == 0:
+            product = 0
+        elif count is not None and uniform_row_length is not None:
+            product = count * uniform_row_length
         if product is not None and nvals not in (None, product):
             raise ValueError(
-                "nrows={}, nvals={} and uniform_row_length={} are not compatible with each other.".format(
-                    *sizes
-                )
+                f"nrows={nrows}, nvals={nvals} and uniform_row_length={uniform_row_length} are not compatible with each "
+                "other."
             )
-        self.nrows, self.uniform_row_length = nrows, uniform_row_length
+        self.nrows, self.uniform_row_length = count, uniform_row_length
         self.nvals = nvals if product is None else product
 
     @classmethod

@@ -130,9 +130,9 @@ def _call_with_values(
     public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> PyTree:
     """Call an op with ragged tensors in the place of their values."""
-    convert = lambda v: convert_rows(v) if isinstance(v, RaggedTensorValue) else v
     if not symbolic_calls.has_symbolic(args, kwargs, RaggedTensorValue):
         return NotImplemented
+    convert = lambda v: v.to_ragged_tensor() if isinstance(v, RaggedTensorValue) else v
     args, kwargs = nest.map_structure(convert, (args, kwargs))
     return public(*args, **kwargs)
 

@@ -8,7 +8,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
-from meshflow.core.values.shapes import assume_equal
+from meshflow.core.values.shapes import can_be_equal
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.creation import as_sizes
 from meshflow.ops.array.joining import stack
@@ -134,8 +134,7 @@ def stateless_gamma(
 def _remove_parameter_sizes(sizes: tuple[int, ...], parameters: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sizes before those of the parameters, which must be the last ones."""
     lead = len(sizes) - len(parameters)
-    pairs = zip(sizes[max(lead, 0) :], parameters, strict=False)
-    if lead < 0 or any(size != known and not assume_equal(size, known) for size, known in pairs):
+    if lead < 0 or not all(map(can_be_equal, sizes[lead:], parameters)):
         raise InvalidValueError(
             f"shape {list(sizes)} must end with the shape of the parameters, {list(parameters)}."
         )
