@@ -45,14 +45,15 @@ class HelperFinder(MetaPathFinder):
     def find_spec(self, fullname, path=None, target=None):
         if not fullname.startswith("tensorflow.python."):
             return None
-        file = SOURCE / (fullname.replace(".", "/") + ".py")
-        name = fullname.rpartition(".")[2]
-        is_in_tests = any("test" in part for part in fullname.split(".")[:-1])
-        if fullname not in LOADED and name in PROVIDED:
+        parts = fullname.split(".")
+        is_provided = parts[-1] in PROVIDED and fullname not in LOADED
+        if is_provided or not any("test" in part for part in parts):
             return None
-        if file.is_file() and (is_in_tests or "test" in name):
+        folder = SOURCE.joinpath(*parts)
+        file = folder.with_suffix(".py")
+        if file.is_file():
             return importlib.util.spec_from_file_location(fullname, file)
-        if (is_in_tests or "test" in name) and file.with_suffix("").is_dir():
+        if folder.is_dir():
             return importlib.util.spec_from_loader(fullname, None, is_package=True)
         return None
 
@@ -102,24 +103,20 @@ def pytest_configure(config):
             flags.FLAGS(["pytest"])
 
 
-def write(name, outcome, report=None):
+def write(name, report):
     """Append an outcome to the journal; a failure has the first line of its error."""
-    lines = str(report.longrepr).strip().splitlines() if report is not None else []
+    lines = str(report.longrepr).strip().splitlines() if report.failed else []
     errors = [line[1:].strip() for line in lines if line.startswith("E ")] or lines[-1:]
-    record = {"name": name, "outcome": outcome, "error": errors[0][:300] if errors else ""}
+    record = {"name": name, "outcome": report.outcome, "error": errors[0][:300] if errors else ""}
     with JOURNAL.open("a") as file:
         file.write(json.dumps(record) + "\n")
 
 
 def pytest_runtest_logreport(report):
-    if report.failed:
-        write(report.nodeid.partition("::")[2], "failed", report)
-    elif report.skipped:
-        write(report.nodeid.partition("::")[2], "skipped")
-    elif report.when == "call":
-        write(report.nodeid.partition("::")[2], "passed")
+    if report.failed or report.skipped or report.when == "call":
+        write(report.nodeid.partition("::")[2], report)
 
 
 def pytest_collectreport(report):
     if report.failed:
-        write("collection", "failed", report)
+        write("collection", report)

@@ -28,7 +28,7 @@ import ml_dtypes  # noqa: F401  registers bfloat16 and others with NumPy
 import numpy as np
 from jax.experimental import multihost_utils
 
-from meshflow.checkpoint.bundle import BundleReader
+from meshflow.checkpoint.bundle import BundleReader, make_missing_error
 from meshflow.checkpoint.bundle_writer import (
     has_remote_shards,
     is_sharded,
@@ -323,10 +323,7 @@ class ArrayFolder:
                 raise ValueError("its checksum does not match its content")
             self._keys = {e["name"]: key for key, e in self.manifest["arrays"].items()}
         except NotFoundError:
-            raise NotFoundError(
-                f"Error when restoring from checkpoint or SavedModel at {path}: it does not exist. Please double-check that the path is "
-                "correct: you may be missing the suffix (such as the '-1' in 'path/to/ckpt-1')."
-            ) from None
+            raise make_missing_error(path) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataLossError(f"{manifest} is damaged: {error!r}.") from error
 

@@ -85,6 +85,14 @@ def is_bundle(prefix: StrPath) -> bool:
         return not file.read(1).startswith(b"{")
 
 
+def make_missing_error(path: StrPath) -> NotFoundError:
+    """Return the error for a path that has no checkpoint."""
+    return NotFoundError(
+        f"Error when restoring from checkpoint or SavedModel at {path}: it does not exist. Please double-check that the "
+        "path is correct: you may be missing the suffix (such as the '-1' in 'path/to/ckpt-1')."
+    )
+
+
 def count_shards(prefix: StrPath) -> int:
     """Return the number of data files of a bundle, 0 if it has no intact index.
 
@@ -152,10 +160,7 @@ class BundleReader:
             with gfile.GFile(path, "rb") as file:
                 return file.read()
         except NotFoundError:
-            raise NotFoundError(
-                f"Error when restoring from checkpoint or SavedModel at {self.path}: it does not exist. Please double-check that the path is "
-                "correct: you may be missing the suffix (such as the '-1' in 'path/to/ckpt-1')."
-            ) from None
+            raise make_missing_error(self.path) from None
 
     def _load_index(self, content: bytes) -> None:
         self._entries: dict[str, BundleEntry] = {}

@@ -85,6 +85,19 @@ def bind_equation(equation: JaxprEqn, operands: Sequence[Array]) -> list[Any]:
     return list(results) if equation.primitive.multiple_results else [results]
 
 
+def select_needed_equations(
+    jaxpr: Jaxpr, outputs: Iterable[Atom]
+) -> tuple[list[JaxprEqn], set[Atom]]:
+    """Return the equations on which outputs depend, and the variables that these equations and the outputs read."""
+    read: set[Atom] = set(select_variables(outputs))
+    needed = []
+    for eqn in reversed(jaxpr.eqns):
+        if not read.isdisjoint(eqn.outvars):
+            read.update(select_variables(eqn.invars))
+            needed.append(eqn)
+    return needed[::-1], read
+
+
 def extract_program(
     closed: ClosedJaxpr, inputs: Sequence[Var], outputs: Sequence[Atom], eqns: Sequence[JaxprEqn]
 ) -> ClosedJaxpr:

@@ -7,6 +7,7 @@ from typing import Any
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.environment.types import PyTree
 from meshflow.shims import test_combinations as combinations
+from meshflow.shims.framework_tests import set_logical_devices_to_at_least
 from meshflow.shims.test_combinations import Combination, NamedDistribution, NamedObject, combine
 
 _tf: Any = get_public_package()
@@ -17,15 +18,18 @@ no_tf_function = NamedObject("NoTfFunction", lambda function: function)
 
 
 class ClusterDistribution(NamedDistribution):
-    """Strategy of several processes, whose tests are skipped."""
+    """Strategy of several processes, whose tests are skipped.
+
+    Args:
+      name: Name of the strategy.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, _tf.distribute.MultiWorkerMirroredStrategy)
 
     def find_obstacle(self) -> str:
         """Return why tests of the strategy are skipped."""
         return "Test requires a cluster of several processes."
-
-
-def _name_gpu_strategy(name: str, *devices: str) -> NamedDistribution:
-    return NamedDistribution(name, lambda: _tf.distribute.MirroredStrategy(list(devices)), 2)
 
 
 def _name_tpu_strategy(name: str) -> NamedDistribution:
@@ -35,8 +39,8 @@ def _name_tpu_strategy(name: str) -> NamedDistribution:
 mirrored_strategy_with_two_cpus = NamedDistribution(
     "Mirrored2CPUs", lambda: _tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
 )
-mirrored_strategy_with_two_gpus_no_merge_call = _name_gpu_strategy(
-    "Mirrored2GPUsNoMergeCall", "/gpu:0", "/gpu:1"
+mirrored_strategy_with_two_gpus_no_merge_call = NamedDistribution(
+    "Mirrored2GPUsNoMergeCall", lambda: _tf.distribute.MirroredStrategy(["/gpu:0", "/gpu:1"]), 2
 )
 central_storage_strategy_with_two_gpus = NamedDistribution(
     "CentralStorage2GPUs", _tf.distribute.experimental.CentralStorageStrategy, 2
@@ -50,41 +54,20 @@ tpu_strategy_one_step = _name_tpu_strategy("TPUOneStep")
 tpu_strategy_one_core = _name_tpu_strategy("TPUOneCore")
 tpu_strategy_one_step_one_core = _name_tpu_strategy("TPUOneStepOneCore")
 
-_create_multi_worker = _tf.distribute.MultiWorkerMirroredStrategy
-multi_worker_mirrored_2x1_cpu = ClusterDistribution(
-    "MultiWorkerMirrored2x1CPU", _create_multi_worker
-)
-multi_worker_mirrored_2x1_gpu = ClusterDistribution(
-    "MultiWorkerMirrored2x1GPU", _create_multi_worker
-)
-multi_worker_mirrored_2x1_gpu_noshare = ClusterDistribution(
-    "MultiWorkerMirrored2x1GPUNoShare", _create_multi_worker
-)
-multi_worker_mirrored_2x2_gpu = ClusterDistribution(
-    "MultiWorkerMirrored2x2GPU", _create_multi_worker
-)
+multi_worker_mirrored_2x1_cpu = ClusterDistribution("MultiWorkerMirrored2x1CPU")
+multi_worker_mirrored_2x1_gpu = ClusterDistribution("MultiWorkerMirrored2x1GPU")
+multi_worker_mirrored_2x1_gpu_noshare = ClusterDistribution("MultiWorkerMirrored2x1GPUNoShare")
+multi_worker_mirrored_2x2_gpu = ClusterDistribution("MultiWorkerMirrored2x2GPU")
 multi_worker_mirrored_2x2_gpu_no_merge_call = ClusterDistribution(
-    "MultiWorkerMirrored2x2GPUNoMergeCall", _create_multi_worker
+    "MultiWorkerMirrored2x2GPUNoMergeCall"
 )
-multi_worker_mirrored_4x1_cpu = ClusterDistribution(
-    "MultiWorkerMirrored4x1CPU", _create_multi_worker
-)
-one_device_strategy_on_worker_1 = ClusterDistribution("OneDeviceOnWorker1CPU", _create_multi_worker)
-one_device_strategy_gpu_on_worker_1 = ClusterDistribution(
-    "OneDeviceOnWorker1GPU", _create_multi_worker
-)
-parameter_server_strategy_3worker_2ps_cpu = ClusterDistribution(
-    "ParameterServer3Worker2PSCPU", _create_multi_worker
-)
-parameter_server_strategy_1worker_2ps_cpu = ClusterDistribution(
-    "ParameterServer1Worker2PSCPU", _create_multi_worker
-)
-parameter_server_strategy_3worker_2ps_1gpu = ClusterDistribution(
-    "ParameterServer3Worker2PS1GPU", _create_multi_worker
-)
-parameter_server_strategy_1worker_2ps_1gpu = ClusterDistribution(
-    "ParameterServer1Worker2PS1GPU", _create_multi_worker
-)
+multi_worker_mirrored_4x1_cpu = ClusterDistribution("MultiWorkerMirrored4x1CPU")
+one_device_strategy_on_worker_1 = ClusterDistribution("OneDeviceOnWorker1CPU")
+one_device_strategy_gpu_on_worker_1 = ClusterDistribution("OneDeviceOnWorker1GPU")
+parameter_server_strategy_3worker_2ps_cpu = ClusterDistribution("ParameterServer3Worker2PSCPU")
+parameter_server_strategy_1worker_2ps_cpu = ClusterDistribution("ParameterServer1Worker2PSCPU")
+parameter_server_strategy_3worker_2ps_1gpu = ClusterDistribution("ParameterServer3Worker2PS1GPU")
+parameter_server_strategy_1worker_2ps_1gpu = ClusterDistribution("ParameterServer1Worker2PS1GPU")
 
 strategies_minus_default_and_tpu = [
     combinations.one_device_strategy,
@@ -126,11 +109,7 @@ def set_virtual_cpus_to_at_least(num_virtual_cpus: int) -> None:
     Raises:
       RuntimeError: If the devices are in use.
     """
-    (cpu,) = _tf.config.list_physical_devices("CPU")
-    configured = _tf.config.get_logical_device_configuration(cpu) or []
-    if len(configured) < num_virtual_cpus:
-        device = _tf.config.LogicalDeviceConfiguration()
-        _tf.config.set_logical_device_configuration(cpu, [device] * num_virtual_cpus)
+    set_logical_devices_to_at_least("CPU", num_virtual_cpus)
 
 
 def strategy_minus_tpu_combinations() -> list[Combination]:

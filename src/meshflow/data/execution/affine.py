@@ -22,6 +22,7 @@ from meshflow.data.execution.cpu_programs import compile_for_cpu
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, PyTree
 from meshflow.kernels import row_gather
+from meshflow.passes.jaxprs import select_needed_equations
 from meshflow.passes.sub_jaxprs import INLINED_CALLS
 
 __all__ = ["AffineMap", "AffineMaps", "find_affine_maps"]
@@ -204,14 +205,9 @@ def find_used_arguments(traced: TracedFunction, results: Sequence[int]) -> list[
       results: Indices of the results.
     """
     jaxpr = traced.closed_jaxpr.jaxpr
-    needed = {
-        jaxpr.outvars[i] for i in results if not isinstance(jaxpr.outvars[i], jex_core.Literal)
-    }
-    for equation in reversed(jaxpr.eqns):
-        if needed & set(equation.outvars):
-            needed |= {v for v in equation.invars if not isinstance(v, jex_core.Literal)}
+    _, read = select_needed_equations(jaxpr, [jaxpr.outvars[i] for i in results])
     leaves = jaxpr.invars[: len(jaxpr.invars) - len(traced.captures)]
-    return [i for i, variable in enumerate(leaves) if variable in needed]
+    return [i for i, variable in enumerate(leaves) if variable in read]
 
 
 class _ScalarVariable(NamedTuple):

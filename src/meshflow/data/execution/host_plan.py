@@ -26,7 +26,7 @@ from meshflow.data.execution.batched_gather import LeafGather
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
 from meshflow.data.execution.image_loading import Source
 from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import Jaxpr, PyTree, Var
+from meshflow.environment.types import PyTree, Var
 from meshflow.files import paths
 from meshflow.kernels import images, row_gather
 from meshflow.ops.deferred_host_values import (
@@ -41,6 +41,7 @@ from meshflow.ops.deferred_host_values import (
 )
 from meshflow.ops.files import FileContents, read_file
 from meshflow.ops.host import host_scope
+from meshflow.passes.jaxprs import select_needed_equations
 
 __all__ = ["HostPlan", "HostResult", "split_blocks"]
 
@@ -266,7 +267,9 @@ class HostPlan:
         self._program_lock = threading.Lock()
         self._used_arguments: list[int] = []
         if outputs:
-            self._used_arguments = _find_used_arguments(part, len(self._sources))
+            _, read = select_needed_equations(part, outputs)
+            arguments = part.invars[: len(self._sources)]
+            self._used_arguments = [i for i, v in enumerate(arguments) if v in read]
             run = jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(part, closed.consts))
             in_avals = closed.in_avals[: len(self._sources)]
 
@@ -492,15 +495,6 @@ def _add_inputs(
         traced.num_results,
     )
     return program, [*sources, *(placeholders[id(captures[i])] for i in input_indices)]
-
-
-def _find_used_arguments(jaxpr: Jaxpr, count: int) -> list[int]:
-    """Return which of the first `count` arguments the results of a program depend on."""
-    used = {v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)}
-    for equation in reversed(jaxpr.eqns):
-        if used & set(equation.outvars):
-            used |= {v for v in equation.invars if not isinstance(v, jex_core.Literal)}
-    return [i for i, variable in enumerate(jaxpr.invars[:count]) if variable in used]
 
 
 def _stack_column(column: np.ndarray | list[np.ndarray]) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -95,66 +95,67 @@ class Cache(Unary):
         return UNKNOWN_CARDINALITY if is_declared else self.parent.count_elements()
 
     def _cache_elements(self, items: Iterator[Any]) -> Iterator[Any]:
-        elements, is_complete = [], True
-        count = self._count_reliably()
-        for item in items:
-            elements.append(item)
-            is_complete = is_complete and type(item) is not Failure
-            if is_complete and len(elements) == count:
-                # The consumer, such as `zip`, may stop at the last element.
-                self._cached = ElementList(elements, self.element_spec)
-            yield item
-        if is_complete:
+        elements: list[Any] = []
+
+        def finish() -> None:
             self._cached = ElementList(elements, self.element_spec)
 
+        return self._fill(items, elements.append, finish)
+
     def _cache_chunks(self, parts: Iterator[Any]) -> Iterator[Any]:
-        cached_chunks, is_complete = [], True
-        num_missing = self._count_reliably()
-        for chunk in parts:
-            cached_chunks.append(chunk)
-            is_complete = is_complete and type(chunk) is not Failure
-            if is_complete:
-                count = chunks.count_elements(chunk)
-                num_missing -= count
-                if num_missing == 0:
-                    # The consumer, such as `zip`, may stop at the last element. A consumer that stops earlier leaves the
-                    # cache empty.
-                    if count > 1:
-                        yield chunks.slice_chunk(chunk, 0, count - 1)
-                    self._cached = ChunkList(cached_chunks, self.element_spec)
-                    chunk = chunks.slice_chunk(chunk, count - 1, count)
-            yield chunk
-        if is_complete and cached_chunks and self._cached is None:
-            self._cached = ChunkList(cached_chunks, self.element_spec)
+        cached_chunks: list[Any] = []
+
+        def finish() -> None:
+            if cached_chunks:
+                self._cached = ChunkList(cached_chunks, self.element_spec)
+
+        return self._fill(parts, cached_chunks.append, finish, are_chunks=True)
 
     def _write_file(self, items: Iterator[Any], are_chunks: bool = False) -> Iterator[Any]:
         assert self._file is not None
-        last: list[Any] = []
-        num_missing = self._count_reliably()
-        with contextlib.suppress(_IncompleteCacheError), replace_file(self._file) as file:
-            writer = ElementWriter(file, self.element_spec)
+        with contextlib.suppress(_IncompleteCacheError), contextlib.ExitStack() as files:
+            writer = ElementWriter(files.enter_context(replace_file(self._file)), self.element_spec)
+
+            def finish() -> None:
+                writer.write_end()
+                files.close()
+
             write = writer.write_chunk if are_chunks else writer.write
-            is_complete = True
-            for item in items:
-                if type(item) is Failure:
-                    is_complete = False
-                else:
-                    write(item)
-                    count = chunks.count_elements(item) if are_chunks else 1
-                    num_missing -= count
-                    if num_missing == 0:
-                        # The consumer, such as `zip`, may stop at the last element.
-                        if count > 1:
-                            yield chunks.slice_chunk(item, 0, count - 1)
-                            item = chunks.slice_chunk(item, count - 1, count)
-                        last.append(item)
-                        break
+            yield from self._fill(items, write, finish, are_chunks)
+            # Discard the file, unless `finish` has closed it.
+            raise _IncompleteCacheError
+
+    def _fill(
+        self,
+        items: Iterator[Any],
+        add: Callable[[Any], object],
+        finish: Callable[[], None],
+        are_chunks: bool = False,
+    ) -> Iterator[Any]:
+        """Yield items, and add them to a cache until a failure.
+
+        `finish` is called before the last element, because a consumer such as `zip` may stop there. A consumer that
+        stops earlier leaves the cache empty.
+        """
+        num_missing = self._count_reliably()
+        for item in items:
+            if type(item) is Failure:
                 yield item
-            writer.write_end()
-            if not is_complete:
-                raise _IncompleteCacheError
-        yield from last
-        yield from items
+                yield from items
+                return
+            add(item)
+            count = chunks.count_elements(item) if are_chunks else 1
+            num_missing -= count
+            if num_missing == 0:
+                if count > 1:
+                    yield chunks.slice_chunk(item, 0, count - 1)
+                    item = chunks.slice_chunk(item, count - 1, count)
+                finish()
+                yield item
+                yield from items
+                return
+            yield item
+        finish()
 
 
 def _read_file_chunks(path: str, spec: PyTree) -> Iterator[Any]:

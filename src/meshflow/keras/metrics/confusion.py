@@ -80,6 +80,7 @@ class ConfusionCounts(Metric):
     ) -> None:
         super().__init__(name, dtype)
         self._thresholds = thresholds
+        self._clips_predictions = _is_evenly_spaced(thresholds)
         self.top_k, self.class_id = top_k, class_id
         self._is_per_label = labels is not None
         self._create_counters((len(thresholds),) if labels is None else (len(thresholds), labels))
@@ -137,7 +138,7 @@ class ConfusionCounts(Metric):
         limits = array.reshape(limits, [-1] + [1] * (len(shape) - 1))
         labels = array.reshape(math.cast(y_true, "bool"), shape)
         y_pred = math.cast(y_pred, "float32")
-        if _is_evenly_spaced(self._thresholds):
+        if self._clips_predictions:
             y_pred = math.clip_by_value(y_pred, 0.0, 1.0)
         positive = array.reshape(y_pred, shape) > limits
         if can_be_positive is not None:

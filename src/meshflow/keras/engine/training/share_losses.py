@@ -28,12 +28,13 @@ from meshflow.distribute.replicas.shares import BatchShares, shares_scope
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
+from meshflow.passes.jaxprs import extract_program, select_needed_equations
 
 __all__ = ["is_defined_by_user", "scale_user_loss"]
 
-# Rows of the values on which a loss is tried, and the largest number of their elements.
-_NUM_TRIED_ROWS = 2
-_MAX_TRIED_ELEMENTS = 1 << 24
+# Number of rows of random values for which a loss is computed, and the largest number of their elements.
+_NUM_ROWS = 2
+_MAX_ELEMENTS = 1 << 24
 _TOLERANCE = 1e-4
 # Scales of the values. A loss with a margin may be zero for small ones.
 _SCALES = (1.0, 10.0, 100.0)
@@ -46,12 +47,12 @@ class RowDependence(enum.Enum):
     SUM = enum.auto()  # The loss is proportional to it.
     BOTH = enum.auto()  # The loss is a constant and a multiple of it.
     OTHER = enum.auto()  # The loss combines rows in another way, or is random.
-    UNKNOWN = enum.auto()  # The loss was not tried, or is not finite.
+    UNKNOWN = enum.auto()  # The loss cannot be computed for random values, or is not finite.
     FAILED = enum.auto()  # The loss raised an error, such as that of an assertion.
 
 
-class _TriedShares(BatchShares):
-    """Shares of a loss that is tried on one device, outside of the program of a step."""
+class _TrialShares(BatchShares):
+    """Shares of a loss that one device computes for random values, outside of the program of a step."""
 
     def mean_over_all_shares(self, value: Tensor) -> Tensor:
         return value
@@ -82,8 +83,8 @@ def scale_user_loss(
       name: Name of the loss for a warning.
 
     Returns:
-      The scaled loss. It is the loss itself if this is a mean over rows, or if it could not be tried; a warning names a loss
-      that raises an error.
+      The scaled loss. It is the loss itself if this is a mean over rows or if its dependence is not known; a warning names
+      a loss that raises an error or combines rows in another way.
     """
     if shares.sum_factor == 1:
         return loss
@@ -128,18 +129,18 @@ def _find_dependence(
 ) -> RowDependence:
     """Compute a loss for two rows, and for these rows twice and three times."""
     tensors = [v for v in nest.flatten(arguments) if v is not None]
-    if not all(map(_can_try, tensors)):
+    if not all(map(_can_draw, tensors)):
         return RowDependence.UNKNOWN
     losses: list[float] = []
     for scale in _SCALES:
         try:
-            tried = _try_loss(compute, arguments, tensors, shares, scale)
+            result = _compute_losses(compute, arguments, tensors, shares, scale)
         except Exception:
             # Code of the user may raise any error for values that it does not expect.
             return RowDependence.FAILED
-        if tried is None:
+        if result is None:
             return RowDependence.UNKNOWN
-        losses = tried
+        losses = result
         if any(losses):
             break
     first, second, third = losses
@@ -152,7 +153,7 @@ def _find_dependence(
     return RowDependence.BOTH if is_linear else RowDependence.OTHER
 
 
-def _try_loss(
+def _compute_losses(
     compute: Callable[..., TensorLike],
     arguments: tuple[PyTree, ...],
     tensors: list[Tensor],
@@ -162,7 +163,7 @@ def _try_loss(
     """Return the losses of two rows, and of these rows twice and three times, or None if they are not finite."""
     # The rounding of narrower dtypes would hide how the losses are related.
     dtypes = [float32 if v.dtype.is_floating and v.dtype.size < 4 else v.dtype for v in tensors]
-    shapes = [(_NUM_TRIED_ROWS, *v.shape[1:]) if v.ndim else () for v in tensors]
+    shapes = [(_NUM_ROWS, *v.shape[1:]) if v.ndim else () for v in tensors]
     generator = np.random.default_rng(0)
     values = [_draw(generator, s, d.dtype, scale) for s, d in zip(shapes, dtypes, strict=True)]
     losses = []
@@ -172,10 +173,10 @@ def _try_loss(
         structure = nest.map_structure(
             lambda v, specs=specs: None if v is None else next(specs), arguments
         )
-        tried = _TriedShares(shares.strategy, (), (), 1)
+        trial_shares = _TrialShares(shares.strategy, (), (), round(shares.sum_factor))
         # As if the batch had fewer shares, so that a sum that was scaled already does not change.
-        tried.micro_batches, tried.repetitions = round(shares.sum_factor), times
-        with shares_scope(tried):
+        trial_shares.repetitions = times
+        with shares_scope(trial_shares):
             traced = trace(compute, structure, isolated=True)
         value = _evaluate(traced, rows)
         if value is None or not np.isfinite(value):
@@ -184,13 +185,14 @@ def _try_loss(
     return losses
 
 
-def _can_try(value: Any) -> bool:
+def _can_draw(value: Any) -> bool:
+    """Check whether random values can replace an argument of a loss."""
     if not is_tensor(value) or value.dtype is string:
         return False
     # A tensor without the mask of the predictions would have another loss.
     has_mask = getattr(value, "_keras_mask", None) is not None
-    num_elements = 3 * _NUM_TRIED_ROWS * python_math.prod(value.shape[1:])
-    return not has_mask and num_elements <= _MAX_TRIED_ELEMENTS
+    num_elements = 3 * _NUM_ROWS * python_math.prod(value.shape[1:])
+    return not has_mask and num_elements <= _MAX_ELEMENTS
 
 
 def _draw(
@@ -204,34 +206,15 @@ def _draw(
 
 def _evaluate(traced: TracedFunction, rows: list[np.ndarray]) -> float | None:
     """Run a traced loss on arrays, with ones for weights and other captured values."""
-    closed = _select_loss(traced.closed_jaxpr)
+    # Effects such as those of `tf.print` do not belong to the loss.
+    closed, outputs = traced.closed_jaxpr, traced.closed_jaxpr.jaxpr.outvars[:1]
+    equations, _ = select_needed_equations(closed.jaxpr, outputs)
+    closed = extract_program(closed, closed.jaxpr.invars, outputs, equations)
     avals = closed.in_avals[len(rows) :]
-    if closed.effects or sum(python_math.prod(a.shape) for a in avals) > _MAX_TRIED_ELEMENTS:
+    if closed.effects or sum(python_math.prod(a.shape) for a in avals) > _MAX_ELEMENTS:
         return None
     ones = [np.ones(a.shape, a.dtype) for a in avals]
     run = jax.jit(jex_core.jaxpr_as_fun(closed))
     # A step may be traced or compiled in this thread, and a program of another thread does not become a part of it.
     with concurrent.futures.ThreadPoolExecutor(1) as executor:
         return float(executor.submit(run, *rows, *ones).result()[0])
-
-
-def _select_loss(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-    """Return the part of a program that computes its first result, without effects such as those of `tf.print`."""
-    jaxpr = closed.jaxpr
-    needed, eqns = set(filter(_is_variable, jaxpr.outvars[:1])), []
-    for eqn in reversed(jaxpr.eqns):
-        if not needed.isdisjoint(eqn.outvars):
-            needed.update(filter(_is_variable, eqn.invars))
-            eqns.append(eqn)
-    return closed.replace(
-        jaxpr=jaxpr.replace(
-            outvars=jaxpr.outvars[:1],
-            eqns=eqns[::-1],
-            effects=frozenset().union(*(eqn.effects for eqn in eqns)),
-            debug_info=jaxpr.debug_info.with_unknown_names(),
-        )
-    )
-
-
-def _is_variable(atom: object) -> bool:
-    return not isinstance(atom, jex_core.Literal)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
@@ -67,11 +67,11 @@ def _run_lstm(
     """Compute all steps; those from `seq_len_max` on are zero."""
     step = _make_lstm_step(node, weights)
 
-    def advance(state: _State, step_input: Array) -> tuple[_State, list[Array]]:
+    def advance(state: _State, step_input: Any) -> tuple[_State, list[Array]]:
         outputs = step(step_input, *state)
         return (outputs[1], outputs[-1]), outputs
 
-    _, outputs = lax.scan(lambda state, row: advance(state, cast(Array, row)), (cs_prev, h_prev), x)
+    _, outputs = lax.scan(advance, (cs_prev, h_prev), x)
     is_used = (jnp.arange(x.shape[0]) < seq_len_max)[:, None, None]
     return [jnp.where(is_used, output, 0) for output in outputs]
 
@@ -124,7 +124,7 @@ def _run_direction(
 
     # The products with the inputs of all steps do not depend on each other.
     steps = x @ w.T + b_w, jnp.arange(x.shape[0])
-    (h, c), outputs = lax.scan(lambda state, step: advance(state, step), (h, c), steps)
+    (h, c), outputs = lax.scan(advance, (h, c), steps)
     return outputs, h, c
 
 
@@ -143,8 +143,8 @@ def _split_parameters(
 
     def take(*shape: int) -> Array:
         nonlocal position
-        position += int(np.prod(shape))
-        return params[position - int(np.prod(shape)) : position].reshape(shape)
+        start, position = position, position + math.prod(shape)
+        return params[start:position].reshape(shape)
 
     weights = [(take(rows, n), take(rows, units)) for n in sizes for _ in range(directions)]
     biases = [(take(rows), take(rows)) for _ in weights]
