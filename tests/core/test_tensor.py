@@ -137,6 +137,41 @@ def test_values_that_do_not_fit_the_dtype(value, dtype):
         tf.constant(value, dtype=dtype)
 
 
+@pytest.mark.parametrize("convert", [tf.constant, tf.convert_to_tensor])
+def test_integers_wrap_around(convert):
+    assert convert(300, tf.uint8).numpy() == 44
+    assert convert([1, -1, 2**40 + 7], tf.uint16).numpy().tolist() == [1, 65535, 7]
+    assert convert(2**31, tf.int32).numpy() == -(2**31)
+    assert (convert([1], tf.int8) + 300).numpy().tolist() == [45]
+    assert tf.function(lambda x: (x + 300, convert(-1, tf.uint8)))(convert(1, tf.uint8)) == (
+        45,
+        255,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (2**63, None),
+        ([1, 2**63], None),
+        (2**64, None),
+        (2**63, tf.int64),
+        (-(2**63) - 1, tf.int8),
+        (-1, tf.uint64),
+        (2**64, tf.uint64),
+        (2**2000, tf.float64),
+    ],
+)
+def test_integers_beyond_64_bits_are_refused(value, dtype):
+    with pytest.raises(ValueError, match="out-of-range integer"):
+        tf.constant(value, dtype)
+
+
+def test_large_integers_as_floats():
+    assert tf.constant([2**70, 1], tf.float32).numpy().tolist() == [2.0**70, 1]
+    assert tf.constant(2**64 - 1, tf.uint64).numpy() == 2**64 - 1
+
+
 def test_ragged_lists_and_none_are_refused():
     with pytest.raises(ValueError, match="non-rectangular"):
         tf.constant([[1, 2], [3]])

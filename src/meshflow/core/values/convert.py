@@ -34,6 +34,11 @@ pack: Callable[[Any, DType | None], Tensor] = lambda value, dtype: convert_pytho
 )
 
 _PACKAGE = __name__.partition(".")[0]
+_NUMBER_TYPES = {int, float, bool}
+_TOO_LARGE = (
+    "Can't convert Python sequence with out-of-range integer to Tensor: use a floating-point dtype, or uint64 for "
+    "integers from 0 to 2**64 - 1."
+)
 _converters: list[tuple[type | tuple[type, ...], Callable[..., Any]]] = []
 
 
@@ -222,6 +227,8 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
         raise ValueError(
             f"Can't convert non-rectangular Python sequence to Tensor: {error}."
         ) from None
+    if not is_array and array.dtype == object and set(map(type, array.flat)) <= _NUMBER_TYPES:
+        array = _convert_large_integers(array, dtype)
     if array.dtype.kind in "SUO":
         if not is_array:
             # NumPy's fixed-size strings drop trailing zero bytes, and would convert numbers to
@@ -231,12 +238,12 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
     if array.size == 0 and not is_array:
         # The dtype of an empty list is unknown, so it becomes float32.
         return array.astype((dtype or dtypes.float32).dtype)
+    if not is_array and _is_too_large(array, value, dtype):
+        raise ValueError(_TOO_LARGE)
     natural_dtype = dtypes.from_numpy_dtype(array.dtype)
     if dtype is not None:
         if not is_array or dtype is dtypes.string:
             _check_cast(natural_dtype, dtype, value)
-        if not is_array:
-            _check_range(array, natural_dtype, dtype)
         # NumPy arrays are cast to any dtype, like in TensorFlow, and without NumPy's warnings.
         if natural_dtype.is_complex and not (dtype.is_complex or dtype.is_bool):
             array = array.real
@@ -245,6 +252,16 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
     if not is_array and not has_numpy_scalars(value):
         array = array.astype(_get_default_dtype(array))
     return array
+
+
+def _convert_large_integers(array: np.ndarray, dtype: DType | None) -> np.ndarray:
+    """Convert numbers of which an integer exceeds uint64, which is only possible for floating-point dtypes."""
+    try:
+        if dtype is not None and dtype.is_floating:
+            return array.astype(np.float64)
+    except OverflowError:
+        pass
+    raise ValueError(_TOO_LARGE)
 
 
 def _convert_small_number(value: object, dtype: DType | None) -> np.ndarray | None:
@@ -309,14 +326,18 @@ def _check_cast(own: DType, target: DType, value: object) -> None:
         )
 
 
-def _check_range(array: np.ndarray, own: DType, target: DType) -> None:
-    if own.is_integer and target.is_integer and array.size:
-        low, high = int(array.min()), int(array.max())
-        if low < target.min or high > target.max:
-            raise ValueError(
-                f"Value out of range for dtype {target.name}: got values from {low} to {high}, "
-                f"expected {target.min} to {target.max}."
-            )
+def _is_too_large(array: np.ndarray, value: object, dtype: DType | None) -> bool:
+    """Check whether a Python integer does not fit into int64, or into uint64 if that is requested.
+
+    Integers that do not fit into a narrower dtype wrap around, as in TensorFlow.
+    """
+    if dtype is dtypes.uint64:
+        return array.dtype.kind == "i" and bool(np.any(array < 0))
+    is_float = dtype is not None and (dtype.is_floating or dtype.is_complex)
+    if is_float or array.dtype.kind not in "uf" or not np.any(array >= 2.0**63):
+        return False
+    # NumPy converts integers to floats if some of them are unsigned.
+    return any(type(v) is int and v >= 2**63 for v in np.array(value, object).flat)
 
 
 def constant(
