@@ -57,9 +57,9 @@ def server(config):
     server.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def limited(config):
-    """A server with small limits."""
+    """A server with small limits, which the last test stops."""
     options = ["--max-connections", "4", "--max-in-flight", "1", "--deadline", "2", "--grace", "5"]
     server = run_server(config, *options)
     yield server
