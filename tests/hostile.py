@@ -150,7 +150,7 @@ class SecondClient:
       errors: Requests that were not answered with status 200.
     """
 
-    def __init__(self, server, pause=0.005, is_rpc=False):
+    def __init__(self, server, pause=0.02, is_rpc=False):
         self._server, self._pause = server, pause
         self._open = self._open_rpc if is_rpc else self._open_http
         self._stop = threading.Event()
