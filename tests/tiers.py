@@ -29,7 +29,7 @@ PROGRAMS = USER_CACHE / "meshflow-tests"
 DURATIONS = KEPT / "seconds.json"
 # Bytes of programs stored between runs, and of a worker's memory before programs are freed.
 KEPT_LIMIT = 2 << 30
-GROWN = 5 << 28
+GROWN = 2 << 30
 # Allocated objects, and younger collections, between collections: growing workers collect in any
 # case.
 THRESHOLDS = (10_000, 20, 20)
