@@ -1,6 +1,7 @@
 """A server process with two models, and requests that try to block it."""
 
 import contextlib
+import functools
 import gzip
 import http.client
 import io
@@ -150,7 +151,7 @@ class SecondClient:
       errors: Requests that were not answered with status 200.
     """
 
-    def __init__(self, server, pause=0.005, is_rpc=False):
+    def __init__(self, server, pause=0.02, is_rpc=False):
         self._server, self._pause = server, pause
         self._open = self._open_rpc if is_rpc else self._open_http
         self._stop = threading.Event()
@@ -207,6 +208,7 @@ def _fill(text, size):
     return (text * (size // len(text) + 1))[: size // len(text) * len(text)]
 
 
+@functools.cache
 def make_bodies(size=10 * MEGABYTE):
     """Return the bodies of hostile requests of about `size` bytes: (body, headers, statuses)."""
 
@@ -384,6 +386,7 @@ def predict_message(signature, key, tensor, more=b"", name=b"target"):
     return spec + make_field(2, make_field(1, key) + make_field(2, tensor)) + more
 
 
+@functools.cache
 def make_messages(size=10 * MEGABYTE):
     """Return hostile gRPC requests of about `size` bytes: (method, message, options, codes)."""
     numbers = lambda tensor, more=b"": predict_message(b"numbers", b"x", tensor, more)
@@ -454,11 +457,19 @@ def _start_calls(count):
     )
 
 
-def _send_frames(*parts, settings=b"", num_connections=1, seconds=0.5):
-    """Return a function that sends frames on connections, and keeps these open for some time."""
+def _send_frames(make_parts, settings=b"", num_connections=1, seconds=0.5):
+    """Return a function that sends frames on connections, and keeps these open for some time.
+
+    Args:
+        make_parts: returns the frames when they are sent: to make all of them takes seconds.
+        settings: the settings of the client.
+        num_connections: number of connections.
+        seconds: how long they stay open.
+    """
     start = PREFACE + _make_frame(SETTINGS, 0, 0, settings)
 
     def send(server):
+        parts = list(make_parts())
         connections = [server.connect_rpc() for _ in range(num_connections)]
         for connection in connections:
             connection.settimeout(5)
@@ -505,34 +516,32 @@ LARGE_PREFIX = struct.pack("!BI", 0, 60 * MEGABYTE)
 RPC_CONVERSATIONS = {
     "slow preface, 50 connections": _send_preface_slowly,
     "400 connections": _open_rpc_connections,
-    "endless header": _send_frames(
+    "endless header": _send_frames(lambda: [
         _make_frame(HEADERS, 0, 1, CALL_HEADERS),
         *[_make_frame(CONTINUATION, 0, 1, _make_header(b"x", b"y" * 90) * 170)] * 5000,
-    ),
-    "200,000 calls that are reset": _send_frames(*[
+    ]),
+    "200,000 calls that are reset": _send_frames(lambda: [
         b"".join(
             _make_frame(HEADERS, END_HEADERS, 2 * n + 1, CALL_HEADERS)
             + _make_frame(RESET, 0, 2 * n + 1, bytes(4)) for n in range(start, start + 1000)
         )
         for start in range(0, 200_000, 1000)
     ]),
-    "100,000 pings": _send_frames(*[_make_frame(PING, 0, 0, bytes(8)) * 1000] * 100),
-    "100,000 settings": _send_frames(*[_make_frame(SETTINGS, 0, 0) * 1000] * 100),
+    "100,000 pings": _send_frames(lambda: [_make_frame(PING, 0, 0, bytes(8)) * 1000] * 100),
+    "100,000 settings": _send_frames(lambda: [_make_frame(SETTINGS, 0, 0) * 1000] * 100),
     "1,000,000 empty frames": _send_frames(
-        _start_calls(1), *[_make_frame(DATA, 0, 1) * 1000] * 1000
+        lambda: [_start_calls(1), *[_make_frame(DATA, 0, 1) * 1000] * 1000]
     ),
-    "100 calls without a request": _send_frames(_start_calls(100), seconds=2.5),
+    "100 calls without a request": _send_frames(lambda: [_start_calls(100)], seconds=2.5),
     "1,000 calls without a request, 10 connections": _send_frames(
-        _start_calls(100), num_connections=10, seconds=2.5
+        lambda: [_start_calls(100)], num_connections=10, seconds=2.5
     ),
     "100 calls with a part of a request": _send_frames(
-        *(_start_calls(n + 1)[n * len(_start_calls(1)) :] + _make_frame(DATA, 0, 2 * n + 1, LARGE_PREFIX) for n in range(100)),
+        lambda: [_start_calls(n + 1)[n * len(_start_calls(1)) :] + _make_frame(DATA, 0, 2 * n + 1, LARGE_PREFIX) for n in range(100)],
         seconds=2.5,
     ),
     "a request byte by byte": _send_frames(
-        _start_calls(1) + _make_frame(DATA, 0, 1, LARGE_PREFIX), *[_make_frame(DATA, 0, 1, b"x") * 1000] * 60
+        lambda: [_start_calls(1) + _make_frame(DATA, 0, 1, LARGE_PREFIX), *[_make_frame(DATA, 0, 1, b"x") * 1000] * 60]
     ),
-    "responses that are not read": _send_frames(
-        *_make_large_calls(), settings=struct.pack("!HI", 4, 0)
-    ),
+    "responses that are not read": _send_frames(_make_large_calls, settings=struct.pack("!HI", 4, 0)),
 }  # fmt: skip

@@ -165,10 +165,10 @@ def check_kills(program, tmp_path, read, default=10, soak=200, name="target"):
         steps = nursery.whole(path, 1)
         seconds = time.monotonic() - begun
         assert read(path) == 1
-        number, found, killed = 1, {False: 0, True: 0}, 0
+        after, number, found, killed = 1, 1, {False: 0, True: 0}, 0
         times = helpers.rounds(default, soak)
         for turn in range(times):
-            before, number = read(path), number + 1
+            before, number = after, number + 1
             if turn % 4 < 3:
                 # The leftovers of the previous write determine the number of steps, such as old
                 # files to remove.

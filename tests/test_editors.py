@@ -13,6 +13,7 @@ import pytest
 
 import meshflow as tf
 
+pytestmark = pytest.mark.long
 SEEN = {
     "tf.keras.layers.Dense": "type[Dense]",
     "tf.keras.layers.Dense(3)": "Dense",

@@ -38,7 +38,7 @@ def test_patterns_cover_tests_and_reasons(monkeypatch):
 def test_ci_fails_for_forbidden_skips(allowed, code, tmp_path):
     (tmp_path / "test_program.py").write_text(PROGRAM)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-p", "capabilities", "-n", "2", "-q"]
+    command = [sys.executable, "-m", "pytest", "-p", "capabilities", "-n", "1", "-q"]
     variables = {"MESHFLOW_CI": "1", "MESHFLOW_ALLOWED_SKIPS": allowed}
     path = os.pathsep.join([str(Path(capabilities.__file__).parent), *sys.path])
     done = subprocess.run(

@@ -1,10 +1,12 @@
 """Test the selection of tests, resources shared and freed by workers, and the report of a run."""
 
+import gc
 import importlib.util
 import os
 import subprocess
 import sys
 import types
+import weakref
 
 import jax
 import numpy as np
@@ -105,6 +107,34 @@ def test_grown_workers_free_their_programs(monkeypatch):
     assert len(made) == 2
     # Remaining memory is not freed repeatedly.
     assert freeing.limit > 2 * tiers.GROWN
+
+
+def test_remaining_objects_are_visited_again_when_programs_are_freed(monkeypatch):
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+    freeing, cycle = tiers.Freeing(), Cycle()
+    ended = weakref.ref(cycle)
+    monkeypatch.setattr(tiers, "resident", lambda: 0)
+    for _ in range(tiers.TESTS_BETWEEN):
+        freeing.pytest_runtest_teardown(nextitem=object())
+    del cycle
+    gc.collect()
+    assert ended() is not None
+    monkeypatch.setattr(tiers, "resident", lambda: 2 * tiers.GROWN)
+    freeing.pytest_runtest_teardown(nextitem=object())
+    assert ended() is None
+
+
+def test_unused_programs_are_removed(monkeypatch, tmp_path):
+    monkeypatch.setattr(tiers, "KEPT_LIMIT", 15)
+    for number, name in enumerate(("used", "unused", "current")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "program").write_bytes(bytes(7))
+        os.utime(tmp_path / name, (number, {"used": 5, "unused": 3, "current": 9}[name]))
+    tiers._forget_programs(tmp_path)
+    assert {folder.name for folder in tmp_path.iterdir()} == {"used", "current"}
 
 
 def test_some_tests_run_the_programs_that_users_get(monkeypatch, request):

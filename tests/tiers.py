@@ -23,25 +23,36 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEPT = ROOT / ".test_cache"
+# Compiled programs of all checkouts of a user: a run in a new clone, as in CI, finds those of earlier runs.
+USER_CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+PROGRAMS = USER_CACHE / "meshflow-tests"
 DURATIONS = KEPT / "seconds.json"
 # Bytes of programs stored between runs, and of a worker's memory before programs are freed.
 KEPT_LIMIT = 2 << 30
-GROWN = 5 << 28
+GROWN = 2 << 30
 # Allocated objects, and younger collections, between collections: growing workers collect in any
 # case.
 THRESHOLDS = (10_000, 20, 20)
+# Tests between collections, after which the remaining objects are not visited again until programs are freed. Each visit
+# of all objects of a grown worker takes seconds, and `clear_session` and tests of memory collect, too.
+TESTS_BETWEEN = 100
 
 
 def share_compiled_programs():
-    """Let JAX store every compiled program in a folder of this checkout; call before importing it.
+    """Let JAX store every compiled program in a folder of this user; call before importing it.
 
     JAX's keys distinguish programs, options and versions. The folder's name covers everything else:
     the processor, and the code that JAX calls while it compiles.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return  # a worker, or a process that a test started
-    folder = KEPT / "programs" / _unseen_by_keys()
-    _forget_programs(keep=folder)
+    folder = PROGRAMS / _unseen_by_keys()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # a user without a folder compiles everything
+    os.utime(folder)
+    _forget_programs(PROGRAMS)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
@@ -133,12 +144,13 @@ def _unseen_by_keys():
     return told.hexdigest()[:16]
 
 
-def _forget_programs(keep):
-    """Remove programs of other kernels and processors, and everything above the size limit."""
-    for folder in keep.parent.glob("*"):
-        size = sum(f.stat().st_size for f in folder.glob("*"))
-        if folder != keep or size > KEPT_LIMIT:
+def _forget_programs(parent):
+    """Remove the folders that have not been used for the longest time, until the rest is below the limit."""
+    sizes = {folder: sum(f.stat().st_size for f in folder.glob("*")) for folder in parent.glob("*")}
+    for folder in sorted(sizes, key=lambda folder: folder.stat().st_mtime):
+        if sum(sizes.values()) > KEPT_LIMIT:
             shutil.rmtree(folder, ignore_errors=True)
+            sizes.pop(folder)
 
 
 class Freeing:
@@ -147,6 +159,7 @@ class Freeing:
     def __init__(self):
         self.limit = GROWN
         self.left = []  # bytes, after each time
+        self.ended = 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self):
@@ -165,11 +178,17 @@ class Freeing:
         gc.set_threshold(*THRESHOLDS)
 
     def pytest_runtest_teardown(self, nextitem):
+        self.ended += 1
         if nextitem is None or resident() < self.limit:
+            if self.ended % TESTS_BETWEEN == 0:
+                gc.collect()
+                gc.freeze()
             return
         from meshflow.core.dispatch.memory_release import free_memory
 
+        gc.unfreeze()
         free_memory()
+        gc.freeze()
         if sys.platform == "linux":
             ctypes.CDLL("libc.so.6").malloc_trim(0)
         self.left.append(resident())

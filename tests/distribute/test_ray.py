@@ -101,6 +101,7 @@ def make_training(folder):
     return train
 
 
+@pytest.mark.long
 def test_workers_on_ray(cluster, tmp_path, capsys):
     assert on_ray.is_responding(cluster.get_runtime_context().gcs_address)
     train = make_training(str(tmp_path / "backup"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.long
 PROGRAM = Path(__file__).with_name("on_eight_devices.py")
 
 

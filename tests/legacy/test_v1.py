@@ -252,6 +252,22 @@ def test_losses_of_a_traced_function_belong_to_no_graph():
             assert session.run(v1.losses.get_total_loss()) == 0
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("absolute_difference", "mean_squared_error", "hinge_loss", "huber_loss", "log_loss"),
+        *("mean_pairwise_squared_error", "sigmoid_cross_entropy", "softmax_cross_entropy"),
+    ],
+)
+def test_losses_are_added_to_the_chosen_collection(name):
+    compute, pair = getattr(v1.losses, name), ([[0.0, 1.0]], [[0.25, 0.5]])
+    with tf.Graph().as_default():
+        compute(*pair, loss_collection=None)
+        loss = compute(*pair, loss_collection="mine")
+        assert v1.losses.get_losses() == []
+        assert v1.losses.get_losses(loss_collection="mine") == [loss]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_adam_updates_variables_of_any_float_dtype(dtype):
     variables = tf.Variable([1.0, 2.0], dtype=dtype), tf.Variable([1.0, 2.0])

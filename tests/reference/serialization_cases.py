@@ -90,7 +90,7 @@ _SKIPPED = {"jit_compile", "optional", "rng_type"}
 def serialized(keras, name):
     """Return the serialized form of a case as JSON, without parts that depend on versions and
     machines."""
-    keras.backend.clear_session()
+    keras.backend.reset_uids()
     found = keras.saving.serialize_keras_object(CASES[name](keras))
     return _common(json.loads(json.dumps(found).replace("tf_keras.src", "keras.src")))
 

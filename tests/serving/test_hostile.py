@@ -25,8 +25,8 @@ from meshflow.serving import messages
 from meshflow.serving.codec_pool import CodecPool
 from meshflow.serving.limits import ReadSlots, check_host
 
-BODIES = hostile.make_bodies(hostile.MEGABYTE)
-MESSAGES = hostile.make_messages(hostile.MEGABYTE)
+# The names of small requests are those of large ones, which take seconds to make.
+BODIES, MESSAGES = list(hostile.make_bodies(1000)), list(hostile.make_messages(1000))
 # A blocked event loop delays other clients by much more, a busy machine by less.
 MAX_SECONDS = 2.0
 FOREVER = 10**15
@@ -57,9 +57,9 @@ def server(config):
     server.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def limited(config):
-    """A server with small limits."""
+    """A server with small limits, which the last test stops."""
     options = ["--max-connections", "4", "--max-in-flight", "1", "--deadline", "2", "--grace", "5"]
     server = run_server(config, *options)
     yield server
@@ -68,7 +68,7 @@ def limited(config):
 
 @pytest.mark.parametrize("name", BODIES)
 def test_bodies_do_not_delay_other_clients(name, server):
-    body, headers, statuses = BODIES[name]
+    body, headers, statuses = hostile.make_bodies(hostile.MEGABYTE)[name]
     with hostile.SecondClient(server) as client:
         status, content = server.send("POST", hostile.get_path(body), body, headers)
     assert status in statuses, content[:200]
@@ -102,7 +102,7 @@ def test_connections_do_not_delay_other_clients(name, server):
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_messages_do_not_delay_other_clients(name, server):
-    method, content, options, codes = MESSAGES[name]
+    method, content, options, codes = hostile.make_messages(hostile.MEGABYTE)[name]
     with hostile.SecondClient(server, is_rpc=True) as client:
         assert server.call(method, content, **options) in codes
     assert not client.errors and max(client.seconds) < MAX_SECONDS

@@ -211,7 +211,7 @@ class JobFaults(Faults):
 
 def simulate(seed, keeps_trace=False, mutations=()):
     """Run the job of a seed; see `parameter_servers.simulate`."""
-    here = machine.create_world(seed, keeps_trace)
+    here = machine.create_world(seed, keeps_trace, mutations)
     job = here.services["job"] = Training(here)
     here.services["programs"] = job.find_program
     here.services["start_failures"] = here.rng.choice([0.0, 0.0, 0.1])

@@ -234,6 +234,8 @@ MUTATIONS = {
 
 # Schedules that detected mutations which few schedules detect.
 SEEDS = {
+    "a change is applied before it is written": 18,
+    "an incomplete record remains": 18,
     "an older server is not fenced": 147,
     "calls of lost servers are not repeated": 23,
     "failed attempts leave others incomplete": 4393,
@@ -242,6 +244,7 @@ SEEDS = {
     "later attempts are not staged": 34,
     "logs are deleted before their snapshot is complete": 201,
     "older attempts are not refused": 146,
+    "repeated pushes are applied": 8,
     "repeated writes are applied": 288,
     "snapshots lack the applied closures": 37,
     "started closures are cancelled": 839,

@@ -404,7 +404,7 @@ def simulate(seed, keeps_trace=False, mutations=()):
     Raises:
       SimulationFailure: If the run violates an invariant.
     """
-    here = machine.create_world(seed, keeps_trace)
+    here = machine.create_world(seed, keeps_trace, mutations)
     rng = here.rng
     job = here.services["job"] = Job(here)
     here.services["programs"] = find_program

@@ -18,9 +18,9 @@ from simulation.mutations import MUTATIONS, SEEDS
 COUNTS = (
     {"parameter_servers": 80_000, "launching": 20_000}
     if SOAK
-    else {"parameter_servers": 800, "launching": 200}
+    else {"parameter_servers": 250, "launching": 100}
 )
-BLOCK = 1000 if SOAK else 100
+BLOCK = 1000 if SOAK else 50
 BLOCKS = [(name, first) for name, count in COUNTS.items() for first in range(0, count, BLOCK)]
 # Mutations must be found within this number of schedules.
 MAX_SEEDS = 1000

@@ -15,6 +15,7 @@ import meshflow as tf
 from distribute.launching import WORKERS, environment, finish, free_ports, start
 from distribute.workers import training
 
+pytestmark = pytest.mark.long
 FITS = ["fit", "fit_transformer", "fit_many_steps", "fit_dataset"]
 LOOPS = ["loop", "loop_from_function"]
 

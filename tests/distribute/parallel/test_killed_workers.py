@@ -43,6 +43,7 @@ def in_one_process(kind, strategy=None):
     return history["loss"], model.get_weights()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_killed_stage_leaves_no_trace(tmp_path):
     _, weights, text = train(tmp_path / "killed", "residuals", "4+0.01@1")

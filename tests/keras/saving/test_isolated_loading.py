@@ -40,7 +40,8 @@ def test_isolated_models_equal_their_files(tmp_path, name):
         loaded.optimizer.variables(), model.optimizer.variables(), strict=True
     ):
         np.testing.assert_array_equal(weight, expected)
-    assert tf.keras.models.load_model(path, isolated=True, compile=False).optimizer is None
+    if name == "model.keras":  # Each process takes seconds.
+        assert tf.keras.models.load_model(path, isolated=True, compile=False).optimizer is None
 
 
 def test_vocabularies_and_saved_models_of_tensorflow(tmp_path):

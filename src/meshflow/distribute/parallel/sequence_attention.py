@@ -35,7 +35,7 @@ from meshflow.distribute.parallel.blockwise import (
 )
 from meshflow.environment.types import PyTree
 
-__all__ = ["SequenceSharding", "attend", "attend_gathered", "attend_ring", "attend_ulysses"]
+__all__ = ["SequenceSharding", "attend"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _attend_over_devices(
     ) -> jax.Array:
         if key is not None and others:
             key = key.at[1].add(lax.axis_index(others).astype(key.dtype) * np.uint32(0x9E3779B9))
-        return _ALGORITHMS[sharding.algorithm](options, sharding.axes, q, k, v, mask, key)
+        return _ALGORITHMS[sharding.algorithm]((options, sharding.axes), q, k, v, mask, key)
 
     split = PartitionSpec(sharding.batch or None, sharding.axes, sharding.heads or None)
     by_rows = sharding.algorithm != "ulysses" and mask is not None and mask.shape[1] > 1
@@ -244,6 +244,20 @@ def _run_ring_forward(
     mask: jax.Array | None,
     key: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
+    """Compute attention of this device's queries to all keys by rotating keys and values.
+
+    Args:
+      options: Options of attention.
+      axes: Mesh dimensions of the ring; they must be manual axes of the surrounding program.
+      q: This device's queries [b, t / N, n, h], scaled.
+      k: This device's keys.
+      v: This device's values.
+      mask: bool [b, 1 or t / N, s], for all keys, or None.
+      key: Random generator state for dropout, equal on all devices, or None.
+
+    Returns:
+      Values [b, t / N, n, h of values], and the logarithms of the sums of the exponentials of the scores.
+    """
     ring = _RingPositions(options, axes, q, k, mask)
 
     def add_keys(
@@ -310,32 +324,6 @@ def _run_ring_backward(
 _ring = blockwise.define_attention(_run_ring_forward, _run_ring_backward)
 
 
-def attend_ring(
-    options: AttentionOptions,
-    axes: tuple[str, ...],
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    mask: jax.Array | None,
-    key: jax.Array | None,
-) -> jax.Array:
-    """Compute attention of this device's queries to all keys by rotating keys and values.
-
-    Args:
-      options: Options of attention.
-      axes: Mesh dimensions of the ring; they must be manual axes of the surrounding program.
-      q: This device's queries [b, t / N, n, h], scaled.
-      k: This device's keys.
-      v: This device's values.
-      mask: bool [b, 1 or t / N, s], for all keys, or None.
-      key: Random generator state for dropout, equal on all devices, or None.
-
-    Returns:
-      Values [b, t / N, n, h of values].
-    """
-    return _ring((options, axes), q, k, v, mask, key)
-
-
 # ---- gathered attention ----------------------------------------------------------------------
 
 
@@ -381,6 +369,7 @@ def _run_gathered_forward(
     mask: jax.Array | None,
     key: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
+    """Compute the same as `_run_ring_forward` by all-gathers of the keys and values of groups of heads."""
     groups = _HeadGroups(axes, q, key)
 
     def attend_group(heads: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -436,38 +425,11 @@ def _run_gathered_backward(
 _gathered = blockwise.define_attention(_run_gathered_forward, _run_gathered_backward)
 
 
-def attend_gathered(
-    options: AttentionOptions,
-    axes: tuple[str, ...],
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    mask: jax.Array | None,
-    key: jax.Array | None,
-) -> jax.Array:
-    """Compute attention of this device's queries to all keys by all-gathers of groups of heads.
-
-    Args:
-      options: Options of attention.
-      axes: Mesh dimensions of the sequence; they must be manual axes of the surrounding program.
-      q: This device's queries [b, t / N, n, h], scaled.
-      k: This device's keys.
-      v: This device's values.
-      mask: bool [b, 1 or t / N, s], for all keys, or None.
-      key: Random generator state for dropout, equal on all devices, or None.
-
-    Returns:
-      Values [b, t / N, n, h of values].
-    """
-    return _gathered((options, axes), q, k, v, mask, key)
-
-
 # ---- Ulysses ---------------------------------------------------------------------------------
 
 
-def attend_ulysses(
-    options: AttentionOptions,
-    axes: tuple[str, ...],
+def _attend_ulysses(
+    static: tuple[AttentionOptions, tuple[str, ...]],
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
@@ -476,18 +438,9 @@ def attend_ulysses(
 ) -> jax.Array:
     """Compute attention with full sequences of a share of the heads, exchanged by all-to-all.
 
-    Args:
-      options: Options of attention.
-      axes: Mesh dimensions of the sequence; they must be manual axes of the surrounding program.
-      q: This device's queries [b, t / N, n, h], scaled.
-      k: This device's keys.
-      v: This device's values.
-      mask: bool [b, 1 or t, s], for all queries and keys, or None.
-      key: int64 [3], a random generator state for dropout, or None.
-
-    Returns:
-      Values [b, t / N, n, h of values].
+    The arguments are those of `_run_ring_forward`; the mask is that of all queries.
     """
+    options, axes = static
     gather_sequences = lambda x: lax.all_to_all(x, axes, 2, 1, tiled=True)
     if key is not None:
         # Devices have different heads, so they need different keys.
@@ -499,7 +452,7 @@ def attend_ulysses(
 
 
 _ALGORITHMS: dict[str, Any] = {
-    "ring": attend_ring,
-    "gathered": attend_gathered,
-    "ulysses": attend_ulysses,
+    "ring": _ring,
+    "gathered": _gathered,
+    "ulysses": _attend_ulysses,
 }

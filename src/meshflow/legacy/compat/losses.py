@@ -130,9 +130,8 @@ def absolute_difference(
 ) -> Tensor:
     """Compute the weighted mean of `|predictions - labels|`; see `compute_weighted_loss`."""
     labels, predictions = _prepare_pair(labels, predictions)
-    return compute_weighted_loss(
-        tf.abs(predictions - labels), weights, loss_collection=loss_collection, reduction=reduction
-    )
+    losses = tf.abs(predictions - labels)
+    return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
 
 
 def mean_squared_error(
@@ -145,12 +144,8 @@ def mean_squared_error(
 ) -> Tensor:
     """Compute the weighted mean of `(predictions - labels)^2`; see `compute_weighted_loss`."""
     labels, predictions = _prepare_pair(labels, predictions)
-    return compute_weighted_loss(
-        tf.square(predictions - labels),
-        weights,
-        loss_collection=loss_collection,
-        reduction=reduction,
-    )
+    losses = tf.square(predictions - labels)
+    return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
 
 
 def cosine_distance(
@@ -173,9 +168,7 @@ def cosine_distance(
         raise ValueError("You must specify argument `axis`.")
     labels, predictions = _prepare_pair(labels, predictions)
     losses = 1 - tf.reduce_sum(predictions * labels, axis=axis, keepdims=True)
-    return compute_weighted_loss(
-        losses, weights, loss_collection=loss_collection, reduction=reduction
-    )
+    return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
 
 
 def hinge_loss(
@@ -188,9 +181,8 @@ def hinge_loss(
 ) -> Tensor:
     """Compute the weighted mean of `max(0, 1 - (2 * labels - 1) * logits)`; see `compute_weighted_loss`."""
     labels, logits = _prepare_pair(labels, logits)
-    return compute_weighted_loss(
-        tf.nn.relu(1 - (2 * labels - 1) * logits), weights, reduction=reduction
-    )
+    losses = tf.nn.relu(1 - (2 * labels - 1) * logits)
+    return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
 
 
 def huber_loss(
@@ -207,9 +199,7 @@ def huber_loss(
     error = tf.abs(predictions - labels)
     quadratic = tf.minimum(error, delta)
     losses = 0.5 * quadratic * quadratic + delta * (error - quadratic)
-    return compute_weighted_loss(
-        losses, weights, loss_collection=loss_collection, reduction=reduction
-    )
+    return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
 
 
 def log_loss(
@@ -226,9 +216,7 @@ def log_loss(
     losses = -labels * tf.math.log(predictions + epsilon) - (1 - labels) * tf.math.log(
         1 - predictions + epsilon
     )
-    return compute_weighted_loss(
-        losses, weights, loss_collection=loss_collection, reduction=reduction
-    )
+    return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
 
 
 def mean_pairwise_squared_error(
@@ -256,7 +244,9 @@ def mean_pairwise_squared_error(
     squares = tf.math.divide_no_nan(
         tf.square(tf.reduce_sum(error, 1, keepdims=True)), count * (count - 1)
     )
-    return tf.reduce_sum(2 * (pairs - squares) * rows)
+    loss = tf.reduce_sum(2 * (pairs - squares) * rows)
+    add_loss(loss, loss_collection)
+    return loss
 
 
 def sigmoid_cross_entropy(
@@ -285,9 +275,7 @@ def sigmoid_cross_entropy(
     if label_smoothing > 0:
         labels = labels * (1 - label_smoothing) + 0.5 * label_smoothing
     losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-    return compute_weighted_loss(
-        losses, weights, loss_collection=loss_collection, reduction=reduction
-    )
+    return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
 
 
 def softmax_cross_entropy(
@@ -317,9 +305,7 @@ def softmax_cross_entropy(
         num_classes = tf.cast(tf.shape(labels)[-1], logits.dtype)
         labels = labels * (1 - label_smoothing) + label_smoothing / num_classes
     losses = tf.nn.softmax_cross_entropy_with_logits(labels=tf.stop_gradient(labels), logits=logits)
-    return compute_weighted_loss(
-        losses, weights, loss_collection=loss_collection, reduction=reduction
-    )
+    return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
 
 
 def sparse_softmax_cross_entropy(
@@ -347,9 +333,7 @@ def sparse_softmax_cross_entropy(
     if factors.shape.rank and factors.shape.rank == indices.shape.rank + 1:
         factors = tf.squeeze(factors, [-1])
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=indices, logits=logits)
-    return compute_weighted_loss(
-        losses, factors, loss_collection=loss_collection, reduction=reduction
-    )
+    return compute_weighted_loss(losses, factors, scope, loss_collection, reduction)
 
 
 def add_loss(loss: TensorLike, loss_collection: str | None = _COLLECTION) -> None:
