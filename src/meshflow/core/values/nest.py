@@ -7,9 +7,11 @@ and all other objects are leaves.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.core.values.composite import CompositeTensor, can_split, split_value
@@ -21,6 +23,8 @@ _EMPTY: dict[Any, Any] = {}
 _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 _SEQUENCES = (list, tuple, *_VIEWS)
 _CONTAINERS = (*_SEQUENCES, Mapping)
+# Types with methods that flatten them.
+_types_with_parts: set[type] = set()
 # Common types of leaves; checks for mappings are slow.
 _LEAF_TYPES = frozenset([Tensor, np.ndarray, int, float, bool, str, type(None)])
 
@@ -40,7 +44,18 @@ def is_nested(structure: PyTree) -> bool:
 def has_flatten_method(structure: PyTree) -> bool:
     """Check for an object with `__tf_flatten__() -> (metadata, parts)` and its inverse `__tf_unflatten__`."""
     cls = type(structure)
-    return hasattr(cls, "__tf_flatten__") and hasattr(cls, "__tf_unflatten__")
+    if not hasattr(cls, "__tf_flatten__") or not hasattr(cls, "__tf_unflatten__"):
+        return False
+    if cls not in _types_with_parts:
+        # The keys of traces are based on JAX's trees, which must have the same leaves.
+        _types_with_parts.add(cls)
+        with contextlib.suppress(ValueError):  # The user has registered it.
+            jax.tree_util.register_pytree_node(
+                cls,
+                lambda value: value.__tf_flatten__()[::-1],
+                lambda metadata, parts: cls.__tf_unflatten__(metadata, parts),
+            )
+    return True
 
 
 def sort_keys(mapping: Mapping[Any, Any]) -> list[Any]:

@@ -81,7 +81,7 @@ def _make_function(name: str) -> Callable[..., Tensor]:
             options["name"] = scope.name.rpartition("/")[2]
             known = store.layers_by_name.get(scope.name)
             if known is not None and known.weights and has_explicit_graph():
-                check_reuse(known.weights[0].name, scope, known.weights[0])
+                check_reuse(known.weights[0].name.partition(":")[0], scope, known.weights[0])
             layer = store.get_or_create_layer(scope.name, lambda: create(*args, **options))
             return layer(inputs, **named)
 
