@@ -213,3 +213,12 @@ def test_sessions_record_calls_in_their_graph():
         assert session.run(fed * 2 + x, {fed: 4}) == 11
         assert x.eval() == 3
     assert tf.executing_eagerly()
+    v1.reset_default_graph()
+
+
+def test_the_last_constant_fills_the_rest():
+    initializer = v1.constant_initializer([0, 1, 2, 3, 4])
+    np.testing.assert_array_equal(initializer([2, 3]), [[0, 1, 2], [3, 4, 4]])
+    np.testing.assert_array_equal(v1.constant_initializer(2.0)([2]), [2.0, 2.0])
+    np.testing.assert_array_equal(v1.constant_initializer([[1, 2], [3, 4]])([2, 2]), [[1, 2], [3, 4]])  # fmt: skip
+    assert initializer.get_config()["value"] == [0, 1, 2, 3, 4]

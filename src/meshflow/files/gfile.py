@@ -219,7 +219,7 @@ def glob(pattern: StrPath | Iterable[StrPath]) -> list[str]:
       ['a.txt', 'b.txt']
     """
     is_single = isinstance(pattern, (str, bytes, os.PathLike)) or not isinstance(pattern, Iterable)
-    patterns = [pattern] if is_single else pattern
+    patterns: Any = [pattern] if is_single else pattern
     matches: list[str] = []
     for text in map(_paths.to_path_string, patterns):
         remote = _paths.get_file_system(text)

@@ -557,7 +557,8 @@ def assert_type(
     Example:
       >>> tf.debugging.assert_type(tf.constant(1.0), tf.float32)
     """
-    dtype = (tensor if isinstance(tensor, CompositeTensor) else convert_to_tensor(tensor)).dtype
+    value: Any = tensor if isinstance(tensor, CompositeTensor) else convert_to_tensor(tensor)
+    dtype = value.dtype
     if dtype is not as_dtype(tf_type):
         raise TypeError(
             f"{message or ''} tensor must be of type {as_dtype(tf_type).name}; got {dtype.name}".strip()

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.runtime.context import ThreadState
 from meshflow.core.values.dtypes import DType, DTypeLike
@@ -590,7 +592,26 @@ def _make_initializer(class_name: str, v1_name: str, **defaults: Any) -> type:
     return type(v1_name, (base,), {"__init__": __init__, "__call__": __call__, "__doc__": doc})
 
 
-constant_initializer = _make_initializer("Constant", "constant_initializer")
+class constant_initializer(_make_initializer("Constant", "constant_initializer")):  # type: ignore[misc]
+    """`tf.keras.initializers.Constant` with a default dtype; the last of too few values fills the rest of the shape."""
+
+    def __call__(
+        self,
+        shape: ShapeLike,
+        dtype: DTypeLike | None = None,
+        partition_info: object = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Return the values of a variable."""
+        values = np.asarray(self.value).ravel()
+        rest = (TensorShape(shape).num_elements() or 0) - values.size
+        if np.ndim(self.value) == 0 or values.size == 0 or rest <= 0:
+            result: Tensor = super().__call__(shape, dtype, **kwargs)
+            return result
+        values = np.pad(values, (0, rest), "edge").reshape(tuple(TensorShape(shape)))
+        return tf.constant(values, dtype or self.dtype)
+
+
 glorot_normal_initializer = _make_initializer("GlorotNormal", "glorot_normal_initializer")
 glorot_uniform_initializer = _make_initializer("GlorotUniform", "glorot_uniform_initializer")
 ones_initializer = _make_initializer("Ones", "ones_initializer")

@@ -8,6 +8,7 @@ from typing import Any
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.compat.variables import VariableStore, get_variable_scope
+from meshflow.saved_model.graph.reading import imported_graphs
 
 __all__ = ["wrap_function"]
 
@@ -34,8 +35,6 @@ def wrap_function(fn: Callable[..., Any], signature: PyTree, name: str | None = 
       (6.0, ['factor:0'])
     """
     if not signature:
-        from meshflow.saved_model.graph.reading import imported_graphs
-
         return imported_graphs.wrap_function(fn, signature, name)
     store = VariableStore()
 

@@ -230,7 +230,7 @@ def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def get_static_value(tensor: Any, partial: bool = False) -> Any:
-    """Return the value of a tensor as a NumPy array, or outside of functions a number as a scalar, or None if it is unknown now.
+    """Return the value of a tensor as a NumPy array or number, or None if it is unknown now.
 
     Args:
       tensor: A tensor; another object is returned unchanged, and a variable has no static value.

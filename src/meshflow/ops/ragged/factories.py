@@ -69,7 +69,7 @@ def constant(
             raise ValueError(
                 f"Invalid pylist={pylist!r}: incompatible with dim(inner_shape)={len(inner_shape)}"
             )
-        return convert_to_tensor(pylist, dtype)  # type: ignore[return-value]
+        return convert_to_tensor(pylist, dtype)
     if isinstance(inner_shape, int):
         inner_shape = (inner_shape,)
     depth, scalar_depth = _find_depths(pylist)
@@ -105,7 +105,7 @@ def constant(
             raise TypeError(
                 f"Invalid pylist={pylist!r}: cannot reshape array of shape {values.shape} into shape {inner_shape}"
             )
-        return reshape(values, inner_shape)  # type: ignore[return-value]
+        return reshape(values, inner_shape)
     if inner_shape is None:
         inner_shape = _find_inner_shape(pylist, ragged_rank)
     splits: list[np.ndarray] = []
