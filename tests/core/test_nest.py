@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 
 import pytest
 from hypothesis import given
@@ -76,3 +77,46 @@ def test_errors_show_both_structures():
         match=r"structure\.\n\nFirst structure: type=str str=a\n\nSecond structure: type=dict",
     ):
         tf.nest.assert_same_structure("a", {"k": 2.0})
+
+
+@dataclasses.dataclass
+class _Masked:
+    is_valid: bool
+    values: object
+
+    def __tf_flatten__(self):
+        return (self.is_valid,), (self.values,)
+
+    @classmethod
+    def __tf_unflatten__(cls, metadata, components):
+        return cls(*metadata, *components)
+
+
+def test_objects_that_flatten_themselves():
+    masked = _Masked(True, {"b": tf.constant(2), "a": [tf.constant(1)]})
+    assert tf.nest.is_nested(masked)
+    assert [int(leaf) for leaf in tf.nest.flatten([masked])] == [1, 2]
+    assert tf.nest.pack_sequence_as(masked, [3, 4]) == _Masked(True, {"a": [3], "b": 4})
+    assert tf.nest.map_structure(lambda x, y: x + y, _Masked(False, 1), _Masked(True, 2)) == _Masked(False, 3)  # fmt: skip
+    doubled = tf.function(lambda m: tf.nest.map_structure(lambda x: x * 2, m))(masked)
+    assert doubled.is_valid
+    assert int(doubled.values["b"]) == 4
+    with pytest.raises(TypeError, match="same sequence type"):
+        tf.nest.assert_same_structure(masked, [1])
+
+
+def test_containers_of_other_types_are_compared_by_their_sizes():
+    point = collections.namedtuple("point", "x y")
+    for first, second in (
+        (point(1, 2), {"x": 1, "z": 2}),
+        ([1, 2], {"a": 1, "b": 2}),
+        ({"a": 1}, (1,)),
+    ):
+        tf.nest.assert_same_structure(first, second, check_types=False)
+        with pytest.raises(TypeError):
+            tf.nest.assert_same_structure(first, second)
+    assert tf.nest.map_structure(lambda x, y: x + y, point(1, 2), {"a": 3, "b": 4}, check_types=False) == point(4, 6)  # fmt: skip
+    with pytest.raises(ValueError, match="same set of keys"):
+        tf.nest.assert_same_structure({"a": 1}, {"b": 1})
+    with pytest.raises(ValueError, match="number of elements"):
+        tf.nest.assert_same_structure([1], {"a": 1, "b": 2}, check_types=False)

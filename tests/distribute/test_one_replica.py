@@ -2,9 +2,11 @@
 
 import threading
 
+import jax
 import numpy as np
 import pytest
 
+import forked
 import meshflow as tf
 
 STRATEGIES = {
@@ -148,3 +150,24 @@ def test_wrong_use_is_refused():
                 pass
     with pytest.raises(ValueError, match="not divisible"):
         tf.distribute.InputContext(1, 0, 3).get_per_replica_batch_size(8)
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="a GPU")
+def test_cpus_replace_missing_gpus():
+    program = """
+import meshflow as tf
+strategy = tf.distribute.MirroredStrategy(["GPU:0", "/gpu:1"])
+print(strategy.num_replicas_in_sync, [d.name[-5:] for d in tf.config.list_logical_devices()])
+print(int(strategy.reduce("SUM", strategy.run(lambda: tf.constant(2)), axis=None)))
+print(tf.distribute.OneDeviceStrategy("/gpu:0").num_replicas_in_sync)
+for devices in (["GPU:0", "CPU:0"], ["CPU:7"]):
+    try:
+        tf.distribute.MirroredStrategy(devices)
+    except ValueError as error:
+        print(error)
+"""
+    code, output = forked.run(program)
+    assert code == 0, output
+    lines = [line for line in output.splitlines() if "not visible" not in line]
+    assert lines[:3] == ["2 ['CPU:0', 'CPU:1']", "4", "1"]
+    assert [line[:28] for line in lines[3:]] == ["Could not find device 'GPU:0", "Could not find device 'CPU:7"]  # fmt: skip

@@ -124,3 +124,101 @@ def test_errors_of_other_owners_and_shapes():
         ValueError, match=r"Trying to share variable s, .* \(3,\) and found shape \(2,\)"
     ):
         module.run(3)
+
+
+class _Convolutions(tf.keras.layers.Layer):
+    def __init__(self):
+        super().__init__(name="convolutions")
+        self.first = v1.layers.Conv2D(3, 2, kernel_regularizer="l2")
+        self.second = v1.layers.Conv2D(4, 2)
+        self.own = tf.keras.layers.Dense(2, name="own")
+        self.scale = v1.make_template("scale", self._scale, scalar_name="y")
+
+    @staticmethod
+    def _scale(inputs, scalar_name):
+        regularizer = tf.keras.regularizers.L2(1.0)
+        return inputs * v1.get_variable(scalar_name, [], initializer=tf.ones_initializer(), regularizer=regularizer)  # fmt: skip
+
+    @v1.keras.utils.track_tf1_style_variables
+    def call(self, inputs):
+        with v1.variable_scope("m"):
+            outputs = self.second(self.first(inputs))
+            outputs = v1.layers.flatten(v1.layers.dropout(v1.layers.conv2d(outputs, 5, 2)))
+            return self.scale(self.own(outputs))
+
+
+def test_objects_of_layers_and_templates_are_named_by_scopes():
+    layer = _Convolutions()
+    first = layer(tf.ones([1, 5, 5, 1]))
+    np.testing.assert_array_equal(layer(tf.ones([1, 5, 5, 1])), first)
+    names = {v.name[:-2] for v in layer.weights if "kernel" in v.name}
+    assert names == {"m/conv2d/kernel", "m/conv2d_1/kernel", "m/conv2d_2/kernel", "convolutions/m/own/kernel"}  # fmt: skip
+    assert "m/scale/y:0" in [v.name for v in layer.weights]
+    assert layer.first.kernel.name == "m/conv2d/kernel:0"
+    # The penalties of the first kernel and of the scale.
+    assert len(layer.losses) == 2
+
+
+def test_default_arguments_of_functions_and_layers():
+    ones = tf.ones([4, 2])
+    np.testing.assert_array_equal(v1.layers.dropout(ones), ones)
+    assert v1.layers.Dropout().rate == 0.5
+    assert v1.layers.Dropout(0.25).rate == 0.25
+    tf.keras.backend.set_learning_phase(1)
+    try:
+        assert float(v1.layers.batch_normalization(ones)[0, 0]) > 0.9
+    finally:
+        tf.keras.backend.clear_session()
+
+
+def test_wrapped_functions_keep_their_variables():
+    def apply(x, y):
+        with v1.variable_scope("net", reuse=v1.AUTO_REUSE):
+            ones = tf.ones_initializer()
+            first = v1.layers.dense(x, 3, kernel_initializer=ones, name="fc")
+            return {"sum": tf.reduce_sum(first), "other": v1.layers.dense(y, 3, name="fc")}
+
+    wrapped = v1.wrap_function(apply, [tf.TensorSpec([None, 2]), tf.TensorSpec([None, 2])])
+    assert sorted(v.name for v in wrapped.variables) == ["net/fc/bias:0", "net/fc/kernel:0"]
+    for rows in (1, 3):
+        results = wrapped(tf.ones([rows, 2]), tf.zeros([1, 2]))
+        assert float(results["sum"]) == 6.0 * rows
+        assert results["other"].shape == [1, 3]
+    with tf.GradientTape() as tape:
+        loss = wrapped(tf.ones([1, 2]), tf.ones([1, 2]))["sum"]
+    assert None not in tape.gradient(loss, wrapped.variables)
+
+
+def test_layers_of_graphs_are_reused_by_scopes():
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, [None, 2])
+        v1.layers.dense(x, 3, name="fc")
+        with pytest.raises(ValueError, match="Variable fc/kernel already exists"):
+            v1.layers.dense(x, 3, name="fc")
+        v1.layers.dense(x, 3, name="fc", reuse=True)
+        v1.layers.flatten(v1.layers.flatten(x, name="f"), name="f")
+        for reuse in (False, True):
+            with v1.variable_scope("s", reuse=reuse):
+                v1.layers.dense(x, 3)
+        v1.layers.dense(v1.layers.dense(x, 3), 3)
+        kernels = [v.name for v in v1.global_variables() if "kernel" in v.name]
+    assert kernels == [f"{n}/kernel:0" for n in ("fc", "s/dense", "dense", "dense_1")]
+
+
+def test_sessions_record_calls_in_their_graph():
+    with v1.Session() as session:
+        x = v1.get_variable("x", initializer=3)
+        x.initializer.run()
+        fed = v1.placeholder(tf.int32, [])
+        assert session.run(fed * 2 + x, {fed: 4}) == 11
+        assert x.eval() == 3
+    assert tf.executing_eagerly()
+    v1.reset_default_graph()
+
+
+def test_the_last_constant_fills_the_rest():
+    initializer = v1.constant_initializer([0, 1, 2, 3, 4])
+    np.testing.assert_array_equal(initializer([2, 3]), [[0, 1, 2], [3, 4, 4]])
+    np.testing.assert_array_equal(v1.constant_initializer(2.0)([2]), [2.0, 2.0])
+    np.testing.assert_array_equal(v1.constant_initializer([[1, 2], [3, 4]])([2, 2]), [[1, 2], [3, 4]])  # fmt: skip
+    assert initializer.get_config()["value"] == [0, 1, 2, 3, 4]

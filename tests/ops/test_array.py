@@ -232,3 +232,8 @@ def test_static_shapes_of_unknown_sizes_are_broadcast(first, second, expected):
 def test_incompatible_static_shapes_are_an_error():
     with pytest.raises(ValueError, match="Incompatible shapes"):
         tf.broadcast_static_shape(tf.TensorShape([None, 3]), tf.TensorShape([2]))
+
+
+def test_static_numbers_are_scalars_outside_of_functions():
+    assert type(tf.get_static_value(tf.constant(3))) is np.int32
+    assert tf.get_static_value(tf.constant("a")) == b"a"

@@ -174,3 +174,11 @@ def test_assert_shows_condition_and_data():
     # As in TensorFlow 2.15.1, which shows b'size'.
     expected = "Expected 'tf.Tensor(False, shape=(), dtype=bool)' to be true. Summarized data: size"
     assert str(error.value).startswith(expected) and "11" in str(error.value)
+
+
+def test_types_of_composite_tensors():
+    sparse = tf.sparse.from_dense([[1, 0]])
+    tf.debugging.assert_type(sparse, tf.int32)
+    tf.debugging.assert_type(tf.ragged.constant([[1], []]), tf.int32)
+    with pytest.raises(TypeError, match="must be of type float32; got int32"):
+        tf.debugging.assert_type(sparse, tf.float32)

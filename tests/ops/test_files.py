@@ -80,6 +80,7 @@ def test_folders(tmp_path):
     assert gfile.isdir(join("a")) and not gfile.isdir(join("a", "one"))
     assert gfile.exists(join("a", "one")) and not gfile.exists(join("a", "three"))
     assert gfile.glob(join("a", "*o*")) == [join("a", "one"), join("a", "two")]
+    assert gfile.glob(iter([join("c")])) == gfile.glob({join("c")}) == [join("c")]
     assert gfile.glob([join("c"), join("a", "one")]) == [join("c"), join("a", "one")]
     walked = [(os.path.relpath(p, root), sorted(d), sorted(f)) for p, d, f in gfile.walk(root)]
     assert walked == [

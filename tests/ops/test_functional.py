@@ -202,3 +202,10 @@ def test_strings_are_mapped():
     assert tf.map_fn(lambda s: s + "x", strings).numpy().tolist() == [b"ax", b"bcx"]
     lengths = tf.map_fn(tf.strings.length, strings, fn_output_signature=tf.int32)
     assert lengths.numpy().tolist() == [1, 2]
+
+
+def test_sparse_results_of_other_sizes_are_padded():
+    spec = tf.SparseTensorSpec(None, tf.float32)
+    stacked = tf.map_fn(tf.sparse.eye, tf.constant([3, 2]), fn_output_signature=spec)
+    expected = np.stack([np.eye(3), np.diag([1.0, 1.0, 0.0])])
+    np.testing.assert_array_equal(tf.sparse.to_dense(stacked), expected)

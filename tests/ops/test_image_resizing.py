@@ -206,3 +206,11 @@ def test_images_of_the_same_size_are_filtered(method, expected):
     x = tf.constant([0.0, 1.0, 4.0, 9.0])[:, None]
     y = tf.image.resize(x[None], (1, 4), method)
     np.testing.assert_allclose(y[0, :, 0], expected, atol=1e-5)
+
+
+def test_boxes_in_arrays_of_numpy_are_rounded():
+    images, boxes = np.ones([1, 4, 4, 3]), np.array([[0.0, 0.0, 0.5, 0.5]])
+    crops = tf.image.crop_and_resize(images, boxes, np.array([0]), [2, 2])
+    np.testing.assert_array_equal(crops, np.ones([1, 2, 2, 3]))
+    with pytest.raises((TypeError, ValueError)):
+        tf.image.crop_and_resize(images, tf.constant(boxes), [0], [2, 2])

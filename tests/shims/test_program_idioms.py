@@ -16,7 +16,9 @@ def test_sessions_for_options():
     assert v1.get_default_session() is None
     with v1.Session() as session:
         assert v1.get_default_session() is v1.keras.backend.get_session() is session
-        assert session.run({"a": tf.constant([1]), "b": None}) == {"a": 1, "b": None}
+        assert session.run({"a": tf.constant([1])}) == {"a": 1}
+        with pytest.raises(TypeError, match="Fetch argument None"):
+            session.run(None)
         with pytest.raises(TypeError, match="feed_dict key"):
             session.run(tf.constant(1), feed_dict={"x": 1})
     v1.InteractiveSession(config=config).close()

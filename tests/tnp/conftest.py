@@ -15,6 +15,7 @@ def numpy_behavior():
     yield behavior.experimental_enable_numpy_behavior
     promotion.set_mode("legacy")
     NumpyRules.promote, NumpyRules.indexing, DefaultDtypes.floating = before
+    NumpyRules.has_lattice = False
     for name, value in own.items():
         if value is None:
             delattr(Tensor, name)

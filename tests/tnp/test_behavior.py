@@ -229,3 +229,22 @@ def test_functions_of_datasets_receive_arrays():
     clipped = dataset.map(lambda z: z.clip(-1, 1)).batch(3).map(lambda z: z.reshape(1, 3).T)
     assert next(iter(clipped)).numpy().tolist() == [[-1], [0], [1]]
     assert [x.numpy() for x in dataset.filter(lambda z: z.sum() > 0)] == [4]
+
+
+@pytest.mark.parametrize("mode", ["all", "safe", "legacy"])
+def test_functions_of_tensorflow_promote_by_the_lattice(numpy_behavior, mode):
+    numpy_behavior(dtype_conversion_mode=mode)
+    half, byte = tf.constant(2, tf.float16), tf.constant(3, tf.int8)
+    if mode == "legacy":
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            tf.add(half, byte)
+        return
+    assert tf.multiply(half, tf.constant(1.5)).dtype == tf.float32
+    assert tf.add(byte, tf.constant(2)).dtype == tf.int32
+    assert tf.add(half, 1).dtype == tf.float16
+    if mode == "safe":
+        with pytest.raises(TypeError):
+            tf.add(tf.constant(1), half)
+        return
+    assert tf.function(tf.add)(byte, half).numpy() == 5.0
+    assert tf.matmul(tf.ones([1, 2], tf.int32), tf.ones([2, 1])).numpy().tolist() == [[2.0]]

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import logging
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from meshflow.core.runtime.devices import get_default_device_type, list_devices
+from meshflow.core.runtime.devices import (
+    DeviceState,
+    create_virtual_cpus,
+    get_default_device_type,
+    is_backend_started,
+    list_device_types,
+    list_devices,
+)
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.strategy import Strategy
-from meshflow.placement.mesh import find_jax_device
+from meshflow.placement.mesh import find_jax_device, to_device_string
 
 if TYPE_CHECKING:
+    import jax
+
     from meshflow.distribute.replicas.cross_device import CrossDeviceOps
+
+_log = logging.getLogger("meshflow")
 
 __all__ = ["MirroredStrategy", "OneDeviceStrategy"]
 
@@ -29,14 +43,39 @@ class OneDeviceStrategy(Strategy):
     """
 
     def __init__(self, device: str) -> None:
-        self._initialize([find_jax_device(device)])
+        self._initialize(_find_devices([device]))
+
+
+def _find_devices(names: Sequence[object]) -> list[jax.Device]:
+    """Find the devices with some names; CPUs replace all GPUs on a machine that has none, with a warning.
+
+    Raises:
+      ValueError: If a device does not exist.
+    """
+    texts = [to_device_string(name) for name in names]
+    are_gpus = all(re.search(r"(^|[/:])gpu(:\d+)?$", text.lower()) for text in texts)
+    if not are_gpus or not DeviceState.soft_placement:
+        return [find_jax_device(name) for name in names]
+    if not is_backend_started() and not importlib.metadata.entry_points(group="jax_plugins"):
+        # Without plugins, JAX finds no GPU when it starts.
+        create_virtual_cpus(len(texts))
+    if "GPU" in list_device_types():
+        return [find_jax_device(name) for name in names]
+    cpus = list_devices("CPU")[: len(texts)]
+    _log.warning(
+        "Some requested devices in `tf.distribute.Strategy` are not visible: %s. The strategy uses %d CPU devices.",
+        ", ".join(texts),
+        len(cpus),
+    )
+    return cpus
 
 
 class MirroredStrategy(Strategy):
     """Strategy with a replica, and a copy of the variables, on each of several local devices.
 
     Args:
-      devices: Device strings; default all GPUs or TPUs, or all CPU devices if there are none.
+      devices: Device strings; default all GPUs or TPUs, or all CPU devices if there are none. On a machine without GPUs, CPU
+        devices replace them, as many as exist if the program has already used devices.
       cross_device_ops: Ignored; XLA chooses the collectives.
 
     Raises:
@@ -56,9 +95,7 @@ class MirroredStrategy(Strategy):
         if isinstance(devices, str):
             devices = [devices]
         jax_devices = (
-            list_devices(get_default_device_type())
-            if devices is None
-            else [find_jax_device(d) for d in devices]
+            list_devices(get_default_device_type()) if devices is None else _find_devices(devices)
         )
         if not jax_devices:
             raise InvalidValueError("MirroredStrategy: `devices` must have at least one device.")

@@ -7,7 +7,7 @@ import datetime
 import glob as python_glob
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, NamedTuple
 
 from meshflow.core.runtime import errors
@@ -207,8 +207,8 @@ def listdir(path: StrPath) -> list[str]:
     return [p.rstrip("/").rsplit("/", 1)[-1] for p in remote.ls(path, detail=False)]
 
 
-def glob(pattern: StrPath | Sequence[StrPath]) -> list[str]:
-    """Return the sorted paths that match a pattern, or each pattern of a list.
+def glob(pattern: StrPath | Iterable[StrPath]) -> list[str]:
+    """Return the sorted paths that match a pattern, or each of several patterns.
 
     Example:
       >>> import tempfile
@@ -218,7 +218,8 @@ def glob(pattern: StrPath | Sequence[StrPath]) -> list[str]:
       >>> [path[-5:] for path in tf.io.gfile.glob(folder + "/*.txt")]
       ['a.txt', 'b.txt']
     """
-    patterns = pattern if isinstance(pattern, (list, tuple)) else [pattern]
+    is_single = isinstance(pattern, (str, bytes, os.PathLike)) or not isinstance(pattern, Iterable)
+    patterns: Any = [pattern] if is_single else pattern
     matches: list[str] = []
     for text in map(_paths.to_path_string, patterns):
         remote = _paths.get_file_system(text)

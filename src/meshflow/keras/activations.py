@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.dispatch import op_names
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization
@@ -62,6 +63,7 @@ def relu(
     if not alpha and max_value is None and not threshold:
         return nn.relu(x)
 
+    x = convert_to_tensor(x)
     result = nn.relu(x) if not threshold else where(x > threshold, x, 0)
     if max_value is not None:
         result = math.minimum(result, max_value)
@@ -79,7 +81,7 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     if alpha == 1:
         return result
 
-    return where(x > 0, result, alpha * result)
+    return where(result > 0, result, alpha * result)
 
 
 def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:

@@ -115,9 +115,8 @@ def experimental_enable_numpy_behavior(
 
     Operators convert operands of different dtypes to a common one. Indices may contain masks and
     arrays of
-    integers. Tensors get NumPy's methods (`T`, `reshape`, `astype`, `clip`, `sum`, ...). `tf.add`
-    and all other
-    functions of `tf` still follow TensorFlow's rules.
+    integers. Tensors get NumPy's methods (`T`, `reshape`, `astype`, `clip`, `sum`, ...). In the modes
+    'all' and 'safe', functions such as `tf.add` convert their operands, too.
 
     Args:
       prefer_float32: Whether `asarray` converts Python floats to float32 instead of float64.
@@ -137,6 +136,7 @@ def experimental_enable_numpy_behavior(
     NumpyRules.promote = (
         None if dtype_conversion_mode == "off" else functools.partial(promote, weak_lists=True)
     )
+    NumpyRules.has_lattice = dtype_conversion_mode in ("all", "safe")
     NumpyRules.indexing = True
     for name, method in _METHODS.items():
         setattr(Tensor, name, method)

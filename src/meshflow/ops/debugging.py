@@ -21,6 +21,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
 from meshflow.core.runtime.tracebacks import is_filtering
 from meshflow.core.tracing import host_callbacks, pass_pipeline
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -556,9 +557,11 @@ def assert_type(
     Example:
       >>> tf.debugging.assert_type(tf.constant(1.0), tf.float32)
     """
-    if convert_to_tensor(tensor).dtype is not as_dtype(tf_type):
+    value: Any = tensor if isinstance(tensor, CompositeTensor) else convert_to_tensor(tensor)
+    dtype = value.dtype
+    if dtype is not as_dtype(tf_type):
         raise TypeError(
-            f"{message or ''} tensor must be of type {as_dtype(tf_type).name}; got {convert_to_tensor(tensor).dtype.name}".strip()
+            f"{message or ''} tensor must be of type {as_dtype(tf_type).name}; got {dtype.name}".strip()
         )
 
 

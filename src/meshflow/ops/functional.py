@@ -32,7 +32,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.array import boolean_mask, concat, pad, shape, stack, zeros
 from meshflow.ops.control_flow import LoopVariableInvariants, while_loop
-from meshflow.ops.math import equal
+from meshflow.ops.math import equal, reduce_max
 from meshflow.ops.ragged.arrays import pack_rows
 from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, convert_values
 
@@ -154,7 +154,8 @@ def _stack_sparse(rows: Sequence[SparseTensor]) -> SparseTensor:
     indices = [pad(r.indices, [[0, 0], [1, 0]], constant_values=i) for i, r in enumerate(rows)]
     values = concat([r.values for r in rows], 0)
     count = Tensor(np.array([len(rows)], np.int64))
-    return SparseTensor(concat(indices, 0), values, concat([count, rows[0].dense_shape], 0))
+    largest = reduce_max(stack([r.dense_shape for r in rows]), 0)
+    return SparseTensor(concat(indices, 0), values, concat([count, largest], 0))
 
 
 def _map_symbolic_rows(

@@ -125,6 +125,12 @@ def _check_results(
     return arrays
 
 
+def _to_array(tensor: Tensor) -> np.ndarray | bytes:
+    """Return the array of a tensor, also of a single number; a single string is an object of bytes."""
+    value = tensor.numpy()
+    return value if isinstance(value, bytes) else np.asarray(value)
+
+
 def _convert_eager_results(name: str, results: PyTree, Tout: _ResultTypes) -> list[Tensor] | Tensor:
     has_list = isinstance(Tout, (list, tuple))
     items = list(Tout) if has_list else [Tout]  # type: ignore[arg-type]
@@ -372,7 +378,7 @@ def numpy_function(
     func = _convert_errors(func)
     if context.trace is None:
         return _convert_eager_results(
-            "numpy_function", func(*[convert_to_tensor(i).numpy() for i in inp]), Tout
+            "numpy_function", func(*[_to_array(convert_to_tensor(i)) for i in inp]), Tout
         )
     if context.size_probe is not None and context.size_probe.size:
         return _make_placeholders(Tout, context.size_probe)

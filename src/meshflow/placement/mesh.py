@@ -46,15 +46,16 @@ def complete_device_name(device: object) -> str:
         None,
         0,
     )
-    spec = local.make_merged_spec(DeviceSpec.from_string(_to_device_string(device)))
+    spec = local.make_merged_spec(DeviceSpec.from_string(to_device_string(device)))
     if spec.device_type is None:
         raise InvalidValueError(
-            f"{_to_device_string(device)!r} does not name a device such as 'CPU:0'."
+            f"{to_device_string(device)!r} does not name a device such as 'CPU:0'."
         )
     return spec.to_string()
 
 
-def _to_device_string(device: object) -> str:
+def to_device_string(device: object) -> str:
+    """Return the name of a device: of a string, a `tf.DeviceSpec` or a logical device."""
     return str(getattr(device, "name", None) or getattr(device, "to_string", lambda: device)())
 
 
@@ -64,7 +65,7 @@ def find_jax_device(name: object) -> jax.Device:
     Raises:
       ValueError: If there is no such device.
     """
-    text = _to_device_string(name)
+    text = to_device_string(name)
     if jax.process_count() > 1 and "/task:" in text.lower():
         task = int(text.lower().split("/task:")[1].split("/")[0])
         if task != jax.process_index():

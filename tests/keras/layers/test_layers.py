@@ -408,3 +408,16 @@ def test_further_positional_arguments(name, arguments):
         getattr(tf.keras.layers, name)(*arguments, **{changed: "ones"})
     with pytest.raises(TypeError, match="positional arguments"):
         getattr(tf.keras.layers, name)(*arguments, *[None] * 20)
+
+
+@pytest.mark.parametrize(
+    "layer, expected",
+    [
+        (tf.keras.layers.ReLU(negative_slope=0.5), [-1.5, 0.0, 2.0]),
+        (tf.keras.layers.ReLU(threshold=2.5), [0.0, 0.0, 0.0]),
+        (tf.keras.layers.ThresholdedReLU(1.5), [0.0, 0.0, 2.0]),
+        (tf.keras.layers.ELU(2.0), [2 * np.expm1(-3.0), 0.0, 2.0]),
+    ],
+)
+def test_activations_of_lists_of_numbers(layer, expected):
+    np.testing.assert_allclose(layer([-3.0, 0.0, 2.0]), expected, rtol=1e-6)

@@ -235,3 +235,9 @@ def test_configurations_have_the_keys_of_keras():
     with pytest.raises(TypeError, match="axis"):
         losses.SparseCategoricalCrossentropy(axis=1)
     assert losses.CategoricalCrossentropy().get_config()["axis"] == -1
+
+
+def test_binary_accuracy_of_integers():
+    # The threshold is rounded to 0, as in TensorFlow.
+    values = tf.keras.metrics.binary_accuracy([[1], [1], [0], [0]], [[1], [0], [0], [1]])
+    assert values.numpy().tolist() == [1.0, 0.0, 1.0, 0.0]

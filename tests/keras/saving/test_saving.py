@@ -369,3 +369,23 @@ def test_layers_are_described_in_either_format(legacy):
     config = layers.serialize(layer, use_legacy_format=legacy)
     again = layers.deserialize(config, use_legacy_format=legacy)
     assert again.get_config() == layer.get_config()
+
+
+def test_weight_paths():
+    class Nested(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first = tf.keras.layers.Dense(1)
+            self.rest = [tf.keras.layers.Dense(2, use_bias=False)]
+
+        def call(self, inputs):
+            return self.rest[0](self.first(inputs))
+
+    model = Nested()
+    model(tf.zeros([1, 1]))
+    paths = model.get_weight_paths()
+    assert sorted(paths) == ["first.bias", "first.kernel", "rest.0.kernel"]
+    assert paths["first.kernel"] is model.first.kernel
+    inputs = tf.keras.Input((3,))
+    outputs = tf.keras.layers.Dense(2, name="d1")(inputs)
+    assert sorted(tf.keras.Model(inputs, outputs).get_weight_paths()) == ["d1.bias", "d1.kernel"]

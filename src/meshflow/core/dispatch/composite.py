@@ -567,6 +567,17 @@ class SparseTensor(CompositeTensor):
         ]
         return cls._join(parts, (True, np.dtype(np.int64)))
 
+    def set_shape(self, shape: ShapeLike) -> None:
+        """Check that a shape is compatible with the static shape.
+
+        Raises:
+          ValueError: If the shapes are incompatible.
+        """
+        if not self.shape.is_compatible_with(shape):
+            raise InvalidValueError(
+                f"Shape {TensorShape(shape)} is not compatible with the shape {self.shape} of the SparseTensor."
+            )
+
     @property
     def indices(self) -> Tensor:
         """Return the coordinates of the elements, int64 of shape [n, rank]."""

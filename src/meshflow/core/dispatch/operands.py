@@ -64,10 +64,12 @@ class NumpyRules:
 
     Attributes:
       promote: Converts the operands of an operator to one dtype, before they become tensors.
+      has_lattice: Whether the functions of `tf` convert their operands by this function, too.
       indexing: Whether an index may contain masks and arrays of positions.
     """
 
     promote: Callable[[list[Any]], list[Any]] | None = None
+    has_lattice = False
     indexing = False
 
 
@@ -83,6 +85,11 @@ def convert_operands(name: str, operands: list[Any], same: Sequence[int]) -> lis
     for i, operand in enumerate(operands):
         if type(operand) is not Tensor and hasattr(operand, "_as_tensor"):
             operands[i] = operand._as_tensor()
+    if NumpyRules.has_lattice and NumpyRules.promote is not None and len(same) > 1:
+        present = [i for i in same if operands[i] is not None]
+        promoted = NumpyRules.promote([operands[i] for i in present])
+        for i, operand in zip(present, promoted, strict=True):
+            operands[i] = operand
     hint = next((operands[i].dtype for i in same if type(operands[i]) is Tensor), None)
     if hint is None:
         hint = next((d for d in (_find_dtype(operands[i]) for i in same) if d is not None), None)

@@ -1,14 +1,17 @@
 """Nested structures of lists, tuples, named tuples and dictionaries.
 
 The rules are those of `tf.nest`: dictionaries are visited in sorted key order, their views in the order of the
-dictionary. None, tensors, arrays, strings and all objects other than the containers above are leaves.
+dictionary, and objects with the methods `__tf_flatten__` and `__tf_unflatten__` in their own. None, tensors, arrays, strings
+and all other objects are leaves.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.core.values.composite import CompositeTensor, can_split, split_value
@@ -20,6 +23,8 @@ _EMPTY: dict[Any, Any] = {}
 _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 _SEQUENCES = (list, tuple, *_VIEWS)
 _CONTAINERS = (*_SEQUENCES, Mapping)
+# Types with methods that flatten them.
+_types_with_parts: set[type] = set()
 # Common types of leaves; checks for mappings are slow.
 _LEAF_TYPES = frozenset([Tensor, np.ndarray, int, float, bool, str, type(None)])
 
@@ -31,7 +36,26 @@ def is_nested(structure: PyTree) -> bool:
       >>> tf.nest.is_nested([1]), tf.nest.is_nested(1)
       (True, False)
     """
-    return type(structure) not in _LEAF_TYPES and isinstance(structure, _CONTAINERS)
+    return type(structure) not in _LEAF_TYPES and (
+        isinstance(structure, _CONTAINERS) or has_flatten_method(structure)
+    )
+
+
+def has_flatten_method(structure: PyTree) -> bool:
+    """Check for an object with `__tf_flatten__() -> (metadata, parts)` and its inverse `__tf_unflatten__`."""
+    cls = type(structure)
+    if not hasattr(cls, "__tf_flatten__") or not hasattr(cls, "__tf_unflatten__"):
+        return False
+    if cls not in _types_with_parts:
+        # The keys of traces are based on JAX's trees, which must have the same leaves.
+        _types_with_parts.add(cls)
+        with contextlib.suppress(ValueError):  # The user has registered it.
+            jax.tree_util.register_pytree_node(
+                cls,
+                lambda value: value.__tf_flatten__()[::-1],
+                lambda metadata, parts: cls.__tf_unflatten__(metadata, parts),
+            )
+    return True
 
 
 def sort_keys(mapping: Mapping[Any, Any]) -> list[Any]:
@@ -76,6 +100,8 @@ def _flatten_into(structure: PyTree, leaves: list[Any]) -> None:
     elif isinstance(structure, Mapping):
         for key in sort_keys(structure):
             _flatten_into(structure[key], leaves)
+    elif has_flatten_method(structure):
+        _flatten_into(structure.__tf_flatten__()[1], leaves)
     else:
         leaves.append(structure)
 
@@ -140,12 +166,12 @@ def flatten_up_to(shallow: PyTree, structure: PyTree, path: str = "the root") ->
     """
     if not is_nested(shallow):
         return [structure]
+    shallow, structure = _make_indexable(shallow), _make_indexable(structure)
     keys = sort_keys(shallow) if isinstance(shallow, Mapping) else list(range(len(shallow)))
     if not is_nested(structure) or len(structure) != len(keys):
         raise ValueError(
             f"Structures differ at {path}: expected {len(keys)} parts {keys}, got {structure!r}."
         )
-    shallow, structure = _make_indexable(shallow), _make_indexable(structure)
     parts: list[Any] = []
     for key in keys:
         parts.extend(flatten_up_to(shallow[key], structure[key], f"{path}[{key!r}]"))
@@ -205,6 +231,9 @@ def _pack(structure: PyTree, supply: Iterator[Any]) -> PyTree:
         # The values are in sorted key order, but the result keeps the order of the dictionary.
         packed = {key: _pack(structure[key], supply) for key in sort_keys(structure)}
         return rebuild_mapping(structure, {key: packed[key] for key in structure})
+    if has_flatten_method(structure):
+        metadata, parts = structure.__tf_flatten__()
+        return type(structure).__tf_unflatten__(metadata, _pack(parts, supply))
     return next(supply)
 
 
@@ -218,7 +247,9 @@ def rebuild_sequence(structure: PyTree, items: list[Any]) -> PyTree:
 
 
 def _make_indexable(structure: PyTree) -> PyTree:
-    """Return a list of the items of a view, which has no indices, or another structure itself."""
+    """Return the items of a view, or the parts of an object, which have no indices, or another structure itself."""
+    if has_flatten_method(structure):
+        return structure.__tf_flatten__()[1]
     return list(structure) if isinstance(structure, _VIEWS) else structure
 
 
@@ -279,7 +310,7 @@ def assert_same_structure(
     Args:
       nest1: A structure.
       nest2: A structure.
-      check_types: Whether a list and a tuple count as different.
+      check_types: Whether containers of other types, and dictionaries of other keys, count as different.
       expand_composites: Whether the components of composite tensors, and the parts of a strategy's values, are leaves.
 
     Raises:
@@ -310,28 +341,28 @@ def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -
         )
     if not is_nested(a):
         return
-    if isinstance(a, Mapping) != isinstance(b, Mapping) or (
-        check_types and not have_same_type(a, b)
-    ):
+    if check_types and not have_same_type(a, b):
         raise TypeError(
             f"At {path} they don't have the same sequence type: the first is a {type(a).__name__}, the second a {type(b).__name__}."
         )
+    a, b = _make_indexable(a), _make_indexable(b)
     keys_a = sort_keys(a) if isinstance(a, Mapping) else list(range(len(a)))
     keys_b = sort_keys(b) if isinstance(b, Mapping) else list(range(len(b)))
-    if keys_a != keys_b:
+    if keys_a != keys_b if check_types else len(keys_a) != len(keys_b):
         difference = "set of keys" if isinstance(a, Mapping) else "number of elements"
         raise ValueError(
             f"At {path} they don't have the same {difference}: the first has {keys_a}, the second {keys_b}."
         )
-    a, b = _make_indexable(a), _make_indexable(b)
-    for key in keys_a:
-        _assert_same_structure(a[key], b[key], check_types, f"{path}[{key!r}]")
+    for key, other in zip(keys_a, keys_b, strict=True):
+        _assert_same_structure(a[key], b[other], check_types, f"{path}[{key!r}]")
 
 
 def have_same_type(a: PyTree, b: PyTree) -> bool:
     """Check whether two containers count as the same type: two mappings, lists, or equal named tuples."""
-    if isinstance(a, Mapping):
-        return True
+    if isinstance(a, Mapping) or isinstance(b, Mapping):
+        return isinstance(a, Mapping) and isinstance(b, Mapping)
+    if has_flatten_method(a) or has_flatten_method(b):
+        return type(a) is type(b)
     if hasattr(a, "_fields") or hasattr(b, "_fields"):
         same_fields = getattr(a, "_fields", None) == getattr(b, "_fields", None)
         return same_fields and type(a).__name__ == type(b).__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config
@@ -186,6 +187,7 @@ class ThresholdedReLU(_Elementwise):
 
     def call(self, inputs: Tensor) -> Tensor:
         """Apply the activation function."""
+        inputs = convert_to_tensor(inputs)
         return inputs * math.cast(inputs > self.theta, inputs.dtype)
 
     def get_config(self) -> Config:

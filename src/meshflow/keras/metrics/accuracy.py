@@ -59,7 +59,8 @@ def _match_binary_labels(y_true: TensorLike, y_pred: TensorLike, threshold: floa
       `1 if y = (p > threshold) else 0`, with labels y and predictions p.
     """
     y_pred = convert_to_tensor(y_pred)
-    return _compare(y_true, math.cast(y_pred > threshold, y_pred.dtype))
+    above = y_pred > math.cast(threshold, y_pred.dtype)
+    return _compare(y_true, math.cast(above, y_pred.dtype))
 
 
 def categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:

@@ -54,13 +54,21 @@ def track_tf1_style_variables(method: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             scope.store = outer_store
         if isinstance(self, tf.keras.layers.Layer):
-            # The rest belongs to calls that raised an error.
+            # Some of them belong to earlier calls that raised an error.
             for penalize in list(store.regularizers.values()):
                 self.add_loss(penalize)
+            for layer in store.new_layers:
+                for index in range(len(layer.losses)):
+                    self.add_loss(functools.partial(_read_loss, layer, index))
             store.regularizers.clear()
+            store.new_layers.clear()
         return result
 
     return run
+
+
+def _read_loss(layer: Any, index: int) -> Any:
+    return layer.losses[index]
 
 
 def get_or_create_layer(name: str, create_layer_method: Callable[[], Any]) -> Any:

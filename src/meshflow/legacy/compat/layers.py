@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.legacy.compat.public_package import tf
-from meshflow.legacy.compat.variables import get_variable_scope
+from meshflow.legacy.compat.variables import (
+    VariableScope,
+    check_reuse,
+    get_variable_scope,
+    variable_scope,
+)
+from meshflow.legacy.graph.graph import has_explicit_graph
 
 # Classes by the names of functions.
 _FUNCTIONS = {
@@ -23,6 +31,9 @@ _FUNCTIONS = {
     "flatten": "Flatten",
 }
 _CLASSES = {*_FUNCTIONS.values(), "Layer", "InputSpec"}
+# Default arguments of layers and of their calls that differ from those of Keras.
+_DEFAULTS: dict[str, dict[str, Any]] = {"Dropout": {"rate": 0.5}}
+_CALL_DEFAULTS = {"batch_normalization": {"training": False}, "dropout": {"training": False}}
 # Arguments of TensorFlow 1 that Keras does not have.
 _DROPPED = (
     "reuse",
@@ -39,6 +50,18 @@ _DROPPED = (
 _CALL_ARGUMENTS = ("training",)
 
 
+@contextlib.contextmanager
+def _enter_layer_scope(name: str | VariableScope | None, default: str, reuse: object = None) -> Iterator[VariableScope]:  # fmt: skip
+    """Enter the scope of a layer, below which its variables are named, also in scopes of names such as those of Keras layers."""
+    outer = get_variable_scope()
+    if name is None and not outer.name and outer.store is not None:
+        name = outer.store.name_layer(default)
+    prefix = f"{outer.name}/" if outer.name else ""
+    scope = variable_scope(name, default, reuse=reuse, auxiliary_name_scope=False)
+    with scope as inner, tf.name_scope(prefix):
+        yield inner
+
+
 def _make_function(name: str) -> Callable[..., Tensor]:
     class_name = _FUNCTIONS[name]
 
@@ -46,18 +69,20 @@ def _make_function(name: str) -> Callable[..., Tensor]:
         options = {k: v for k, v in kwargs.items() if k not in (*_DROPPED, *_CALL_ARGUMENTS)}
         if options.get("kernel_initializer", "") is None:
             del options["kernel_initializer"]
-        scope, create = get_variable_scope(), getattr(tf.keras.layers, class_name)
-        if scope.store is None:
-            layer = create(*args, **options)
-        else:
-            path = f"{scope.name}/{options.get('name') or name}".lstrip("/")
-            path = path if options.get("name") else scope.store.name_layer(path)
-            options["name"] = path.rpartition("/")[2]
-            layer = scope.store.get_or_create_layer(path, lambda: create(*args, **options))
-        named = {k: kwargs[k] for k in _CALL_ARGUMENTS if k in kwargs}
-        if scope.store is None:
-            return layer(inputs, **named)
-        with tf.name_scope(f"{scope.name}/" if scope.name else ""):
+        if not args:
+            options = _DEFAULTS.get(class_name, {}) | options
+        named = _CALL_DEFAULTS.get(name, {}) | {
+            k: kwargs[k] for k in _CALL_ARGUMENTS if k in kwargs
+        }
+        store, create = get_variable_scope().store, getattr(tf.keras.layers, class_name)
+        if store is None:
+            return create(*args, **options)(inputs, **named)
+        with _enter_layer_scope(options.get("name"), name, kwargs.get("reuse")) as scope:
+            options["name"] = scope.name.rpartition("/")[2]
+            known = store.layers_by_name.get(scope.name)
+            if known is not None and known.weights and has_explicit_graph():
+                check_reuse(known.weights[0].name.partition(":")[0], scope, known.weights[0])
+            layer = store.get_or_create_layer(scope.name, lambda: create(*args, **options))
             return layer(inputs, **named)
 
     function.__name__ = function.__qualname__ = name
@@ -74,13 +99,28 @@ def _make_class(name: str) -> type:
         options = {k: v for k, v in kwargs.items() if k not in _DROPPED}
         if options.get("kernel_initializer", "") is None:
             del options["kernel_initializer"]
+        if not args:
+            options = _DEFAULTS.get(name, {}) | options
+        self._layer_scope = None
+        self._has_default_name = options.get("name") is None
         base.__init__(self, *args, **options)
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # The scope of the first call determines the names of the variables.
+        if get_variable_scope().store is None or (self.built and self._layer_scope is None):
+            return base.__call__(self, *args, **kwargs)
+        own_name = None if self._has_default_name else self.name
+        default = re.sub(r"_\d+$", "", self.name)
+        with _enter_layer_scope(self._layer_scope or own_name, default) as scope:
+            if self._layer_scope is None:
+                self._layer_scope, self._name = scope, scope.name.rpartition("/")[2]
+            return base.__call__(self, *args, **kwargs)
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the layer."""
         return self(*args, **kwargs)
 
-    return type(name, (base,), {"__init__": __init__, "apply": apply, "__module__": __name__, "__doc__": base.__doc__})  # fmt: skip
+    return type(name, (base,), {"__init__": __init__, "__call__": __call__, "apply": apply, "__module__": __name__, "__doc__": base.__doc__})  # fmt: skip
 
 
 globals().update({_name: _make_class(_name) for _name in _CLASSES - {"InputSpec"}})

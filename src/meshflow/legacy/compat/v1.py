@@ -214,9 +214,9 @@ __all__ = sorted(
 # Names that need an optional package, by the modules that have them.
 _LAZY_NAMES = {
     **dict.fromkeys(
-        ("GraphDef", "import_graph_def", "wrap_function"),
-        "meshflow.saved_model.graph.reading.imported_graphs",
+        ("GraphDef", "import_graph_def"), "meshflow.saved_model.graph.reading.imported_graphs"
     ),
+    "wrap_function": "meshflow.legacy.compat.wrapped_functions",
     **dict.fromkeys(
         ("Event", "HistogramProto", "Summary", "SummaryMetadata"), "meshflow.io.protos"
     ),

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.runtime.context import ThreadState
 from meshflow.core.values.dtypes import DType, DTypeLike
@@ -78,6 +80,7 @@ class VariableStore(tf.Module):
       variables_by_name: The variables of `get_variable`.
       layers_by_name: The layers of `tf.compat.v1.layers` and of `get_or_create_layer`.
       regularizers: Functions that return the penalties of variables, by the names of these.
+      new_layers: Layers whose penalties are not yet losses of the object that owns the store.
     """
 
     def __init__(self) -> None:
@@ -85,14 +88,15 @@ class VariableStore(tf.Module):
         self.variables_by_name: dict[str, Variable] = {}
         self.layers_by_name: dict[str, Any] = {}
         self.regularizers: dict[str, Callable[[], Any]] = {}
+        self.new_layers: list[Any] = []
         self._num_scopes: dict[str, int] = {}
         self._num_layers: dict[str, int] = {}
 
     def get_or_create_layer(self, name: str, create: Callable[[], Any]) -> Any:
-        """Return the layer with a name, which a function creates at first; its penalties become regularizers."""
+        """Return the layer with a name, which a function creates at first."""
         if name not in self.layers_by_name:
-            layer = self.layers_by_name[name] = create()
-            self.regularizers[name] = lambda: tf.add_n(layer.losses) if layer.losses else 0.0
+            self.layers_by_name[name] = create()
+            self.new_layers.append(self.layers_by_name[name])
         return self.layers_by_name[name]
 
     def name_scope(self, name: str) -> str:
@@ -113,7 +117,7 @@ class VariableStore(tf.Module):
             self._num_scopes |= inner
 
     def name_layer(self, name: str) -> str:
-        """Return a default name of a layer, with a number if this call of the function has used it."""
+        """Return a default name of a layer outside of scopes, with a number if this call has used it."""
         return _add_number(name, self._num_layers)
 
     def start_call(self) -> None:
@@ -296,10 +300,8 @@ def variable_scope(
         outer.constraint if constraint is None else constraint,
     )
     with contextlib.ExitStack() as stack:
-        if in_graph and auxiliary_name_scope and last:
+        if auxiliary_name_scope and last:
             scope.original_name_scope = stack.enter_context(tf.name_scope(last))
-        elif auxiliary_name_scope and not in_graph:
-            stack.enter_context(tf.name_scope(f"{name}/"))
         if scope.store is not None:
             stack.enter_context(scope.store.open_scope(name))
         stack.enter_context(_enter_scope(scope))
@@ -387,7 +389,7 @@ def get_variable(
     return found
 
 
-def _check_reuse(name: str, scope: VariableScope, variable: Variable | None) -> None:
+def check_reuse(name: str, scope: VariableScope, variable: Variable | None) -> None:
     """Raise an error if the scope does not allow to create or reuse a variable in a graph."""
     if variable is None and scope.reuse is True:
         raise ValueError(
@@ -418,7 +420,7 @@ def _get_or_create(
     scope = get_variable_scope()
     known = None if scope.store is None else scope.store.variables_by_name.get(name)
     if has_explicit_graph():
-        _check_reuse(name, scope, known)
+        check_reuse(name, scope, known)
     if known is not None:
         if shape is not None and not known.shape.is_compatible_with(shape):
             raise ValueError(
@@ -484,6 +486,8 @@ def make_template(
       unique_name_: Scope of the variables instead of `name_`.
       custom_getter_: See `variable_scope`.
       **kwargs: Arguments of `func_`.
+
+    In a method that tracks variables, its object owns the variables.
     """
     store = VariableStore()
     scopes: list[VariableScope] = []
@@ -495,7 +499,7 @@ def make_template(
             scopes[:] = scopes or [scope]
             scope.reuse = AUTO_REUSE
             if not has_explicit_graph():
-                scope.store = store
+                scope.store = scope.store or store
             return func_(*args, **{**kwargs, **more})
 
     template.variables = store.variables_by_name.values()  # type: ignore[attr-defined]
@@ -588,7 +592,26 @@ def _make_initializer(class_name: str, v1_name: str, **defaults: Any) -> type:
     return type(v1_name, (base,), {"__init__": __init__, "__call__": __call__, "__doc__": doc})
 
 
-constant_initializer = _make_initializer("Constant", "constant_initializer")
+class constant_initializer(_make_initializer("Constant", "constant_initializer")):  # type: ignore[misc]
+    """`tf.keras.initializers.Constant` with a default dtype; the last of too few values fills the rest of the shape."""
+
+    def __call__(
+        self,
+        shape: ShapeLike,
+        dtype: DTypeLike | None = None,
+        partition_info: object = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Return the values of a variable."""
+        values = np.asarray(self.value).ravel()
+        rest = (TensorShape(shape).num_elements() or 0) - values.size
+        if np.ndim(self.value) == 0 or values.size == 0 or rest <= 0:
+            result: Tensor = super().__call__(shape, dtype, **kwargs)
+            return result
+        values = np.pad(values, (0, rest), "edge").reshape(tuple(TensorShape(shape)))
+        return tf.constant(values, dtype or self.dtype)
+
+
 glorot_normal_initializer = _make_initializer("GlorotNormal", "glorot_normal_initializer")
 glorot_uniform_initializer = _make_initializer("GlorotUniform", "glorot_uniform_initializer")
 ones_initializer = _make_initializer("Ones", "ones_initializer")

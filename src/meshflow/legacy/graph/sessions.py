@@ -245,8 +245,7 @@ class Session:
             self._graph.session = None
 
     def __enter__(self) -> Self:
-        if self._has_own_graph:
-            self._defaults.enter_context(self._graph.as_default())
+        self._defaults.enter_context(self._graph.as_default())
         self._defaults.enter_context(self.as_default())
         return self
 
@@ -262,7 +261,9 @@ class InteractiveSession(Session):
 
     def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:  # fmt: skip
         super().__init__(target, graph, config)
-        self.__enter__()
+        if self._has_own_graph:
+            self._defaults.enter_context(self._graph.as_default())
+        self._defaults.enter_context(self.as_default())
 
     def close(self) -> None:
         """Close the session."""

@@ -230,7 +230,7 @@ def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def get_static_value(tensor: Any, partial: bool = False) -> Any:
-    """Return the value of a tensor as a NumPy array if it is known now, else None.
+    """Return the value of a tensor as a NumPy array or number, or None if it is unknown now.
 
     Args:
       tensor: A tensor; another object is returned unchanged, and a variable has no static value.
@@ -247,7 +247,8 @@ def get_static_value(tensor: Any, partial: bool = False) -> Any:
     """
     if not is_tensor(tensor):
         return tensor
-    return read_static_array(tensor) if isinstance(tensor, Tensor) else None
+    array = read_static_array(tensor) if isinstance(tensor, Tensor) else None
+    return array if array is None or context.trace is not None else array[()]
 
 
 def read_static_array(value: Any) -> np.ndarray | None:

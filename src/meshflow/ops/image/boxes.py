@@ -130,7 +130,7 @@ def crop_and_resize(
             f"crop_and_resize: method must be 'bilinear' or 'nearest', got {method!r}."
         )
     size = tuple(int(s) for s in to_static_value(crop_size, "crop_size"))
-    images, boxes = cast(image, float32), convert_to_tensor(boxes)
+    images, boxes = cast(image, float32), convert_to_tensor(boxes, float32)
     if len(images.shape) != 4:
         raise InvalidValueError(
             f"crop_and_resize: input image must be 4-D [batch, height, width, channels], got {images.shape}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import draw_op_key
 from meshflow.ops.array import where, zeros_like
@@ -360,7 +360,7 @@ def dropout(
 def general_dropout(
     x: TensorLike,
     rate: TensorLike,
-    uniform_sampler: Callable[[Sequence[int], DType], Tensor],
+    uniform_sampler: Callable[..., Tensor],
     noise_shape: StaticInts = None,
     name: str | None = None,
 ) -> Tensor:
@@ -369,7 +369,7 @@ def general_dropout(
     Args:
       x: A floating-point tensor.
       rate: Fraction of elements that are set to 0, in [0, 1).
-      uniform_sampler: Function (shape, dtype) -> uniform numbers in [0, 1).
+      uniform_sampler: Function with the keywords `shape` and `dtype` -> uniform numbers in [0, 1).
       noise_shape: Shape of the mask, which is broadcast along axes of size 1; by default the shape
         of `x`.
       name: Ignored.
@@ -387,7 +387,7 @@ def general_dropout(
         x.shape.as_list() if noise_shape is None else to_static_value(noise_shape, "noise_shape")
     )
     shape = [n if s is None else s for s, n in zip(shape, x.shape, strict=True)]
-    mask = uniform_sampler(shape, x.dtype) >= rate
+    mask = uniform_sampler(shape=shape, dtype=x.dtype) >= rate
     return where(mask, x * (1.0 / (1.0 - rate)), zeros_like(x))
 
 

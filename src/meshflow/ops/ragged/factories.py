@@ -41,8 +41,8 @@ def constant(
     inner_shape: PyTree = None,
     name: str | None = None,
     row_splits_dtype: DTypeLike = int64,
-) -> Tensor | RaggedTensor:
-    """Create a ragged tensor of nested lists.
+) -> RaggedTensor:
+    """Create a ragged tensor of nested lists; without ragged dimensions, the result is a tensor.
 
     Args:
       pylist: The lists.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import collections
+import re
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from meshflow.checkpoint.object_graph import list_children
 from meshflow.core.dispatch.symbolic_calls import run_outside_of_graphs
 from meshflow.core.runtime.annotations import CHECKPOINT, annotate_region
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
+from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.keras.engine.saving import (
     model_configuration,
@@ -132,6 +136,37 @@ class ModelSaving:
             its layer and the reason.
         """
         model_export.export_model(self, filepath, format, verbose, input_signature, **kwargs)
+
+    def get_weight_paths(self) -> dict[str, Variable]:
+        """Return the variables by the shortest path of attributes to each, with dots; layers of a Functional model have their names.
+
+        Example:
+          >>> class Small(tf.keras.Model):
+          ...     def __init__(self):
+          ...         super().__init__()
+          ...         self.dense = tf.keras.layers.Dense(3, use_bias=False)
+          ...     def call(self, inputs):
+          ...         return self.dense(inputs)
+          >>> model = Small()
+          >>> _ = model(tf.ones([1, 2]))
+          >>> list(model.get_weight_paths())
+          ['dense.kernel']
+        """
+        paths: dict[str, Variable] = {}
+        queue: collections.deque[tuple[str, Any]] = collections.deque([("", self)])
+        visited = {id(self)}
+        while queue:
+            path, owner = queue.popleft()
+            for name, child in list_children(owner).items():
+                if id(child) in visited:
+                    continue
+                visited.add(id(child))
+                if re.fullmatch(r"layer(_with_weights)?-\d+", name):
+                    name = child.name
+                queue.append((f"{path}{name}.", child))
+                if isinstance(child, Variable):
+                    paths[f"{path}{name}"] = child
+        return paths
 
     def save_spec(self, dynamic_batch: bool = True) -> tuple[list[Any], dict[str, Any]] | None:
         """Return the specs of the model's arguments: of positional ones, and of keyword arguments by name.
