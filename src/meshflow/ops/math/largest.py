@@ -36,7 +36,8 @@ def _top_k(input: TensorLike, k: int) -> tuple[Tensor, Tensor]:
         indices = jax.lax.top_k(ranked, k)[1]
         results = jnp.take_along_axis(x, indices, axis=-1), indices
     else:
-        results = tuple(jax.lax.top_k(x, k))
+        values, indices = jax.lax.top_k(x, k)
+        results = values, indices
     if x is input:
         return results
     return tuple(jax.lax.slice(y, [0] * y.ndim, (*input.shape[:-1], k)) for y in results)
