@@ -1,10 +1,13 @@
 """Test layer names in programs, and in the cache keys of compiled programs."""
 
+import os
+
 import jax
 import jax.numpy as jnp
+import pytest
 
 import meshflow as tf
-from meshflow.core.functions import scope_names
+from meshflow.core.functions import executable_cache, scope_names
 from meshflow.environment.jax_internals import cache_key
 from meshflow.profiler.programs import parse_instructions
 
@@ -27,7 +30,21 @@ def test_programs_with_other_scope_names_are_separate():
     # These numbers occurred before, and select the same program.
     assert key(program("wide_3")) == key(program("wide_11")) == key(program("wide"))
     # The next key belongs to an unannounced program.
-    assert cache_key.custom_hook() == ""
+    assert cache_key.custom_hook() != key(program("wide"))
+
+
+def test_programs_for_other_numbers_of_processors_are_separate():
+    processors = os.sched_getaffinity(0)
+    if len(processors) == 1:
+        pytest.skip("This process may run on one processor only.")
+    device, keys = jax.devices()[0], set()
+    try:
+        for chosen in (processors, {min(processors)}):
+            os.sched_setaffinity(0, chosen)
+            keys |= {cache_key.custom_hook(), executable_cache.make_key(b"program", device)}
+    finally:
+        os.sched_setaffinity(0, processors)
+    assert len(keys) == 4
 
 
 def test_layers_name_their_operations_forward_and_backward():

@@ -334,7 +334,20 @@ def test_ops_on_axes_that_may_be_empty_are_saved_for_any_size(folder):
             indices = tf.argsort(y, 2, "DESCENDING")
             sums = tf.cumsum(y, 1), tf.math.cumprod(y, 2, exclusive=True, reverse=True)
             sums = *sums, tf.cumsum(whole, 2, reverse=True), tf.math.cumulative_logsumexp(y, 1)
-            return *extremes, *places, tf.norm(y, np.inf, 1), *ordered, indices, *sums, crop(y)
+            largest = *tf.math.top_k(y, 3), *tf.math.top_k(whole[..., 0], 1)
+            shifted = tf.roll(y, 1, 1), tf.roll(whole, [1, -3], [2, 1])
+            found = tf.math.in_top_k([0], tf.reduce_max(y[:1], [2, 3]), 1)
+            moved = *largest, *shifted, found
+            return (
+                *extremes,
+                *places,
+                tf.norm(y, np.inf, 1),
+                *ordered,
+                indices,
+                *sums,
+                *moved,
+                crop(y),
+            )
 
     module = Summary()
     tf.saved_model.save(module, folder)

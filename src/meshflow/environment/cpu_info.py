@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
 
@@ -24,3 +25,9 @@ def read_cpu_flags() -> tuple[str, ...]:
     """
     info = read_cpu_info()
     return tuple(info.get("flags", info.get("Features", "")).split())
+
+
+def count_processors() -> int:
+    """Return the number of processors on which this process may run."""
+    get_affinity = getattr(os, "sched_getaffinity", None)
+    return len(get_affinity(0)) if get_affinity is not None else os.cpu_count() or 1

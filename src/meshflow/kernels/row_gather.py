@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.environment import cpu_info
 from meshflow.kernels import library
 
 # Element types that rows may have if steps are applied, in row_gather.cc's order after plain bytes.
@@ -117,7 +117,7 @@ def _load_loops() -> CompiledLoops | None:
 
 @functools.cache
 def _count_threads() -> int:
-    return min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    return min(_MAX_THREADS, cpu_info.count_processors())
 
 
 class RowSource:

@@ -155,12 +155,8 @@ def estimate_cpu_peak() -> float:
     flags = cpu_info.read_cpu_flags()
     # Each core has two units that compute a fused multiply-add of a float32 vector per cycle.
     per_cycle = 64 if "avx512f" in flags else 32 if "avx2" in flags else 16
-    return float(cpu_info.read_cpu_info().get("cpu MHz", 0)) * 1e6 * per_cycle * _count_cores()
-
-
-def _count_cores() -> int:
-    get_affinity = getattr(os, "sched_getaffinity", None)
-    return len(get_affinity(0)) if get_affinity is not None else os.cpu_count() or 1
+    hertz = float(cpu_info.read_cpu_info().get("cpu MHz", 0)) * 1e6
+    return hertz * per_cycle * cpu_info.count_processors()
 
 
 class MemorySamples:

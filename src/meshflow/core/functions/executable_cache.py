@@ -178,8 +178,10 @@ def get_only_device(operands: Sequence[Any]) -> jax.Device | None:
 
 def _fingerprint_machine(device: jax.Device) -> bytes:
     """Identify the environment of an executable: versions, device, processor, and JAX's options."""
-    options = tuple([(name, str(value)) for name, value in jax.config.values.items()])
-    return _fingerprint_device(device, options)
+    options = [(name, str(value)) for name, value in jax.config.values.items()]
+    # XLA divides loops among the processors of the process that compiles them.
+    options.append(("processors", str(cpu_info.count_processors())))
+    return _fingerprint_device(device, tuple(options))
 
 
 @functools.lru_cache(maxsize=16)
@@ -190,7 +192,6 @@ def _fingerprint_device(device: jax.Device, options: tuple[tuple[str, str], ...]
 
 @functools.cache
 def _fingerprint_host() -> tuple[Any, ...]:
-    threads = os.environ.get("NPROC"), os.cpu_count()
     return (
         _FORMAT_VERSION,
         __version__,
@@ -198,5 +199,5 @@ def _fingerprint_host() -> tuple[Any, ...]:
         jax.lib.__version__,
         platform.machine(),
         cpu_info.read_cpu_flags(),
-        threads,
+        os.environ.get("NPROC"),
     )

@@ -1,8 +1,10 @@
-"""Names of layers as a part of the cache keys of compiled programs.
+"""Names of layers and the number of processors as parts of the cache keys of compiled programs.
 
 XLA stores the names of scopes in a program, for profiles, but JAX's compilation cache ignores them.
 A program that differs only in names would then get the names of another one, so the names are added
 to its key. Numbers at the end of names are removed: 'dense_1' and 'dense_7' name the same program.
+
+XLA also divides loops among the processors of the process that compiles them, which JAX's key ignores, too.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import re
 import threading
 from collections.abc import Iterator
 
+from meshflow.environment import cpu_info
 from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import cache_key, persistent_cache_min_compile_time_secs
 from meshflow.environment.types import ClosedJaxpr, Jaxpr
@@ -59,7 +62,8 @@ def collect_scopes(jaxpr: Jaxpr) -> set[str]:
 def _make_key_suffix() -> str:
     program, _pending.program = _pending.program, None
     scopes = "" if program is None else "\n".join(sorted(collect_scopes(program.jaxpr)))
-    return str(_previous_hook()) + scopes + ("\napart" if _pending.bypass else "")
+    processors = f"\n{cpu_info.count_processors()} processors"
+    return str(_previous_hook()) + scopes + processors + ("\napart" if _pending.bypass else "")
 
 
 cache_key.custom_hook = _make_key_suffix

@@ -30,6 +30,7 @@ __all__ = [
     "make_range",
     "make_sizes_tensor",
     "may_be_positive",
+    "may_be_smaller",
     "may_be_zero",
     "pad_empty",
     "propagate_sizes",
@@ -60,8 +61,20 @@ def may_be_zero(size: Any) -> bool:
       >>> may_be_zero(0), may_be_zero(3), may_be_zero(n), may_be_zero(n - 1)
       (True, False, False, True)
     """
+    return may_be_smaller(size, 1)
+
+
+def may_be_smaller(size: Any, limit: int) -> bool:
+    """Check whether a size is smaller than a limit, or a symbolic size that is not always at least the limit.
+
+    Example:
+      >>> import jax
+      >>> (n,) = jax.export.symbolic_shape("n")
+      >>> may_be_smaller(2, 3), may_be_smaller(n, 3), may_be_smaller(n + 2, 3)
+      (True, True, False)
+    """
     with contextlib.suppress(InconclusiveDimensionOperation):
-        return not size >= 1
+        return not size >= limit
     return True
 
 
@@ -89,23 +102,24 @@ def make_range(size: Any) -> Any:
     return jnp.arange(size) if is_symbolic_dim(size) else np.arange(size)
 
 
-def pad_empty(array: Array, axis: int, value: float = 0) -> Array:
-    """Add a last slice to an array in a program for any sizes if the axis may have none.
+def pad_empty(array: Array, axis: int, value: float = 0, least: int = 1) -> Array:
+    """Add last slices to an array in a program for any sizes if the axis may have too few.
 
     XLA gathers from at least one slice, and sums over at least one.
 
     Args:
       array: An array.
       axis: The axis.
-      value: Value of the elements of the slice.
+      value: Value of the elements of the slices.
+      least: Number of slices that the axis needs; as many are added.
 
     Returns:
-      The array itself if its axis is not symbolic or always has elements.
+      The array itself if its axis is not symbolic or always has enough elements.
     """
     size = array.shape[axis]
-    if not is_symbolic_dim(size) or not context.exporting or not may_be_zero(size):
+    if not is_symbolic_dim(size) or not context.exporting or not may_be_smaller(size, least):
         return array
-    paddings = [(0, int(a == axis % array.ndim)) for a in range(array.ndim)]
+    paddings = [(0, least if a == axis % array.ndim else 0) for a in range(array.ndim)]
     return jnp.pad(array, paddings, constant_values=np.asarray(value, array.dtype))
 
 

@@ -14,11 +14,12 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape, are_different
-from meshflow.core.values.symbolic_sizes import make_sizes_tensor
+from meshflow.core.values.symbolic_sizes import make_sizes_tensor, may_be_zero
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.values.unknown_sizes import compute_on_host, host_function, is_unknown
 from meshflow.core.variables.indexing import take_slices
@@ -270,8 +271,10 @@ def _roll(input: TensorLike, shift: Any, axis: int | Sequence[int]) -> Tensor:
         )
     if not input.ndim:
         raise InvalidValueError("roll: input must be 1-D or higher, got a scalar. [Op:Roll]")
-    for a in axis if isinstance(axis, tuple) else (axis,):
-        normalize_axis(a, input.ndim, "roll")
+    axes = [normalize_axis(a, input.ndim, "roll") for a in np.ravel(axis).tolist()]
+    if context.exporting and any(may_be_zero(input.shape[a]) for a in axes):
+        # JAX computes the remainder of a known shift while it traces, but that of an array in the program.
+        shift = jnp.asarray(shift)
     return jnp.roll(input, shift, axis)
 
 

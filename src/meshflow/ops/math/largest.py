@@ -9,6 +9,8 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import are_different
+from meshflow.core.values.symbolic_sizes import pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.casting import cast
 
@@ -21,14 +23,24 @@ def _top_k(input: TensorLike, k: int) -> tuple[Tensor, Tensor]:
         raise InvalidValueError(f"Need k >= 0, got {k}: it must be non-negative. [Op:TopKV2]")
     if not input.ndim:
         raise InvalidValueError("input must be >= 1-D, got a scalar. [Op:TopKV2]")
-    if k > input.shape[-1]:
-        raise ValueError(f"input must have at least k columns. Had {input.shape[-1]}, needed {k}")
-    if not jnp.issubdtype(input.dtype, jnp.floating):
-        return tuple(jax.lax.top_k(input, k))
-    # XLA orders -0 after 0, but TensorFlow orders equal values by their indices.
-    ranked = jax.lax.stop_gradient(jnp.where(input == 0, jnp.zeros((), input.dtype), input))
-    indices = jax.lax.top_k(ranked, k)[1]
-    return jnp.take_along_axis(input, indices, axis=-1), indices
+    is_floating = jnp.issubdtype(input.dtype, jnp.floating)
+    # The additional columns follow all others, also equal ones; other runtimes do not check that there are k others.
+    x = pad_empty(input, -1, -jnp.inf if is_floating else jnp.iinfo(input.dtype).min, k)
+    if k > x.shape[-1]:
+        raise ValueError(f"input must have at least k columns. Had {x.shape[-1]}, needed {k}")
+    for axis in range(x.ndim - 1):
+        x = pad_empty(x, axis)
+    if is_floating:
+        # XLA orders -0 after 0, but TensorFlow orders equal values by their indices.
+        ranked = jax.lax.stop_gradient(jnp.where(x == 0, jnp.zeros((), x.dtype), x))
+        indices = jax.lax.top_k(ranked, k)[1]
+        results = jnp.take_along_axis(x, indices, axis=-1), indices
+    else:
+        values, indices = jax.lax.top_k(x, k)
+        results = values, indices
+    if x is input:
+        return results
+    return tuple(jax.lax.slice(y, [0] * y.ndim, (*input.shape[:-1], k)) for y in results)
 
 
 @dispatch_composites
@@ -103,15 +115,16 @@ def in_top_k(
             raise InvalidArgumentError(
                 f"{argument} must be {rank}-dimensional, got shape {x.shape}"
             )
-    if targets.shape[0] != predictions.shape[0]:
+    if are_different(targets.shape[0], predictions.shape[0]):
         raise InvalidValueError(
             f"First dimension of predictions {predictions.shape[0]} must match length of targets "
             f"{targets.shape[0]}"
         )
     classes = predictions.shape[-1]
+    targets = jnp.asarray(targets)
     valid = (targets >= 0) & (targets < classes)
     index = jnp.clip(targets, 0, classes - 1).astype(jnp.int32)
-    target_scores = jnp.take_along_axis(predictions, index[:, None], axis=-1)
+    target_scores = jnp.take_along_axis(pad_empty(predictions, -1), index[:, None], axis=-1)
     num_larger = jnp.sum(predictions > target_scores, axis=-1)
     return valid & jnp.all(jnp.isfinite(predictions), axis=-1) & (num_larger < k)
 
