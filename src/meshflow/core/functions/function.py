@@ -44,7 +44,7 @@ from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.composite import CompositeTensor, can_split, list_part_sizes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape, as_shape
 from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
@@ -870,8 +870,8 @@ def _to_size_tensor(leaf: PyTree) -> object:
     """Convert symbolic sizes and shapes that a function returns to tensors."""
     if is_symbolic_dim(leaf):
         return make_sizes_tensor(leaf, np.int32)
-    if isinstance(leaf, TensorShape) and leaf.rank and has_symbolic_size(leaf.as_list()):
-        return make_sizes_tensor(tuple(leaf.as_list()), np.int32)
+    if isinstance(leaf, TensorShape) and leaf.rank and has_symbolic_size(as_shape(leaf)):
+        return make_sizes_tensor(tuple(as_shape(leaf)), np.int32)
     return leaf
 
 
