@@ -180,17 +180,3 @@ def test_closures_take_and_return_composite_tensors(strategy, coordinator):
     assert squares.values.numpy().tolist() == [4.0, 9.0]
     # Like TensorFlow, `fetch` converts ragged tensors to arrays of arrays.
     assert [len(row) for row in remote.fetch()[0]] == [2, 0, 1]
-
-
-class Locked:
-    def __reduce__(self):
-        raise TypeError("this cannot be pickled")
-
-
-def test_a_result_that_cannot_be_pickled_is_an_error_of_the_closure(strategy, coordinator):
-    remote = coordinator.schedule(Locked)
-    try:
-        # Threads share the object.
-        assert isinstance(remote.fetch(), Locked)
-    except TypeError as error:
-        assert "cannot be pickled" in str(error)

@@ -538,12 +538,7 @@ def answer_calls(connection: Connection, methods: Mapping[str, Callable[..., Any
         while True:
             # No variable refers to a call after this line, so the caller can reuse the memory of
             # its arrays.
-            answer = _answer_call(connection, methods)
-            try:
-                connection.send(answer)
-            except (pickle.PicklingError, AttributeError, TypeError) as error:
-                # The result cannot be pickled, and nothing was sent yet.
-                connection.send(("error", dump_error(error)))
+            connection.send(_answer_call(connection, methods))
     except FencedError:
         raise
     except ConnectionLostError:
