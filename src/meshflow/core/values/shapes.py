@@ -307,7 +307,8 @@ def hide_symbols(shape: Any) -> Any:
     Args:
       shape: A `TensorShape`, or the attribute `shape` of another object.
     """
-    if isinstance(shape, TensorShape) and any(map(jax.export.is_symbolic_dim, shape._dims or ())):
+    sizes: Sequence[Any] = getattr(shape, "_dims", None) or ()
+    if isinstance(shape, TensorShape) and any(map(jax.export.is_symbolic_dim, sizes)):
         return StaticShape(shape)
     return shape
 
@@ -356,5 +357,6 @@ ShapeLike: TypeAlias = TensorShape | Sequence[int | None] | int | None
 
 def as_shape(value: ShapeLike | Iterable[Any]) -> TensorShape:
     """Convert a value to a `TensorShape`; a shape is returned unchanged, with its symbols."""
-    is_plain = isinstance(value, TensorShape) and not isinstance(value, StaticShape)
-    return value if is_plain else TensorShape(value)
+    if isinstance(value, TensorShape) and not isinstance(value, StaticShape):
+        return value
+    return TensorShape(value)
