@@ -308,7 +308,7 @@ class FunctionSaver:
             raise error from None
 
     def _record_host_calls(
-        self, name: str, call: _SavableFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, name: str, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[dict[str, Any], FunctionPlan] | None:
         """Store a function with host calls, such as assertions; return None if it has none, or they cannot be saved."""
         with contextlib.suppress(Exception):
