@@ -525,3 +525,42 @@ def test_sparse_updates_of_any_number_of_rows_stay_traced(make, caplog):
             step(tf.constant(np.arange(count) % 10, tf.int32))
     assert not caplog.records
     assert step.experimental_get_tracing_count() <= 2
+
+
+def test_converted_code_reads_none_for_unknown_sizes():
+    seen = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def function(x):
+        kept = tf.boolean_mask(x, x[:, 0] > 1.0)
+        for shape in (x.shape, x.get_shape(), kept.shape):
+            seen.append((shape[0], shape.as_list(), list(shape), shape.is_fully_defined()))
+            seen[-1] += (shape.num_elements(), shape[:1][0], shape[1:] == [3], shape.dims[0].value)
+        size = tf.shape(kept)[0] if kept.shape[0] is None else kept.shape[0]
+        # Ops still know the sizes of the shape.
+        return tf.reshape(kept, [size, 3, 1]), tf.zeros(kept.shape)
+
+    for rows in (2, 3):
+        values = np.arange(3.0 * rows, dtype="float32").reshape(rows, 3)
+        reshaped, zeros = function(values)
+        assert reshaped.shape == [rows - 1, 3, 1] and zeros.shape == [rows - 1, 3]
+    assert seen[-1] == (None, [None, 3], [None, 3], False, None, None, True, None)
+    # Code that is not converted reads symbols, with which it can compute.
+    plain = tf.function(
+        lambda x: tf.reshape(x, [x.shape[0] * 3]), autograph=False, reduce_retracing=True
+    )
+    assert [plain(tf.ones([rows, 3])).shape[0] for rows in (2, 4, 5)] == [6, 12, 15]
+
+
+def test_loop_options_in_a_with_block():
+    @tf.function
+    def grow(count, values):
+        for i in tf.range(count):
+            with tf.name_scope("step"):
+                tf.autograph.experimental.set_loop_options(
+                    shape_invariants=[(values, tf.TensorShape([None]))]
+                )
+                values = tf.concat([values, [i]], 0)
+        return values
+
+    assert grow(tf.constant(3), tf.zeros([0], tf.int32)).numpy().tolist() == [0, 1, 2]

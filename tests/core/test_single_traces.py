@@ -171,7 +171,8 @@ def test_variables_are_created_once():
 def test_compiled_programs_of_new_sizes_are_specialized():
     @tf.function(jit_compile=True, input_signature=[ROWS])
     def function(x):
-        return tf.cast(tf.shape(x)[0], tf.float32) * tf.reduce_mean(x, 0), x.shape[0]
+        count = tf.shape(x)[0]
+        return tf.cast(count, tf.float32) * tf.reduce_mean(x, 0), count
 
     for size in (3, 1, 5):
         total, count = function(tf.ones([size, 3]))

@@ -96,3 +96,56 @@ def test_functions_that_return_no_dataset_fail_immediately():
             make()
     with pytest.raises(TypeError, match="a pair consisting of new state"):
         D.range(2).scan(0, lambda state, x: state)
+
+
+LENGTHS = (1, 3, 2)
+
+
+@pytest.fixture
+def growing():
+    rows = lambda: ([1.0] * n for n in LENGTHS)
+    return D.from_generator(rows, output_signature=tf.TensorSpec([None]))
+
+
+def add_optional(iterator, total):
+    optional = iterator.get_next_as_optional()
+    while optional.has_value():
+        total.assign_add(tf.reduce_sum(optional.get_value()))
+        optional = iterator.get_next_as_optional()
+
+
+def add_counted(iterator, total):
+    for _ in tf.range(len(LENGTHS)):
+        total.assign_add(tf.reduce_sum(next(iterator)))
+
+
+@pytest.mark.parametrize("body", [add_optional, add_counted])
+def test_elements_may_change_their_shapes_in_a_loop(growing, body, caplog):
+    total = tf.Variable(0.0)
+    function = tf.function(body)
+    for calls in (1, 2):
+        function(iter(growing), total)
+        assert float(total) == 6.0 * calls
+    assert "runs op by op" in caplog.text
+
+
+def test_elements_may_change_their_shapes_in_a_branch(growing):
+    @tf.function
+    def take(iterator, is_taken):
+        return tf.reduce_sum(next(iterator)) if is_taken else tf.constant(0.0)
+
+    iterator = iter(growing)
+    found = [float(take(iterator, tf.constant(flag))) for flag in (True, False, True, True)]
+    assert found == [1.0, 0.0, 3.0, 2.0]
+
+
+def test_functions_return_optionals(growing):
+    wrap = tf.function(tf.experimental.Optional.from_value)
+    rows = tf.ragged.constant([[1, 2], [], [3]])
+    assert wrap(rows).get_value().to_list() == rows.to_list()
+    assert int(wrap(tf.constant(3)).get_value()) == 3
+    take = tf.function(lambda iterator: iterator.get_next_as_optional())
+    iterator, found = iter(growing), []
+    while (optional := take(iterator)).has_value():
+        found.append(optional.get_value().shape[0])
+    assert found == list(LENGTHS)

@@ -284,7 +284,7 @@ WORDS = tf.RaggedTensorSpec([None, None], tf.string)
 @pytest.mark.parametrize(
     ("function", "specs", "values"),
     [
-        (lambda a, b: tf.sparse.add(a, b), [MATRIX] * 2, [make_sparse(tf)] * 2),
+        (lambda a, b: tf.sparse.add(a, b), [SPARSE] * 2, [make_sparse(tf)] * 2),
         (lambda a, b: tf.sparse.maximum(a, b), [MATRIX] * 2, [make_sparse(tf)] * 2),
         (lambda a: tf.sparse.slice(a, [0, 1], [1, 2]), [SPARSE], [make_sparse(tf)]),
         (lambda a: tf.sparse.softmax(a), [SPARSE], [make_sparse(tf)]),
@@ -307,6 +307,52 @@ def test_ops_are_saved_for_tensorflow(function, specs, values, tmp_path, caplog)
     tf.saved_model.save(module, tmp_path)
     assert "not for TensorFlow" not in caplog.text and "not saved" not in caplog.text
     check(show(tf.saved_model.load(tmp_path).f(*values)), show(function(*values)))
+
+
+FREE = tf.SparseTensorSpec([None, None])
+BIAS = tf.TensorSpec([None, 2])
+
+
+@pytest.mark.parametrize(
+    ("function", "specs", "sizes", "wrong"),
+    [
+        (lambda a, b: tf.sparse.add(a, b), [FREE, FREE], [[2, 3], [2, 3]], [[2, 3], [4, 3]]),
+        (lambda a, b: tf.sparse.maximum(a, b), [FREE, FREE], [[2, 3], [2, 3]], [[2, 3], [2, 4]]),
+        (
+            lambda a, b: tf.sparse.sparse_dense_matmul(a, tf.ones([10, 2])) + b,
+            [SPARSE, BIAS],
+            [[2, 10], [2, 2]],
+            [[2, 10], [3, 2]],
+        ),
+        (
+            lambda a, b: tf.sparse.concat(1, [a, b]),
+            [FREE, FREE],
+            [[2, 3], [2, 5]],
+            [[2, 3], [3, 5]],
+        ),
+        (
+            lambda a, b: tf.sparse.concat(0, [a, b]),
+            [FREE, FREE],
+            [[2, 3], [4, 3]],
+            [[2, 3], [2, 4]],
+        ),
+    ],
+)
+def test_saved_functions_compare_unknown_sizes(function, specs, sizes, wrong, tmp_path, caplog):
+    def make(spec, shape):
+        if isinstance(spec, tf.TensorSpec):
+            return tf.ones(shape)
+        return tf.SparseTensor([[0, 1], [1, 2]], [1.0, 2.0], shape)
+
+    module = tf.Module()
+    module.f = tf.function(function, input_signature=specs)
+    tf.saved_model.save(module, tmp_path)
+    assert "not for TensorFlow" not in caplog.text
+    loaded = tf.saved_model.load(tmp_path).f
+    values = list(map(make, specs, sizes))
+    check(show(loaded(*values)), show(function(*values)))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="equal sizes"):
+        loaded(*map(make, specs, wrong))
 
 
 def test_texts_as_ragged_rows(tmp_path):

@@ -409,3 +409,35 @@ def test_versions_that_cannot_be_loaded_do_not_count(saved, tmp_path):
 
     settings = Settings(poll=0.02, warm_up=False, labels={"stable": 1})
     talk(conversation, "m", tmp_path, settings)
+
+
+class Composites(tf.Module):
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None])])
+    def rows(self, x):
+        return {"sums": tf.reduce_sum(x, 1), "doubled": 2.0 * x}
+
+    @tf.function(input_signature=[tf.SparseTensorSpec([None, 3])])
+    def sparse(self, x):
+        return {"sums": tf.sparse.reduce_sum(x, 1), "squares": tf.sparse.map_values(tf.square, x)}
+
+
+def test_composite_tensors_are_sent_as_components(tmp_path):
+    module = Composites()
+    signatures = {"serving_default": module.rows, "sparse": module.sparse}
+    tf.saved_model.save(module, tmp_path / "1", signatures)
+
+    async def conversation(client):
+        content = {"inputs": {"x": [1.0, 2.0, 3.0], "x_1": [0, 2, 3]}}
+        # The values and the splits have as many elements, and must not be batched.
+        rows = await asyncio.gather(*[client.post("m:predict", content) for _ in range(3)])
+        inputs = {"x": [[0, 1], [1, 2]], "x_1": [5.0, 6.0], "x_2": [2, 3]}
+        sparse = await client.post("m:predict", {"signature_name": "sparse", "inputs": inputs})
+        return rows, sparse, await client.get("m/metadata")
+
+    rows, sparse, metadata = talk(conversation, "m", tmp_path / "1", Settings(warm_up=False))
+    expected = {"sums": [3.0, 3.0], "doubled": [2.0, 4.0, 6.0], "doubled_1": [0, 2, 3]}
+    assert rows == [(200, {"outputs": expected})] * 3
+    squares = {"squares": [[0, 1], [1, 2]], "squares_1": [25.0, 36.0], "squares_2": [2, 3]}
+    assert sparse == (200, {"outputs": {"sums": [5.0, 6.0], **squares}})
+    described = metadata[1]["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert sorted(described["outputs"]) == ["doubled", "doubled_1", "sums"]

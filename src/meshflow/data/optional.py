@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 
@@ -106,14 +106,17 @@ class Optional(structure.ElementLeaf):
     def __repr__(self) -> str:
         return f"<Optional element_spec={self.element_spec}>"
 
-    # Compiled loops and branches carry an optional as these tensors.
+    # Compiled loops and branches carry an optional as these tensors, and functions return them.
 
     def _state_parts(self) -> list[Tensor]:
         return [self.has_value(), *jax.tree.leaves(self._value, is_leaf=_is_tensor)]
 
+    def _get_state_builder(self) -> Callable[[Sequence[Tensor]], Optional]:
+        tree, spec = jax.tree.structure(self._value, is_leaf=_is_tensor), self._spec
+        return lambda parts: Optional(jax.tree.unflatten(tree, parts[1:]), parts[0], spec)
+
     def _with_state_parts(self, parts: Sequence[Tensor]) -> Optional:
-        tree = jax.tree.structure(self._value, is_leaf=_is_tensor)
-        return Optional(jax.tree.unflatten(tree, parts[1:]), parts[0], self._spec)
+        return self._get_state_builder()(parts)
 
 
 def _is_tensor(value: object) -> bool:

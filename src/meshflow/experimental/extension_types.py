@@ -25,7 +25,7 @@ from meshflow.core.values.composite import (
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.nest import sort_keys
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape, as_shape
 from meshflow.core.values.specs import (
     ElementLeaf,
     TensorSpec,
@@ -187,7 +187,7 @@ def _convert(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTre
     if kind is DType:
         return as_dtype(value)
     if kind is TensorShape:
-        return value if isinstance(value, TensorShape) else TensorShape(value)
+        return as_shape(value)
     if kind is float and type(value) is int:
         return _fail(name, "a value of type 'float'", value)
     if isinstance(value, kind):

@@ -15,6 +15,7 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, string
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
 
 __all__ = ["cast", "complex", "saturate_cast"]
 
@@ -48,7 +49,7 @@ def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Returns:
-      A tensor with the shape of `x`; `x` itself if it has the dtype.
+      A tensor with the shape of `x`; `x` itself, also a variable, if it has the dtype.
 
     Raises:
       UnimplementedError: For strings; see `tf.strings.to_number` and `tf.strings.as_string`.
@@ -60,12 +61,11 @@ def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
     target = as_dtype(dtype)
     if target is string and not isinstance(x, (SparseTensor, IndexedSlices)):
         x = convert_to_tensor(x)
-    if isinstance(x, Tensor):
-        if x.dtype is target:
-            return x
-        if string in (x.dtype, target):
-            names = [_C_TYPE_NAMES.get(d.name, d.name) for d in (x.dtype, target)]
-            raise UnimplementedError(f"Cast {names[0]} to {names[1]} is not supported [Op:Cast]")
+    if isinstance(x, (Tensor, Variable)) and x.dtype is target:
+        return x
+    if isinstance(x, Tensor) and string in (x.dtype, target):
+        names = [_C_TYPE_NAMES.get(d.name, d.name) for d in (x.dtype, target)]
+        raise UnimplementedError(f"Cast {names[0]} to {names[1]} is not supported [Op:Cast]")
     if isinstance(x, (SparseTensor, IndexedSlices)):
         return x.with_values(cast(x.values, target))
     return cast_tensor(convert_to_tensor(x) if x is None else x, target)

@@ -1,11 +1,12 @@
 """`tf.debugging`: assertions that run eagerly and in compiled functions.
 
 A compiled function checks its assertions in host callbacks, which raise the error while it runs.
-Exported functions contain no assertions.
+Saved functions check those outside of branches and loops; other exported functions contain no assertions.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -152,6 +153,9 @@ def assert_arrays(holds: Array, message: _Message, data: Sequence[Any], summariz
       InvalidArgumentError: If an element is false.
     """
     if context.exporting:
+        values = [Tensor(d) if isinstance(d, (np.ndarray, jax.core.Tracer)) else d for d in data]
+        text = None if message is None else str(message)
+        record_assertion(Tensor(holds), text, *values, summarize=summarize)
         return
     is_traced = [isinstance(d, jax.core.Tracer) for d in data]
 
@@ -169,6 +173,39 @@ def assert_arrays(holds: Array, message: _Message, data: Sequence[Any], summariz
             return
         # Only the program knows the values for the message.
     jax.debug.callback(host_callbacks.make_check_callback(verify), holds, *arrays)
+
+
+def record_assertion(holds: Tensor, message: str | None, *data: Any, summarize: int = 3) -> bool:
+    """Record an assertion of a function that is exported; return False and count it as omitted if that is impossible.
+
+    Args:
+      holds: Booleans.
+      message: Message of the error, or None.
+      *data: Tensors and strings for the message.
+      summarize: Maximum number of elements of each tensor in the message.
+    """
+    recorder, scope = context.host_recorder, context.trace
+    if recorder is None or scope is None or scope.parent is not None:
+        context.num_omitted_assertions += 1
+        return False
+    recorder.call(check_assertion, (math.reduce_all(holds), list(data), message, summarize), {})
+    return True
+
+
+def check_assertion(
+    holds: Tensor, data: Sequence[Any], message: str | None, summarize: int
+) -> Tensor:
+    """Raise an InvalidArgumentError unless a condition holds; return the condition.
+
+    Args:
+      holds: A Boolean scalar.
+      data: Tensors and strings for the message.
+      message: Message of the error, or None.
+      summarize: Maximum number of elements of each tensor in the message.
+    """
+    arrays = [d.array if isinstance(d, Tensor) else d for d in data]
+    assert_arrays(holds.array, message, arrays, summarize)
+    return holds
 
 
 def _make_comparison_check(
@@ -353,18 +390,26 @@ def check_numerics(tensor: TensorLike, message: str, name: str | None = None) ->
     """
     tensor = convert_to_tensor(tensor)
     holds = math.reduce_all(math.is_finite(tensor))
-    _assert_condition(holds, make_numerics_message(message), [tensor])
+    _assert_condition(holds, NumericsMessage(message), [tensor])
     return tensor
 
 
-def make_numerics_message(message: str) -> Callable[[np.ndarray], str]:
-    """Return a function that describes the infinities and NaNs of an array."""
+@dataclasses.dataclass(frozen=True)
+class NumericsMessage:
+    """Message that describes the infinities and NaNs of an array.
 
-    def format_message(value: np.ndarray) -> str:
+    Attributes:
+      prefix: Beginning of the message.
+    """
+
+    prefix: str
+
+    def __call__(self, value: np.ndarray) -> str:
         names = [n for n, test in (("Inf", np.isinf), ("NaN", np.isnan)) if np.any(test(value))]
-        return f"{message} : Tensor had {' and '.join(names)} values"
+        return f"{self.prefix} : Tensor had {' and '.join(names)} values"
 
-    return format_message
+    def __str__(self) -> str:
+        return f"{self.prefix} : Tensor had Inf or NaN values"
 
 
 @dispatch_composites

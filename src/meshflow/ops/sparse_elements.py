@@ -29,6 +29,7 @@ from meshflow.core.values.unknown_sizes import (
     compute_on_host,
     compute_size,
     host_function,
+    is_recorded,
 )
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
@@ -91,8 +92,9 @@ def _combine(
         (b.values.array.shape, np.int64),
     ]
     operands, use = [a.indices, b.indices], f"the indices of tf.sparse.{name}"
-    # A saved program of unknown sizes cannot compare them, so the host, which does, merges these elements.
-    merge = _merge_on_host if has_symbolic_size(sizes) else _merge_indices
+    # Assertions of a saved function compare its sizes; otherwise the host does, which then merges the elements.
+    is_compared = not has_symbolic_size(sizes) or is_recorded(operands)
+    merge = _merge_indices if is_compared else _merge_on_host
     indices, *owners = compute_on_host(merge, operands, results, use)
     count = indices.array.shape[0]
     parts = [sum_elements(s.values, o, count) for s, o in zip((a, b), owners, strict=True)]

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
+from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import StrPath
 from meshflow.saved_model import contains_saved_model, load
+from meshflow.saved_model.manifest.composite_values import list_components
 from meshflow.saved_model.programs.restored_signatures import RestoredSignature
 from meshflow.serving.batching import Batcher, list_batch_sizes
 from meshflow.serving.protocol import Specs
@@ -62,8 +64,23 @@ class Settings:
     hosts: Sequence[str] | None = None
 
 
+def _flatten_results(specs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return results, or their specs, with the components of composite tensors by name.
+
+    The components of a result `x` are `x`, `x_1` and so on, as those of arguments: flat values and row splits of a
+    ragged tensor; indices, values and dense shape of a sparse one.
+    """
+    flat: dict[str, Any] = {}
+    for name, spec in specs.items():
+        is_composite = isinstance(spec, CompositeSpec)
+        parts = list_components(spec, results[name]) if is_composite else [results[name]]
+        for number, part in enumerate(parts):
+            flat[f"{name}_{number}" if number else name] = part
+    return flat
+
+
 class Signature:
-    """A signature of a loaded version.
+    """A signature of a loaded version. It takes and returns the components of composite tensors.
 
     Args:
       name: Name of the signature.
@@ -78,7 +95,8 @@ class Signature:
         if isinstance(function, RestoredSignature):
             function.disable_interpreter()
         self.inputs: Specs = dict(function.structured_input_signature[1])
-        self.outputs: Specs = dict(function.structured_outputs)
+        self._results = dict(function.structured_outputs)
+        self.outputs: Specs = _flatten_results(self._results, self._results)
         self.batcher: Batcher | None = None
         self._start_time: float | None = None
         if settings.most_rows > 1 and self._is_row_wise():
@@ -86,7 +104,10 @@ class Signature:
 
     def _is_row_wise(self) -> bool:
         """Check, by static shapes, whether a row of the outputs depends on one row of the inputs."""
-        if getattr(self._function, "has_unknown_sizes", False):
+        has_composites = len(self.outputs) > len(self._results) or any(
+            map(self._is_partition, self.inputs)
+        )
+        if has_composites or getattr(self._function, "has_unknown_sizes", False):
             return False
         specs = [*self.inputs.values(), *self.outputs.values()]
         if not self.inputs or not all(s.shape.rank and s.shape[0] is None for s in specs):
@@ -98,12 +119,24 @@ class Signature:
         texts = any(s.dtype.name == "string" for s in self.inputs.values())
         return bool(open_inputs) and not texts
 
+    def _is_partition(self, name: str) -> bool:
+        """Check whether an input may be the row splits of another input, of which the rows are not those of a batch."""
+        base, _, number = name.rpartition("_")
+        spec = self.inputs[name]
+        return (
+            number.isdigit()
+            and base in self.inputs
+            and spec.dtype.is_integer
+            and spec.shape.rank == 1
+        )
+
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the signature on arrays by name."""
         self._start_time = time.monotonic()
         try:
             results = self._function(**{n: convert_to_tensor(a) for n, a in arrays.items()})
-            return {name: np.asarray(tensor) for name, tensor in results.items()}
+            flat = _flatten_results(self._results, results)
+            return {name: np.asarray(tensor) for name, tensor in flat.items()}
         finally:
             self._start_time = None
 
@@ -131,7 +164,8 @@ class Signature:
         sizes = sizes if self.batcher is not None else [1]
         rng = np.random.default_rng(0)
         rows = {name: _make_sample(spec, max(sizes), rng) for name, spec in self.inputs.items()}
-        results = [self.run({n: a[:size] if a.ndim else a for n, a in rows.items()}) for size in sizes]  # fmt: skip
+        has_rows = {n: bool(s.shape.rank) and s.shape[0] is None for n, s in self.inputs.items()}
+        results = [self.run({n: a[:size] if has_rows[n] else a for n, a in rows.items()}) for size in sizes]  # fmt: skip
         if self.batcher is not None and not _matches_single_row(results[0], results[-1], sizes[-1]):
             _log.info("%s: batching is disabled, because results depend on other rows", self.name)
             self.batcher = None

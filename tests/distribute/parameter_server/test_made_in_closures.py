@@ -153,3 +153,30 @@ def test_concrete_functions_are_traced_again_by_workers(strategy, coordinator):
     results = [coordinator.schedule(f, args=(tf.ones([2]),)) for f in (known, some, known)]
     assert coordinator.fetch(results) == [2.0, 2.0, 2.0]
     assert float(total) == 10.0
+
+
+class Scores(tf.experimental.ExtensionType):
+    __name__ = "closures.Scores"
+    rows: tf.RaggedTensor
+    scale: tf.Tensor
+
+
+def test_closures_take_and_return_composite_tensors(strategy, coordinator):
+    with strategy.scope():
+        table = tf.Variable(tf.reshape(tf.range(8.0), [4, 2]))
+    rows = tf.ragged.constant([[1, 2], [], [3]])
+
+    @tf.function
+    def embed(rows, scores, sparse):
+        changed = Scores(scores.rows * 2, scores.scale + 1.0)
+        return tf.nn.embedding_lookup(table, rows), changed, tf.sparse.map_values(tf.square, sparse)
+
+    sparse = tf.sparse.from_dense([[0.0, 2.0], [3.0, 0.0]])
+    remote = coordinator.schedule(embed, args=(rows, Scores(rows, 1.0), sparse))
+    embedded, scores, squares = remote.get()
+    assert embedded.to_list() == [[[2.0, 3.0], [4.0, 5.0]], [], [[6.0, 7.0]]]
+    assert isinstance(scores, Scores) and scores.rows.to_list() == [[2, 4], [], [6]]
+    assert float(scores.scale) == 2.0
+    assert squares.values.numpy().tolist() == [4.0, 9.0]
+    # Like TensorFlow, `fetch` converts ragged tensors to arrays of arrays.
+    assert [len(row) for row in remote.fetch()[0]] == [2, 0, 1]

@@ -276,8 +276,14 @@ class _FunctionTransformer(ExpressionTransformer):
     def _take_loop_options(
         self, body: list[ast.stmt]
     ) -> tuple[dict[str, ast.expr], list[ast.stmt]]:
-        """Remove `tf.autograph.experimental.set_loop_options(...)` from the start of a loop body."""
+        """Remove `tf.autograph.experimental.set_loop_options(...)` from the start of a loop body.
+
+        It may also be at the start of a `with` block there, as in Orbit's loops.
+        """
         match body:
+            case [ast.With() as block, *rest]:
+                options, block.body = self._take_loop_options(block.body)
+                return options, [block, *rest]
             case [
                 ast.Expr(
                     value=ast.Call(func=ast.Attribute(attr="set_loop_options"), keywords=keywords)

@@ -12,6 +12,7 @@ from meshflow.core.runtime import errors
 from meshflow.core.values import convert
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, float32, int64, string
+from meshflow.core.values.shapes import TensorShape, as_shape
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.values.unknown_sizes import read_sizes
 from meshflow.environment.types import PyTree
@@ -177,8 +178,8 @@ def to_static_value(value: Any, name: str = "argument") -> Any:
         return to_static_value(value, name) if isinstance(value, list) else value
     if isinstance(value, np.generic):
         return value.item()
-    if hasattr(value, "as_list") and not callable(value):
-        return tuple(value.as_list())
+    if isinstance(value, TensorShape):
+        return tuple(as_shape(value).as_list())
     return value
 
 

@@ -36,6 +36,7 @@ from meshflow.core.functions.retracing import get_history
 from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction, has_string_specs
 from meshflow.core.functions.signatures import Args, FunctionSpec, Kwargs
 from meshflow.core.functions.size_variants import SizeVariants, allow_unknown_sizes
+from meshflow.core.iterators.callback_infeed import ElementShapesError, TakenElements
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
@@ -44,7 +45,7 @@ from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.composite import CompositeTensor, can_split, list_part_sizes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape, as_shape
 from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
@@ -281,9 +282,30 @@ class Function:
         if concrete.traced.iterator_captures or concrete.traced.infeeds:
             concrete = self._fetch_elements(concrete, args, kwargs, key)
         if context.trace is None and not context.tapes:
+            if concrete.traced.infeeds:
+                return self._run_with_feeds(concrete, args, kwargs, arrays)
             return concrete.run_arrays(arrays)
         tensors = [leaf for leaf in nest.flatten_parts((args, kwargs)) if is_tensor_argument(leaf)]
         return concrete.run([convert_to_tensor(t) for t in tensors])
+
+    def _run_with_feeds(
+        self, concrete: ConcreteFunction, args: Args, kwargs: Kwargs, arrays: list[Array]
+    ) -> PyTree:
+        """Run a function that requests elements; as Python from the first element with other shapes on."""
+        taken = TakenElements()
+        for feed, _ in concrete.traced.infeeds:
+            feed.taken = taken
+        try:
+            return concrete.run_arrays(arrays)
+        except ElementShapesError as error:
+            if self._jit_compile or not taken.put_back():
+                raise
+            warn_eager_fallback(self._name, error)
+            self._runs_op_by_op = True
+        finally:
+            for feed, _ in concrete.traced.infeeds:
+                feed.taken = None
+        return self._run_python(args, kwargs)
 
     def _run_variants(
         self,
@@ -870,8 +892,8 @@ def _to_size_tensor(leaf: PyTree) -> object:
     """Convert symbolic sizes and shapes that a function returns to tensors."""
     if is_symbolic_dim(leaf):
         return make_sizes_tensor(leaf, np.int32)
-    if isinstance(leaf, TensorShape) and leaf.rank and has_symbolic_size(leaf.as_list()):
-        return make_sizes_tensor(tuple(leaf.as_list()), np.int32)
+    if isinstance(leaf, TensorShape) and leaf.rank and has_symbolic_size(as_shape(leaf)):
+        return make_sizes_tensor(tuple(as_shape(leaf)), np.int32)
     return leaf
 
 

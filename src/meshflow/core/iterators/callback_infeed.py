@@ -37,6 +37,39 @@ class EndOfElements(OutOfRangeError, StopIteration):
     """Error of an iterator without further elements: that of compiled functions and of Python."""
 
 
+class ElementShapesError(InvalidArgumentError):
+    """Error for an element with other shapes than those for which a function was traced."""
+
+
+class TakenElements:
+    """Elements that one call of a function took, so that they can be put back if the call fails.
+
+    Nothing is kept any more after `MAX_SIZE` bytes.
+    """
+
+    MAX_SIZE = 2**28
+
+    def __init__(self) -> None:
+        self._elements: list[tuple[ElementSource, PyTree]] | None = []
+        self._size = 0
+
+    def add(self, source: ElementSource, element: PyTree) -> None:
+        """Keep an element of a source."""
+        self._size += sum(a.nbytes for a in jax.tree.leaves(element))
+        if self._size > self.MAX_SIZE:
+            self._elements = None
+        if self._elements is not None:
+            self._elements.append((source, element))
+
+    def put_back(self) -> bool:
+        """Return the elements to their sources; return False if not all were kept."""
+        if self._elements is None:
+            return False
+        for source, element in reversed(self._elements):
+            source.give_back(element)
+        return True
+
+
 def flatten_element(element: PyTree) -> tuple[list[Any], PyTreeDef]:
     """Return the leaves and the structure of an element."""
     arrays, tree = jax.tree.flatten(element)
@@ -64,10 +97,12 @@ class Infeed:
     Attributes:
       source: The iterator.
       position: Index of the iterator among the arguments of the function, or None.
+      taken: The elements of the running call, or None if these are not kept.
     """
 
     def __init__(self, source: ElementSource, element: PyTree, optional: bool = False) -> None:
         self.optional = optional
+        self.taken: TakenElements | None = None
         self.source: ElementSource | None = source
         self.position: int | None = None
         arrays, self._tree = flatten_element(element)
@@ -78,18 +113,21 @@ class Infeed:
 
         Raises:
           EndOfElements: If there is no element.
-          InvalidArgumentError: If its shapes differ.
+          ElementShapesError: If its shapes differ.
         """
         del after
         assert self.source is not None
         try:
-            arrays, tree = jax.tree.flatten(self.source.take())
+            element = self.source.take()
         except StopIteration:
             if self.optional:
                 return self._make_zeros()
             raise EndOfElements("End of sequence") from None
+        if self.taken is not None:
+            self.taken.add(self.source, element)
+        arrays, tree = jax.tree.flatten(element)
         if tree != self._tree or list_specs(arrays) != self._specs:
-            raise InvalidArgumentError(
+            raise ElementShapesError(
                 f"next(iterator) in a loop of a compiled function: an element has shapes {list_specs(arrays)}, but "
                 f"the function was traced for {self._specs}. Batch with drop_remainder=True."
             )

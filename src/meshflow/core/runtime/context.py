@@ -215,7 +215,8 @@ class Context(ThreadState):
       unknown_sizes: Creates symbols for sizes that depend on values, if the traced program runs op by op;
         otherwise None.
       exporting: Whether the trace is exported for a machine without Python; assertions are then
-        omitted.
+        recorded or omitted.
+      num_omitted_assertions: Number of assertions that traces for export have omitted.
       value_probe: Supplies placeholder values while only shapes are determined, or None.
       size_probe: Supplies sizes for unknown shapes while only shapes are determined, or None.
       replica_program: Identity of the replica function that is being traced, or None.
@@ -253,6 +254,7 @@ class Context(ThreadState):
         self.has_symbolic_sizes = False
         self.unknown_sizes: UnknownSizes | None = None
         self.exporting = False
+        self.num_omitted_assertions = 0
         self.value_probe: ValueProbe | None = None
         self.size_probe: SizeSource | None = None
         self.replica_program: Any = None

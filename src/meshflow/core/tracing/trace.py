@@ -43,7 +43,6 @@ from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.pass_pipeline import PassPipeline, apply_installed_passes
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor, read_tensor, read_tensors
@@ -723,7 +722,8 @@ def _to_abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _replace_by_slot(tensors: list[Any], leaf: Any) -> Any:
     """Replace a tensor leaf of a result by a slot, and append the tensor to `tensors`."""
-    if isinstance(leaf, CompositeTensor):
+    # Optionals are no composite tensors, but have parts, too.
+    if hasattr(leaf, "_get_state_builder"):
         parts = leaf._state_parts()
         slots = [p if type(p.array) is np.ndarray else _replace_by_slot(tensors, p) for p in parts]
         return CompositeResultSlot(leaf._get_state_builder(), slots)

@@ -23,7 +23,7 @@ from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError, 
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DType, DTypeLike
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape, as_shape
 from meshflow.core.values.symbolic_sizes import make_sizes_tensor
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, ConvertedArray, Tensor, TensorLike
 
@@ -150,6 +150,7 @@ def convert_python_value(value: TensorLike, dtype: DType | None) -> Tensor:
     if isinstance(value, (jax.Array, jax.core.Tracer)):
         return _convert_array(value, dtype)
     if isinstance(value, TensorShape):
+        value = as_shape(value)
         if not value.is_fully_defined():
             raise InvalidValueError(
                 f"Cannot convert a partially known TensorShape {value} to a Tensor. Use tf.shape of the tensor."

@@ -270,6 +270,49 @@ class TensorShape:
         return TensorShape, (self._dims,)
 
 
+class StaticShape(TensorShape):
+    """A shape as converted code reads it: sizes that only the running program knows are None.
+
+    Ops that take it still use the symbols of these sizes.
+    """
+
+    __slots__ = ()
+
+    @property
+    def dims(self) -> list[Dimension] | None:
+        """Return the sizes as a list of objects with a `value`, or None if the rank is unknown."""
+        return TensorShape(self._list_known()).dims
+
+    def as_list(self) -> list[Any]:
+        """Return the sizes as a list."""
+        return self._list_known()
+
+    def is_fully_defined(self) -> bool:
+        """Check whether all sizes are known."""
+        return False
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        if isinstance(found, TensorShape):
+            return hide_symbols(found)
+        return None if jax.export.is_symbolic_dim(found) else found
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._list_known())
+
+
+def hide_symbols(shape: Any) -> Any:
+    """Return a shape with symbols as a `StaticShape`, and any other value unchanged.
+
+    Args:
+      shape: A `TensorShape`, or the attribute `shape` of another object.
+    """
+    sizes: Sequence[Any] = getattr(shape, "_dims", None) or ()
+    if isinstance(shape, TensorShape) and any(map(jax.export.is_symbolic_dim, sizes)):
+        return StaticShape(shape)
+    return shape
+
+
 def _as_dims(dims: Any) -> tuple[int | None, ...] | None:
     if dims is None:
         return None
@@ -313,5 +356,7 @@ ShapeLike: TypeAlias = TensorShape | Sequence[int | None] | int | None
 
 
 def as_shape(value: ShapeLike | Iterable[Any]) -> TensorShape:
-    """Convert a value to a `TensorShape`; a shape is returned unchanged."""
-    return value if isinstance(value, TensorShape) else TensorShape(value)
+    """Convert a value to a `TensorShape`; a shape is returned unchanged, with its symbols."""
+    if isinstance(value, TensorShape) and not isinstance(value, StaticShape):
+        return value
+    return TensorShape(value)

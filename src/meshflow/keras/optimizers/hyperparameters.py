@@ -14,7 +14,7 @@ import numpy as np
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Json
 from meshflow.keras.optimizers.checkpoint_children import find_slot_list
@@ -111,7 +111,7 @@ class Hyperparameters:
                     start = np.float32(start)
                 value = Variable(start, trainable=False, name=name)
             self._hyper[name] = value
-        return value if dtype is None else math.cast(value, dtype)
+        return value if dtype is None else math.cast(read_tensor(value), dtype)
 
     def _hyper_variables(self) -> dict[str, Variable]:
         """Return the numeric hyperparameters by name, for checkpoints."""
@@ -126,7 +126,7 @@ class Hyperparameters:
             step = math.cast(math.floor(self._adascale.gained_steps), step.dtype)
         if isinstance(rate, LearningRateSchedule):
             rate = convert_to_tensor(rate(step), dtype_hint="float32")
-        rate = math.cast(rate, var_dtype)
+        rate = math.cast(read_tensor(rate), var_dtype)
         if self._initial_decay > 0:
             steps = math.cast(step, var_dtype)
             rate = rate / (1.0 + self._get_hyper("decay", var_dtype) * steps)

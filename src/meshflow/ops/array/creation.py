@@ -19,7 +19,6 @@ from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
-from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_size
@@ -72,8 +71,6 @@ def as_sizes(shape: StaticInts, name: str = "shape") -> Sizes:
       ValueError: If a size is unknown.
       InvalidArgumentError: If a size is negative or a list.
     """
-    if isinstance(shape, TensorShape):
-        shape = shape.as_list()
     value = to_static_value(shape, name)
     check_integers(value, name)
     sizes = value if isinstance(value, tuple) else (value,)

@@ -100,9 +100,9 @@ def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Te
       >>> print(tf.math.multiply_no_nan([2.0, float("inf")], [3.0, 0.0]).numpy())
       [6. 0.]
     """
-    return jnp.where(
-        y == 0, jnp.zeros((), x.dtype), x * jnp.where(y == 0, jnp.ones((), y.dtype), y)
-    )
+    # The gradient by a `y` of 0 is `x`, as in TensorFlow, but 0 instead of infinity or NaN.
+    factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(x), x, jnp.zeros((), x.dtype)))
+    return jnp.where(y == 0, factor * y, x * jnp.where(y == 0, jnp.ones((), y.dtype), y))
 
 
 @dispatch_composites

@@ -13,6 +13,7 @@ from meshflow.core.dispatch import api_dispatch, symbolic_calls
 from meshflow.core.dispatch.dispatch import OPERAND_ANNOTATIONS, OPERAND_LIST_ANNOTATIONS
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DTypeLike, int32, int64
+from meshflow.core.values.shapes import are_different
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import compute_size, read_sizes
 from meshflow.environment.types import PyTree
@@ -247,6 +248,12 @@ def _reduce_by_ids(
         return public(data.values, ids.values, num_segments)
     count = read_sizes(convert_integers(num_segments), "num_segments")
     ids = convert_integers(ids)
+    if isinstance(data, RaggedTensor) and are_different(
+        data.partition.static_nrows, ids.array.shape[0]
+    ):
+        raise InvalidValueError(
+            f"segment_ids has {ids.array.shape[0]} elements, but data has {data.partition.static_nrows} rows."
+        )
     known = find_value(ids)
     if known is not None and known.size and (known.min() < 0 or known.max() >= count):
         raise InvalidValueError(f"segment_ids {known.tolist()} are not in [0, {count})")

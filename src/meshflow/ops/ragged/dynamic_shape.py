@@ -310,6 +310,10 @@ class DynamicRaggedShapeSpec(CompositeSpec):
         if self._dtype not in (int32, int64):
             raise ValueError(f"dtype must be tf.int32 or tf.int64, got {self._dtype.name}.")
 
+    def __repr__(self) -> str:
+        parts = f"row_partitions={self._partitions}, static_inner_shape={self._inner_shape!r}"
+        return f"DynamicRaggedShape.Spec({parts}, dtype={self._dtype!r})"
+
     @classmethod
     def from_value(cls, value: PyTree) -> DynamicRaggedShapeSpec:
         """Return the spec of the shape of a ragged or dense tensor, or of a shape."""

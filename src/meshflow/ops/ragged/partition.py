@@ -631,6 +631,12 @@ class RowPartitionSpec(CompositeSpec):
         """Return the spec with another dtype."""
         return RowPartitionSpec(self.nrows, self.nvals, self.uniform_row_length, dtype)
 
+    def __repr__(self) -> str:
+        sizes = (
+            f"nrows={self.nrows}, nvals={self.nvals}, uniform_row_length={self.uniform_row_length}"
+        )
+        return f"RowPartitionSpec({sizes}, dtype={self._dtype!r})"
+
     @property
     def _component_specs(self) -> PyTree:
         return [TensorSpec([None if self.nrows is None else self.nrows + 1], self._dtype)]

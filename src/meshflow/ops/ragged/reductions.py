@@ -90,7 +90,8 @@ def _reduce_axis(kind: Reduction, rows: PyTree, axis: int) -> PyTree:
     partition = rows.partition
     if axis == 1:
         return reduce_segments(kind, rows.values, partition.value_rowids(), partition.static_nrows)
-    length = partition.static_uniform_row_length
+    # TensorFlow's longest row of none has length 0, also if all rows are equally long.
+    length = partition.static_uniform_row_length if partition.static_nrows != 0 else 0
     if length is None:
         use = "the largest row length, for a reduction over axis 0"
         length = compute_size(lambda n: n.max(initial=0), [partition.row_lengths()], use)

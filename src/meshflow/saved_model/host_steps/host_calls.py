@@ -35,7 +35,7 @@ from meshflow.io.tensors import serialize_tensor
 from meshflow.lookup.mutable_tables import MutableHashTable
 from meshflow.lookup.static_tables import StaticHashTable
 from meshflow.lookup.table import Table
-from meshflow.ops import array, files, hashing, strings, unicode
+from meshflow.ops import array, debugging, files, hashing, strings, unicode
 from meshflow.ops import math as _math
 from meshflow.ops.array import gather_scatter, ordering
 from meshflow.ops.image import boxes
@@ -357,6 +357,9 @@ HOST_CALLS: dict[str, HostCall] = {
         unicode.list_characters, _UNICODE_OPTIONS, make_example=_make_unknown_size_example()
     ),
     "count_characters": HostCall(unicode.count_characters, _UNICODE_OPTIONS, int64),
+    "check_assertion": HostCall(
+        debugging.check_assertion, ("data", "message", "summarize"), bool_, _make_scalar_example
+    ),
     "sizes": HostCall(make_sizes, ("known",), int8, _make_sizes_example),
     "size": HostCall(get_table_size, (), int64, _make_scalar_example),
     "steps": HostCall(

@@ -232,7 +232,8 @@ def partition_function(
         lambda v: TensorSlot(next(slots)) if isinstance(v, (Tensor, PlanValue)) else v, results
     )
     value_specs = {s.result: s.spec for s in recording.steps} | dict(enumerate(specs))
-    value_specs |= {n: TensorSpec(t.shape, t.dtype) for n, t in zip(outputs, tensors, strict=False)}
+    computed = zip(outputs, [*tensors, *(t for _, t in recording.demands)], strict=True)
+    value_specs |= {n: TensorSpec(t.shape, t.dtype) for n, t in computed}
     return RecordedFunction(steps, indices, structure, [value_specs[n] for n in indices])
 
 

@@ -154,6 +154,11 @@ class RestoredHostStep:
         self.captures: list[Any] = []
 
     @property
+    def is_assertion(self) -> bool:
+        """Check whether the step is an assertion, which traces may contain."""
+        return self._name == "check_assertion"
+
+    @property
     def has_unknown_sizes(self) -> bool:
         """Check whether sizes of the result depend on values."""
         return self._name in _CALLS_WITH_UNKNOWN_SIZES
@@ -174,8 +179,8 @@ class RestoredHostStep:
             if not isinstance(leaf, PlanValue):
                 return leaf
             value = values[leaf.index]
-            if context.host_recorder is not None:
-                # The function is being saved again, so the value is a placeholder.
+            if context.host_recorder is not None or self.is_assertion:
+                # If the function is being saved again, the value is a placeholder.
                 return value
             return Tensor(
                 np.asarray(value.require_value(f"a saved function of strings ({self._name})"))
@@ -268,9 +273,9 @@ class PlanProgram:
 
     Attributes:
       has_unknown_sizes: Whether sizes of the results may depend on values.
+      runs_on_host: Whether there are host calls other than assertions.
     """
 
-    runs_on_host = True
     digest = None
 
     def __init__(
@@ -287,6 +292,7 @@ class PlanProgram:
         )
         self.out_specs = list(specs)
         host_steps = [part for part in self._parts if isinstance(part, RestoredHostStep)]
+        self.runs_on_host = not all(step.is_assertion for step in host_steps)
         self.has_unknown_sizes = any(step.has_unknown_sizes for step in host_steps)
 
     @property

@@ -28,12 +28,14 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.symbolic_sizes import has_symbolic_size
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, read_tensor
+from meshflow.environment.jax_internals import list_dimensions
 from meshflow.environment.types import Array, PyTree
 from meshflow.io.features import FixedLenFeature
 from meshflow.lookup.mutable_tables import MutableHashTable
 from meshflow.lookup.table import Table
+from meshflow.ops import debugging, math
 from meshflow.ops.deferred_host_values import DeferredValue, Recording, UnrecordableError
 from meshflow.ops.files import to_host_strings
 from meshflow.saved_model.host_steps.host_calls import HOST_CALLS, PlanValue
@@ -45,7 +47,10 @@ from meshflow.saved_model.host_steps.partitioning import (
 from meshflow.saved_model.host_steps.plan import HostStep, RecordedFunction
 from meshflow.saved_model.manifest.assets import AssetFile
 from meshflow.saved_model.manifest.composite_values import ComponentFunction
-from meshflow.saved_model.programs.stablehlo import StringArgument, trace_for_export
+from meshflow.saved_model.programs.stablehlo import (
+    StringArgument,
+    trace_for_export,
+)
 
 __all__ = ["record_function"]
 
@@ -98,6 +103,8 @@ class _HostCallRecorder(Recording):
         self.value_indices: dict[int, int] = {}
         # The tensors are kept alive because their ids are keys of `value_indices`.
         self.kept_tensors: list[Tensor] = []
+        # Symbols of sizes of arguments, and of sizes that host calls return.
+        self.size_names: set[str] = set()
 
     def should_record(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Check whether a call takes strings together with a traced value, or a mutable table."""
@@ -189,14 +196,25 @@ class _HostCallRecorder(Recording):
     def record_sizes(self, value: Tensor, known: Sequence[Any] = ()) -> tuple[Any, ...]:
         """Record a computation of sizes, and return them as symbols.
 
+        Where the trace has an integer, or symbols of other values, an assertion compares these with the size.
+
         Args:
           value: The sizes, a traced scalar or vector.
           known: The sizes that are known, as for `make_sizes`; default none.
         """
-        count = value.array.shape[0] if value.ndim else 1
-        result = self.record("sizes", value, {"known": list(known or [None] * count)})
+        known = list(known or [None] * (value.array.shape[0] if value.ndim else 1))
+        result = self.record("sizes", value, {"known": known})
         assert isinstance(result, Tensor)
-        return tuple(result.array.shape[:-1])
+        sizes = tuple(result.array.shape[:-1])
+        message = "A saved function takes and computes tensors with equal sizes:"
+        for axis, size in enumerate(sizes):
+            names = list_dimensions(size)
+            if not isinstance(known[axis], int) and self.size_names.issuperset(names):
+                found = value[axis] if value.ndim else value
+                expected = make_sizes_tensor(size, found.dtype.dtype)
+                debugging.record_assertion(math.equal(found, expected), message, found, expected)
+            self.size_names |= names
+        return sizes
 
     def draw_key(self, seed: int | None, used: int) -> None:
         """Return None: the program draws random numbers."""
@@ -369,6 +387,7 @@ def record_function(
             else:
                 if isinstance(leaf, Tensor):
                     recorder.value_indices[id(leaf)] = index
+                    recorder.size_names.update(*map(list_dimensions, leaf.array.shape))
                     recorder.kept_tensors.append(leaf)
                 flat.append(leaf)
             index += isinstance(leaf, (Tensor, StringArgument))

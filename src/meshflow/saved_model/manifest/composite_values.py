@@ -36,6 +36,7 @@ from meshflow.ops.ragged.partition import RowPartitionSpec
 from meshflow.ops.ragged.tensor import RaggedTensorSpec
 
 __all__ = [
+    "BATCH",
     "ComponentFunction",
     "ComponentSpec",
     "UnsavableError",
@@ -48,6 +49,8 @@ __all__ = [
     "replace_slots",
 ]
 
+# Symbol of the first axes of arguments if these are equal.
+BATCH = "batch"
 _SPEC_CLASSES: dict[str, type[CompositeSpec]] = {
     c.__name__: c for c in (SparseTensorSpec, IndexedSlicesSpec, RaggedTensorSpec, RowPartitionSpec)
 }
@@ -247,8 +250,8 @@ def _specify_dense_shape(spec: PyTree, value: PyTree) -> PyTree:
             value.indices, value.values, make_sizes_tensor(tuple(computed), np.int64)
         )
     if None in sizes:
-        # The first dimension is that of the batch, as in dense arguments.
-        known = ["batch" if axis == 0 and n is None else n for axis, n in enumerate(sizes)]
+        # The first dimension may be that of the batch, as in dense arguments.
+        known = [BATCH if axis == 0 and n is None else n for axis, n in enumerate(sizes)]
         sizes = recorder.record_sizes(value.dense_shape, known)
     if has_symbolic_size(sizes):
         dense_shape = make_sizes_tensor(tuple(sizes), np.int64)

@@ -40,6 +40,7 @@ from meshflow.environment.module_rewriting import read_programs
 from meshflow.environment.types import ClosedJaxpr, PyTree
 from meshflow.passes.contraction_order import order_contractions
 from meshflow.saved_model.manifest.composite_values import (
+    BATCH,
     ComponentSpec,
     list_component_specs,
     replace_slots,
@@ -221,11 +222,9 @@ def trace_for_export(
     # same number of columns. The next attempts use one symbol for the first axes, then one for the sizes that the
     # function combines, as in a product of matrices. The last attempt has one symbol for each axis, divisible for
     # images that are resized down and up.
-    num_first_axes = sum(
-        bool(s.shape.rank) and s.shape[0] is None and not isinstance(s, ComponentSpec)
-        for s in list_component_specs((args, kwargs))
-    )
-    if num_first_axes > 1:
+    specs = list_component_specs((args, kwargs))
+    has_components = any(isinstance(s, ComponentSpec) for s in specs)
+    if has_components or sum(bool(s.shape.rank) and s.shape[0] is None for s in specs) > 1:
         # If another error is the user's, the next attempt raises it again.
         try:
             return trace_symbols(_INDEPENDENT_SYMBOL)
@@ -245,8 +244,9 @@ def trace_for_export(
 
 
 def _is_inconclusive(error: BaseException | None) -> bool:
-    """Check whether an error, or its cause, is a comparison of sizes that the symbols do not determine."""
-    while error is not None and not isinstance(error, jax.errors.InconclusiveDimensionOperation):
+    """Check whether an error, or its cause, shows that other symbols may fit the function."""
+    kinds = (jax.errors.InconclusiveDimensionOperation, SizeMismatchError)
+    while error is not None and not isinstance(error, kinds):
         error = error.__cause__
     return error is not None
 
@@ -328,7 +328,7 @@ def _trace_with_symbols(
             size, {n: jax.export.symbolic_shape(f"{n} - 1", scope=symbols)[0] for n in names}
         )
 
-    batch = make_size("batch")
+    batch = None if symbol == _INDEPENDENT_SYMBOL else make_size(BATCH)
 
     def make_argument(leaf: PyTree) -> PyTree:
         if not isinstance(leaf, TensorSpec):
@@ -340,8 +340,6 @@ def _trace_with_symbols(
         first = batch
         if isinstance(leaf, ComponentSpec):
             first = None if leaf.first is None else make_size(leaf.first)
-        elif symbol == _INDEPENDENT_SYMBOL:
-            first = None
         shape = [
             size
             if size is not None
@@ -358,7 +356,13 @@ def _trace_with_symbols(
     saved = context.exporting, context.has_symbolic_sizes, context.unknown_sizes
     context.exporting = context.has_symbolic_sizes = True
     context.unknown_sizes = scope
-    token = _new_size.set(lambda name: make_size(name or next(new_names)))
+
+    def make_new_size(name: str | None) -> Any:
+        if name == BATCH and batch is not None:
+            return batch
+        return make_size(next(new_names) if name in (BATCH, None) else name)
+
+    token = _new_size.set(make_new_size)
     try:
         return trace(function, *arguments, isolated=True)
     finally:
@@ -370,7 +374,8 @@ def make_data_dependent_size(name: str | None = None) -> Any:
     """Return a symbol for a size of the traced function that depends on values.
 
     Args:
-      name: Name of a symbol that is equal to the size; None for a new symbol. The size may then be 0.
+      name: Name of a symbol that is equal to the size; None for a new symbol. The size may then be 0. `BATCH` is a new
+        symbol, too, unless the first axes of arguments are equal.
     """
     return _new_size.get()(name)
 
@@ -548,6 +553,10 @@ def _translate_damage(label: str) -> Iterator[None]:
         raise DataLossError(f"{label} is damaged: {error!r}") from error
 
 
+class SizeMismatchError(InvalidValueError):
+    """Error for sizes that a saved program does not take, such as 0."""
+
+
 class NoGradientError(UnimplementedError, ValueError):
     """Error for a derivative that was not saved. It is a `ValueError` because JAX expects one."""
 
@@ -656,7 +665,7 @@ def specialize_program(
         if not str(error).startswith("Input shapes do not match"):
             raise
         expected = [f"[{', '.join(map(str, a.shape))}]" for a in program.in_avals[: len(arguments)]]
-        raise InvalidValueError(
+        raise SizeMismatchError(
             f"The saved function takes tensors of the shapes {', '.join(expected)}, where sizes with the same name must "
             f"be equal; got {', '.join(str(list(x.shape)) for x in arguments)}."
         ) from None

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.functions.function import Function
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
@@ -284,20 +285,40 @@ class FunctionSaver:
             return entry, program
         if _has_text(args, kwargs):
             return self._store_plan(name, args, kwargs, record_function(name, call, args, kwargs))
+        count = context.num_omitted_assertions
         try:
-            return self._store_program(self._export(name, call, args, kwargs))
+            program = self._export(name, call, args, kwargs)
+            if count == context.num_omitted_assertions:
+                return self._store_program(program)
+            plan = self._record_host_calls(name, call, args, kwargs)
+            if plan is None:
+                _warn_of_omitted_assertions(name)
+                return self._store_program(program)
+            return plan
         except Exception as error:
             # The function may use strings or tables internally.
-            with contextlib.suppress(Exception):
-                plan = record_function(name, call, args, kwargs)
-                if any(isinstance(step, HostStep) for step in plan.steps):
-                    return self._store_plan(name, args, kwargs, plan)
+            plan = self._record_host_calls(name, call, args, kwargs)
+            if plan is not None:
+                return plan
             with contextlib.suppress(Exception):
                 staged = stage_function(name, call, args, kwargs)
                 # TensorFlow runs the programs for the sizes of earlier calls, but no stages.
                 if staged.has_host_steps():
                     return self._store_stages(name, staged)
             raise error from None
+
+    def _record_host_calls(
+        self, name: str, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], FunctionPlan] | None:
+        """Store a function with host calls, such as assertions; return None if it has none, or they cannot be saved."""
+        with contextlib.suppress(Exception):
+            count = context.num_omitted_assertions
+            plan = record_function(name, call, args, kwargs)
+            if any(isinstance(step, HostStep) for step in plan.steps):
+                if count != context.num_omitted_assertions:
+                    _warn_of_omitted_assertions(name)
+                return self._store_plan(name, args, kwargs, plan)
+        return None
 
     def _export(
         self, name: str, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -410,6 +431,13 @@ class FunctionSaver:
         plan_entry = {"steps": steps, "values": plan.results, "specs": packed_specs}
         entry = {"results": pack_structure(plan.structure), "plan": plan_entry}
         return entry, FunctionPlan(name, (args, kwargs), plan, parts)
+
+
+def _warn_of_omitted_assertions(name: str) -> None:
+    _log.warning(
+        "tf.saved_model.save: function %s is saved without its assertions in branches and loops.",
+        name,
+    )
 
 
 def _pack_defaults(parameters: list[Any]) -> list[Any]:

@@ -22,6 +22,7 @@ from meshflow.core.autograph.runtime.structure_template import (
     restore_items,
 )
 from meshflow.core.staging.structure import undefined
+from meshflow.core.values.shapes import hide_symbols
 
 __all__ = [
     "StructureTemplate",
@@ -31,6 +32,7 @@ __all__ = [
     "convert_callee",
     "copy_items",
     "for_stmt",
+    "hide_symbols",
     "if_exp",
     "if_stmt",
     "not_",

@@ -15,6 +15,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.distribute.parameter_server.closures.stubs import CoordinatorOnly
 from meshflow.environment.types import PyTree
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["PerWorkerDataset", "PerWorkerValues", "RemoteValue"]
 
@@ -37,13 +38,18 @@ class RemoteValue(CoordinatorOnly):
         self._error: BaseException | None = None
 
     def fetch(self) -> PyTree:
-        """Wait for the result and return it, with NumPy arrays in place of tensors.
+        """Wait for the result and return it, with NumPy arrays in place of tensors and ragged tensors.
 
         Raises:
           CancelledError: If the closure was cancelled, for example after an error of another
             closure.
           Exception: The exception that the closure has raised.
         """
+        return nest.map_structure(
+            lambda leaf: leaf.numpy() if isinstance(leaf, RaggedTensor) else leaf, self._wait()
+        )
+
+    def _wait(self) -> PyTree:
         self._ready.wait()
         if self._error is not None:
             raise self._error
@@ -55,7 +61,7 @@ class RemoteValue(CoordinatorOnly):
         def as_tensor(leaf: Any) -> Any:
             return convert_to_tensor(leaf) if is_array_like(leaf) or type(leaf) is bytes else leaf
 
-        return nest.map_structure(as_tensor, self.fetch())
+        return nest.map_structure(as_tensor, self._wait())
 
     def _set_value(self, value: PyTree) -> None:
         self._value = value

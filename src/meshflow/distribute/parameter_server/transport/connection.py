@@ -10,8 +10,10 @@ one machine, large arrays are in shared memory instead; see `shared_memory`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import hmac
+import importlib.util
 import io
 import math
 import os
@@ -370,11 +372,38 @@ class Connection:
 
 
 def pickle_message(message: object) -> tuple[bytes, list[memoryview]]:
-    """Return the pickle of a message, and the bytes of its arrays."""
+    """Return the pickle of a message, and the bytes of its arrays.
+
+    Values of classes that cannot be imported, such as extension types of a script, are pickled by cloudpickle, which
+    returns them to the process that defines the class as values of that class.
+    """
+    try:
+        return _pickle_by(_HostArrayPickler, message)
+    except (pickle.PicklingError, AttributeError):
+        if importlib.util.find_spec("cloudpickle") is None:
+            raise
+        return _pickle_by(_define_value_pickler(), message)
+
+
+def _pickle_by(pickler: type[Any], message: object) -> tuple[bytes, list[memoryview]]:
     buffers: list[pickle.PickleBuffer] = []
     out = io.BytesIO()
-    _HostArrayPickler(out, protocol=5, buffer_callback=buffers.append).dump(message)
+    pickler(out, protocol=5, buffer_callback=buffers.append).dump(message)
     return out.getvalue(), [memoryview(b.raw()) for b in buffers]
+
+
+@functools.cache
+def _define_value_pickler() -> type[Any]:
+    base = importlib.import_module("cloudpickle").Pickler
+
+    class ValuePickler(base):  # type: ignore[misc, valid-type]  # the package is optional
+        def reducer_override(self, obj: object) -> Any:
+            is_array = isinstance(obj, jax.Array)
+            return (
+                (_keep_on_host, (np.asarray(obj),)) if is_array else super().reducer_override(obj)
+            )
+
+    return ValuePickler
 
 
 def connect(address: str, secret: str, timeout: float = _HANDSHAKE_SECONDS) -> Connection:

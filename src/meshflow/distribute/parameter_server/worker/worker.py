@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.distribute.parameter_server.closures.remote_values import PerWorkerValues
 from meshflow.distribute.parameter_server.transport.connection import ConnectionLostError
@@ -325,7 +325,7 @@ def _map_structure(function: Callable[[Any], Any], value: PyTree) -> PyTree:
 
 
 def _to_host(leaf: object) -> object:
-    if isinstance(leaf, (IndexedSlices, SparseTensor)):
+    if isinstance(leaf, CompositeTensor):
         return leaf
     leaf = read_tensor(leaf)
     if isinstance(leaf, Tensor):

@@ -104,7 +104,9 @@ def read_for_positions(weight: Variable, inputs: Tensor) -> Tensor | None:
     if None in shape or not plan.can_split(tuple(shape)):
         return None
     if plan.mesh is not None:
-        return apply(_broadcast_op, (math.cast(weight, inputs.dtype),), (tuple(shape), plan))
+        return apply(
+            _broadcast_op, (math.cast(weight.value(), inputs.dtype),), (tuple(shape), plan)
+        )
     copies = None if shares is None else shares.get_weight_copies(weight, plan.over)
     if copies is None:
         return None

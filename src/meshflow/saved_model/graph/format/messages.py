@@ -223,7 +223,13 @@ SIGNATURE_MESSAGES: MessageTable = {
         "name": (1, "|string"),
         "dtype": (2, "int32"),
         "tensor_shape": (3, "TensorShapeProto"),
+        "coo_sparse": (4, "|TensorInfo.CooSparse"),
         "composite_tensor": (5, "|TensorInfo.CompositeTensor"),
+    },
+    "TensorInfo.CooSparse": {
+        "values_tensor_name": (1, "string"),
+        "indices_tensor_name": (2, "string"),
+        "dense_shape_tensor_name": (3, "string"),
     },
     # The spec is a `TypeSpecProto`.
     "TensorInfo.CompositeTensor": {"type_spec": (1, "bytes"), "components": (2, "*TensorInfo")},

@@ -487,7 +487,7 @@ def _check_assertion(run: GraphRun, node: Node, condition: Any, *data: Any) -> l
 
 
 def _check_numerics(run: GraphRun, node: Node, value: Any) -> Any:
-    message = debugging.make_numerics_message(node.text("message"))
+    message = debugging.NumericsMessage(node.text("message"))
     debugging.assert_arrays(jnp.isfinite(value), message, [value])
     return value
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.specs import TensorSpec
@@ -497,6 +498,13 @@ def _set_user_object(proto: Message, identifier: str) -> None:
 
 def _set_tensor_info(proto: Message, names: Iterator[str], spec: PyTree) -> None:
     """Describe an argument or a result, given an iterator of the names of its tensors."""
+    if isinstance(spec, SparseTensorSpec):
+        coo = proto.coo_sparse
+        coo.indices_tensor_name, coo.values_tensor_name = next(names), next(names)
+        coo.dense_shape_tensor_name = next(names)
+        proto.dtype = to_dtype_enum(spec.dtype)
+        write_shape(proto.tensor_shape, None if spec.shape.rank is None else list(spec.shape))
+        return
     if isinstance(spec, CompositeSpec):
         composite = proto.composite_tensor
         composite.type_spec = encode_structure(spec).type_spec_value.SerializeToString()

@@ -12,7 +12,13 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32, int
 from meshflow.lookup.mutable_tables import MutableHashTable
 from meshflow.lookup.static_tables import StaticHashTable, StaticVocabularyTable
 from meshflow.saved_model.graph.format.messages import Message
-from meshflow.saved_model.graph.format.nodes import STRING, TypeAttr, to_dtype_enum, write_shape
+from meshflow.saved_model.graph.format.nodes import (
+    STRING,
+    TypeAttr,
+    make_type_list,
+    to_dtype_enum,
+    write_shape,
+)
 from meshflow.saved_model.graph.writing.text_nodes import NodeBuilder, add_text_steps
 from meshflow.saved_model.host_steps.host_calls import PlanValue
 from meshflow.saved_model.host_steps.text_steps import Steps
@@ -609,6 +615,21 @@ def _suppress_non_max(
     return nodes.add_op("NonMaxSuppressionV3", inputs, "selected_indices", **kinds)
 
 
+def _check_assertion(
+    nodes: HostNodeWriter,
+    first: Argument,
+    data: Sequence[Argument],
+    message: str | None,
+    summarize: int,
+) -> str:
+    shown = [v for v in (message, *data) if v is not None] or ["assertion failed"]
+    dtypes = [to_dtype_enum(nodes.get_dtype(v)) for v in shown]
+    inputs = [nodes.get_output(v) for v in (first, *shown)]
+    node = nodes.add_op("Assert", inputs, "", T=make_type_list(dtypes), summarize=int(summarize))
+    nodes.require_node(node)
+    return inputs[0]
+
+
 _HOST_CALL_WRITERS: dict[str, Callable[..., str]] = {
     "shape": _make_shape,
     "list_parts": _split,
@@ -657,5 +678,6 @@ _HOST_CALL_WRITERS: dict[str, Callable[..., str]] = {
     "insert": _insert,
     "remove": _remove,
     "size": _get_table_size,
+    "check_assertion": _check_assertion,
     "steps": _run_text_steps,
 }
