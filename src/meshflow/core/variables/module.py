@@ -23,6 +23,8 @@ class ObservableAttributes:
     # This function is called with the value of each new attribute; a checkpoint restores values
     # that did not exist before.
     _on_attribute: Callable[[Any], None] | None = None
+    # Names of the attributes that are saved, or None if all are.
+    _tracked_names: set[str] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -56,6 +58,8 @@ class ObservableAttributes:
             for cls in type(self).__mro__
             if "__setattr__" in vars(cls) and cls.__module__.startswith(f"{_PACKAGE}.")
         )
+        if self._tracked_names is not None:
+            self._tracked_names.add(name)
         owner.__setattr__(self, name, trackable)
         return trackable
 

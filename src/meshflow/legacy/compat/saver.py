@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from meshflow.checkpoint.assignment import assign_stored_value
 from meshflow.checkpoint.checkpoint import check_not_traced
@@ -16,21 +16,24 @@ from meshflow.checkpoint.formats import (
     open_checkpoint,
     write_checkpoint,
 )
-from meshflow.checkpoint.object_graph import get_stored_value
+from meshflow.checkpoint.object_graph import get_stored_value, to_array
 from meshflow.checkpoint.object_graph_message import GRAPH_KEY, map_full_names_to_keys
 from meshflow.checkpoint.state_file import CheckpointState, write_state
 from meshflow.core.runtime.errors import NotFoundError
-from meshflow.core.values.tensor import is_tensor
+from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import get_parent, to_path_string
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.operations import SymbolicTensor
 from meshflow.legacy.graph.sessions import use_session
 
 __all__ = ["Saver", "map_by_name"]
 
+# A variable, or a `SaveableObject`.
+SavedItem: TypeAlias = Any
 SavedVariables: TypeAlias = (
     Iterable[Variable | ShardedVariable] | Mapping[str, Variable | ShardedVariable]
 )
@@ -191,7 +194,10 @@ class Saver:
             if global_step is not None:
                 step = sess.run(global_step) if is_tensor(global_step) and sess else global_step  # type: ignore[attr-defined]
                 path = f"{path}-{int(step):0{8 if self._pad_step else 1}d}"
-            write_checkpoint(path, {n: get_stored_value(v) for n, v in self._variables.items()})
+            arrays: dict[str, Any] = {}
+            for name, item in self._variables.items():
+                arrays |= _list_arrays(name, item, sess)
+            write_checkpoint(path, arrays)
         if write_state:
             self._record_checkpoint(path, latest_filename or "checkpoint")
         return path
@@ -233,10 +239,14 @@ class Saver:
         if not is_checkpoint(path):
             raise ValueError(f"The passed save_path is not a valid checkpoint: {path}")
         checkpoint = open_checkpoint(path)
-        keys = {name: find_key(checkpoint, name) for name in self._variables}
+        names = {name: _list_names(name, item) for name, item in self._variables.items()}
+        keys = {n: find_key(checkpoint, n) for group in names.values() for n in group}
         with use_session(sess):
-            for name, variable in self._variables.items():
-                assign_stored_value(checkpoint, keys[name], variable, self._reshape)
+            for name, item in self._variables.items():
+                if isinstance(item, (Variable, ShardedVariable)):
+                    assign_stored_value(checkpoint, keys[name], item, self._reshape)
+                else:
+                    item.restore([Tensor(checkpoint.read(keys[n])) for n in names[name]], None)
 
 
 def find_key(folder: StoredCheckpoint, name: str) -> str:
@@ -261,32 +271,59 @@ def find_key(folder: StoredCheckpoint, name: str) -> str:
     return keys[name]
 
 
-def map_by_name(variables: SavedVariables) -> dict[str, Variable | ShardedVariable]:
-    """Map names in the checkpoint to variables.
+def map_by_name(variables: SavedVariables) -> dict[str, SavedItem]:
+    """Map names in the checkpoint to variables and saveable objects.
 
     Args:
-      variables: List of variables, which uses their own names, or a dictionary.
+      variables: List of variables, which uses their own names, or a dictionary. An object of a user's class that
+        gathers its saveable objects for checkpoints is replaced by its only one.
 
     Raises:
-      TypeError: If an object is not a variable.
+      TypeError: If an object is not a variable, and not saveable.
       ValueError: If several variables have the same name.
     """
     if isinstance(variables, Mapping):
-        for variable in variables.values():
-            _check_variable(variable)
-        return dict(variables)
+        return {name: _find_saveable(name, item) for name, item in variables.items()}
     if not isinstance(variables, Iterable):
         raise TypeError(f"Expected variables, got {variables!r}.")
-    by_name: dict[str, Variable | ShardedVariable] = {}
+    by_name: dict[str, SavedItem] = {}
     for variable in variables:
-        _check_variable(variable)
-        if by_name.setdefault(get_full_name(variable), variable) is not variable:
+        is_variable = isinstance(variable, (Variable, ShardedVariable))
+        name = get_full_name(variable) if is_variable else getattr(variable, "name", "")
+        item = _find_saveable(name.removesuffix(":0"), variable)
+        if by_name.setdefault(name.removesuffix(":0"), item) is not item:
             raise ValueError(
-                f"At least two variables have the same name: {get_full_name(variable)}. Pass a dictionary of variables."
+                f"At least two variables have the same name: {name}. Pass a dictionary of variables."
             )
     return by_name
 
 
-def _check_variable(variable: object) -> None:
-    if not isinstance(variable, (Variable, ShardedVariable)):
-        raise TypeError(f"Expected a variable to save, got {variable!r}.")
+def _find_saveable(name: str, item: Any) -> SavedItem:
+    """Return the variable or the `SaveableObject` that is saved for an object."""
+    if hasattr(item, "_gather_saveables_for_checkpoint"):
+        factories = list(item._gather_saveables_for_checkpoint().values())
+        if len(factories) == 1:
+            (item,) = factories
+            if not isinstance(item, Variable) and callable(item):
+                item = item(name=name)
+    if not isinstance(item, (Variable, ShardedVariable)) and not hasattr(item, "specs"):
+        raise TypeError(f"Expected a variable to save, got {item!r}.")
+    saveable: SavedItem = item
+    return saveable
+
+
+def _list_names(name: str, item: SavedItem) -> list[str]:
+    """Return the names of the values of a variable or of a `SaveableObject`."""
+    if isinstance(item, (Variable, ShardedVariable)):
+        return [name]
+    return [spec.name for spec in item.specs]
+
+
+def _list_arrays(name: str, item: SavedItem, session: Any) -> dict[str, Any]:
+    if isinstance(item, (Variable, ShardedVariable)):
+        return {name: get_stored_value(item)}
+    tensors = {spec.name: spec.tensor for spec in item.specs}
+    return {
+        n: session.run(t) if isinstance(t, SymbolicTensor) else to_array(t)
+        for n, t in tensors.items()
+    }

@@ -34,9 +34,14 @@ from meshflow.legacy.graph.calls import (
     list_tensors,
     replace_in_graphs,
 )
-from meshflow.legacy.graph.execution import GraphRead, Run, state
+from meshflow.legacy.graph.execution import GraphRead, Run, state, suspend_recording
 from meshflow.legacy.graph.gradients import gradients
-from meshflow.legacy.graph.operations import Operation, SymbolicTensor, get_operation_type
+from meshflow.legacy.graph.operations import (
+    Operation,
+    SymbolicTensor,
+    find_session,
+    get_operation_type,
+)
 from meshflow.legacy.graph.variables import GraphVariable
 from meshflow.ops import python_function
 from meshflow.ops.array import inspection
@@ -101,6 +106,24 @@ class Graph(GraphBase, metaclass=_GraphType):
                 saved
             )
             _default_graph.reset(token)
+
+    @contextlib.contextmanager
+    def use_session(self, session: Any = None) -> Iterator[None]:
+        """Run a block at once on the values that variables have in a session, by default the default one.
+
+        Raises:
+          RuntimeError: If there is no session of this graph.
+        """
+        try:
+            found = find_session(session, self)
+        except ValueError as error:
+            raise RuntimeError(
+                "The values of a graph's variables are in a session. Please create a session of this graph, for "
+                "example by `with tf.compat.v1.Session():`, or pass it as the argument `session`."
+            ) from error
+        with suspend_recording():
+            found.restore_variables()
+            yield
 
     # ---- operations ------------------------------------------------------------------------
 

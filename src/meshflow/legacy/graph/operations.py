@@ -91,6 +91,9 @@ class OwningGraph(GraphRecorder, Protocol):
     ) -> PyTree:
         """Record a call as an operation with a name."""
 
+    def record_source(self, function: Callable[[], PyTree], specs: PyTree, name: str) -> PyTree:
+        """Record a call without arguments whose result has the structure and the specs `specs`."""
+
     def record_body(self) -> contextlib.AbstractContextManager[list[Operation]]:
         """Return a context that adds operations to a list instead of the graph."""
 
