@@ -40,6 +40,7 @@ from meshflow.legacy.graph.operations import (
     Operation,
     SymbolicTensor,
     find_session,
+    get_operation_name,
     get_operation_type,
 )
 from meshflow.legacy.graph.variables import GraphVariable
@@ -162,7 +163,9 @@ class Graph(GraphBase, metaclass=_GraphType):
             raise InvalidValueError(str(error)) from error
         kind = get_operation_type(function)
         compute = _make_constant_source(values) if values and not call.inputs else call.compute
-        operation = self._make_operation(name or kind, kind, compute, call.inputs)
+        operation = self._make_operation(
+            name or get_operation_name(function), kind, compute, call.inputs
+        )
         operation.variables = call.variables
         constants: Sequence[Tensor | None] = values or [None] * len(specs)
         tensors = [operation.add_output(s, v) for s, v in zip(specs, constants, strict=True)]

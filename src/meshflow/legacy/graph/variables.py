@@ -18,6 +18,7 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array, PyTree
 from meshflow.keras.initializers import Initializer
@@ -172,6 +173,17 @@ class GraphVariable(Variable):
 
     _read = _as_tensor
 
+    def __getitem__(self, key: PyTree) -> Tensor:
+        """Return an element or slice, whose `assign` writes it."""
+        if context.graph is None or context.trace is not None:
+            return Variable.__getitem__(self, key)  # type: ignore[attr-defined]
+        graph = context.graph
+        element: Tensor = graph.call(getitem, (self._as_tensor(), key), {})
+        element._assign_slice = lambda value, name=None, **_: graph.call(
+            assign_slice, (self, key, value), {"name": name}
+        )
+        return element
+
     def _as_graph_element(self) -> SymbolicTensor:
         return self._handle
 
@@ -252,6 +264,14 @@ def _get_stored_dtype(dtype: np.dtype) -> Any:
 
 def read_variable(variable: GraphVariable) -> Tensor:
     """Return the value of a variable."""
+    return variable._as_tensor()
+
+
+def assign_slice(
+    variable: GraphVariable, key: PyTree, value: PyTree, name: str | None = None
+) -> Tensor:
+    """Write an element or slice of a variable, and return the new value of the variable."""
+    Variable.__getitem__(variable, key).assign(value)  # type: ignore[attr-defined]
     return variable._as_tensor()
 
 
