@@ -77,6 +77,11 @@ def serialize_graph_view(graph_view: TrackableView) -> tuple[Any, ...]:
     return values, None, {}, None
 
 
+def list_objects(root_trackable: object) -> list[Any]:
+    """Return the objects that a checkpoint of an object would save."""
+    return list(ObjectGraph(root_trackable).objects)
+
+
 class SaveSpec:
     """A value that a `SaveableObject` saves.
 

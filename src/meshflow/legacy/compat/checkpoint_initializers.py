@@ -8,6 +8,7 @@ from typing import TypeAlias
 from meshflow.checkpoint.assignment import assign_stored_value
 from meshflow.checkpoint.checkpoint import open_latest_checkpoint
 from meshflow.checkpoint.formats import StoredCheckpoint
+from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, get_full_name
@@ -53,7 +54,13 @@ def init_from_checkpoint(ckpt_dir_or_file: StrPath, assignment_map: AssignmentMa
     pairs = assignment_map.items() if isinstance(assignment_map, Mapping) else assignment_map
     for stored_name, target in pairs:
         for name, variable in _match_variables(checkpoint, stored_name, target):
-            _initialize(checkpoint, find_key(checkpoint, name), variable)
+            try:
+                key = find_key(checkpoint, name)
+            except NotFoundError as error:
+                raise InvalidValueError(
+                    f"Tensor {name} is not found in the checkpoint. {error}"
+                ) from None
+            _initialize(checkpoint, key, variable)
 
 
 def _match_variables(

@@ -54,8 +54,8 @@ class Saver:
       restore_sequentially: Ignored.
       saver_def: Ignored.
       builder: Ignored.
-      defer_build: Ignored.
-      allow_empty: Ignored.
+      defer_build: Whether `build` finds the variables of the graph, after the constructor.
+      allow_empty: Whether a graph without variables is allowed; then `save` and `restore` do nothing.
       write_version: Ignored.
       pad_step_number: Whether to pad the step in a path to eight digits.
       save_relative_paths: Ignored; paths in the `checkpoint` file are relative where possible.
@@ -97,23 +97,49 @@ class Saver:
         save_relative_paths: bool = False,
         filename: str | None = None,
     ) -> None:
-        if var_list is None and has_explicit_graph() and not defer_build:
-            graph = get_default_graph()
-            var_list = [
-                *graph.get_collection("variables"), *graph.get_collection("saveable_objects")
-            ]  # fmt: skip
-            if not var_list and not allow_empty:
-                raise ValueError("No variables to save")
-        if var_list is None:
-            raise RuntimeError(
-                "Saver: pass `var_list`, a list or dictionary of variables; there is no graph to find them in."
+        if defer_build and var_list is not None:
+            raise ValueError(
+                "Saver: do not pass `var_list` with defer_build=True; `build` finds the variables."
             )
-        self._variables = map_by_name(var_list)
+        self._allow_empty = allow_empty
+        self._found: dict[str, SavedItem] | None = None
+        if not defer_build:
+            self._find_variables(var_list)
         self._reshape, self._pad_step = reshape, pad_step_number
         self._max_to_keep, self._hours = max_to_keep, keep_checkpoint_every_n_hours
         self._next_permanent_time = time.time() + self._hours * 3600
         # Paths and times of the checkpoints, oldest first.
         self._last_checkpoints: list[tuple[str, float]] = []
+
+    def _find_variables(self, var_list: SavedVariables | None) -> None:
+        if var_list is None and has_explicit_graph():
+            graph = get_default_graph()
+            names = "variables", "saveable_objects"
+            var_list = [item for name in names for item in graph.get_collection(name)]
+            if not var_list and not self._allow_empty:
+                raise ValueError("No variables to save")
+        if var_list is None:
+            raise RuntimeError(
+                "Saver: pass `var_list`, a list or dictionary of variables; there is no graph to find them in."
+            )
+        self._found = map_by_name(var_list)
+
+    def build(self) -> None:
+        """Find the variables of the default graph, if `defer_build` was set.
+
+        Raises:
+          ValueError: If there are none.
+        """
+        if self._found is None:
+            self._find_variables(None)
+
+    @property
+    def _variables(self) -> dict[str, SavedItem]:
+        if self._found is None:
+            raise RuntimeError(
+                "Saver: call `build()` before `save` or `restore` with defer_build=True."
+            )
+        return self._found
 
     @property
     def last_checkpoints(self) -> list[str]:
@@ -162,7 +188,7 @@ class Saver:
         write_state: bool = True,
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
-    ) -> str:
+    ) -> str | None:
         """Write a checkpoint.
 
         Args:
@@ -178,9 +204,10 @@ class Saver:
           save_debug_info: Ignored.
 
         Returns:
-          The path of the checkpoint, with the step.
+          The path of the checkpoint, with the step; None if there are no variables.
 
         Raises:
+          RuntimeError: If `defer_build` was set, and `build` was not called.
           ValueError: If `latest_filename` contains a directory.
           NotImplementedError: If called inside a traced function.
         """
@@ -190,6 +217,8 @@ class Saver:
                 f"Expected a file name for `latest_filename`, got {latest_filename!r}."
             )
         path = to_path_string(save_path)
+        if not self._variables:
+            return None
         with use_session(sess):
             if global_step is not None:
                 step = sess.run(global_step) if is_tensor(global_step) and sess else global_step  # type: ignore[attr-defined]
@@ -235,6 +264,8 @@ class Saver:
         """
         if save_path is None:
             raise ValueError("Can't load save_path when it is None.")
+        if not self._variables:
+            return
         path = to_path_string(save_path)
         if not is_checkpoint(path):
             raise ValueError(f"The passed save_path is not a valid checkpoint: {path}")
