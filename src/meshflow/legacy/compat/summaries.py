@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,7 +18,17 @@ from meshflow.io.event_files import EventFile
 from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
-__all__ = ["FileWriter", "audio", "histogram", "image", "merge", "merge_all", "scalar", "text"]
+__all__ = [
+    "FileWriter",
+    "FileWriterCache",
+    "audio",
+    "histogram",
+    "image",
+    "merge",
+    "merge_all",
+    "scalar",
+    "text",
+]
 
 # Limits of the buckets of histograms; each is larger than the last one by a tenth.
 _POSITIVE_LIMITS = 1e-12 * 1.1 ** np.arange(774)
@@ -310,35 +322,74 @@ class FileWriter:
             raise RuntimeError(
                 "tf.summary.FileWriter is not compatible with eager execution. Use `tf.summary.create_file_writer`."
             )
-        self._folder = to_path_string(logdir)
-        self._file: Any = EventFile(self._folder, filename_suffix or "")
+        self._folder, self._suffix = to_path_string(logdir), filename_suffix or ""
+        self._file: EventFile | None = EventFile(self._folder, self._suffix)
 
     def get_logdir(self) -> str:
         """Return the directory."""
         return self._folder
 
     def add_summary(self, summary: Any, global_step: int | None = None) -> None:
-        """Write a summary, a message or its serialized form."""
+        """Write a summary, a message or its serialized form; a closed writer only warns."""
         if isinstance(summary, bytes):
             summary = protos.Summary.FromString(summary)
-        self._file.add(int(global_step or 0), summary=summary)
+        if self._is_open():
+            cast(EventFile, self._file).add(int(global_step or 0), summary=summary)
+
+    def _is_open(self) -> bool:
+        if self._file is None:
+            warnings.warn(
+                "Attempting to use a closed FileWriter. The operation will be a noop unless the FileWriter is "
+                "explicitly reopened.",
+                stacklevel=3,
+            )
+        return self._file is not None
 
     def add_graph(self, graph: object, global_step: int | None = None) -> None:
         """Do nothing: graphs of recorded calls are not drawn."""
 
     def flush(self) -> None:
-        """Write all summaries to the file."""
-        self._file.flush()
+        """Write all summaries to the file; a closed writer only warns."""
+        if self._is_open():
+            cast(EventFile, self._file).flush()
 
     def reopen(self) -> None:
-        """Do nothing: a writer is open until `close`."""
+        """Open a new file in the same directory if the writer is closed."""
+        if self._file is None:
+            self._file = EventFile(self._folder, self._suffix)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def __enter__(self) -> FileWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class FileWriterCache:
+    """Writers that all callers of `get` share, one for each directory."""
+
+    _writers: dict[str, FileWriter] = {}
+    _lock = threading.RLock()
+
+    @staticmethod
+    def get(logdir: StrPath) -> FileWriter:
+        """Return the writer of a directory; the first call creates it, and raises a RuntimeError outside of a graph."""
+        with FileWriterCache._lock:
+            path = to_path_string(logdir)
+            if path not in FileWriterCache._writers:
+                FileWriterCache._writers[path] = FileWriter(path)
+            return FileWriterCache._writers[path]
+
+    @staticmethod
+    def clear() -> None:
+        """Close and forget all writers."""
+        with FileWriterCache._lock:
+            for writer in FileWriterCache._writers.values():
+                writer.close()
+            FileWriterCache._writers.clear()
