@@ -249,3 +249,17 @@ def test_closed_and_shared_writers(tmp_path):
     assert len(paths) == 2
     steps = {e.step for path in paths for e in v1.train.summary_iterator(str(path))}
     assert steps == {0, 2}
+
+
+def test_an_optimizer_has_other_variables_in_each_graph():
+    optimizer = v1.train.AdamOptimizer(0.1)
+    found = []
+    for _ in range(2):
+        with tf.Graph().as_default(), v1.Session() as session:
+            w = v1.get_variable("w", initializer=1.0)
+            train = optimizer.minimize(w * w, var_list=[w])
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            assert session.run(w) == pytest.approx(0.9) and len(optimizer.variables()) == 4
+            found.extend(optimizer.variables())
+    assert len({id(v) for v in found}) == 8

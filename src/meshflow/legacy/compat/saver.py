@@ -217,6 +217,10 @@ class Saver:
                 f"Expected a file name for `latest_filename`, got {latest_filename!r}."
             )
         path = to_path_string(save_path)
+        if global_step is None and os.path.basename(path) == (latest_filename or "checkpoint"):
+            raise ValueError(
+                f"The file {path!r} of the latest checkpoint's name collides with `save_path`: use another name."
+            )
         if not self._variables:
             return None
         with use_session(sess):
