@@ -219,7 +219,8 @@ def _iterate_paths(
     """Yield the leaves of a structure with their paths; a container in itself is skipped."""
     if expand_composites:
         if isinstance(value, CompositeTensor):
-            value = value._type_spec._to_components(value)
+            spec: Any = value._type_spec
+            value = spec._to_components(value)
         elif getattr(value, "_is_sharded", False) or getattr(value, "_is_metric", False):
             value = value.variables
     if isinstance(value, Mapping):

@@ -371,25 +371,33 @@ class FileWriter:
         self.close()
 
 
+_shared_writers: dict[str, FileWriter] = {}
+_shared_writers_lock = threading.Lock()
+
+
 class FileWriterCache:
     """Writers that all callers of `get` share, one for each directory."""
 
-    _writers: dict[str, FileWriter] = {}
-    _lock = threading.RLock()
-
     @staticmethod
     def get(logdir: StrPath) -> FileWriter:
-        """Return the writer of a directory; the first call creates it, and raises a RuntimeError outside of a graph."""
-        with FileWriterCache._lock:
-            path = to_path_string(logdir)
-            if path not in FileWriterCache._writers:
-                FileWriterCache._writers[path] = FileWriter(path)
-            return FileWriterCache._writers[path]
+        """Return the writer of a directory, which the first call creates.
+
+        Args:
+          logdir: The directory.
+
+        Raises:
+          RuntimeError: Outside of a graph, if there is no writer.
+        """
+        path = to_path_string(logdir)
+        with _shared_writers_lock:
+            if path not in _shared_writers:
+                _shared_writers[path] = FileWriter(path)
+            return _shared_writers[path]
 
     @staticmethod
     def clear() -> None:
         """Close and forget all writers."""
-        with FileWriterCache._lock:
-            for writer in FileWriterCache._writers.values():
+        with _shared_writers_lock:
+            for writer in _shared_writers.values():
                 writer.close()
-            FileWriterCache._writers.clear()
+            _shared_writers.clear()

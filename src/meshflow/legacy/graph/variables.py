@@ -272,7 +272,7 @@ def assign_slice(
 ) -> Tensor:
     """Write an element or slice of a variable, and return the new value of the variable."""
     Variable.__getitem__(variable, key).assign(value)  # type: ignore[attr-defined]
-    return variable._as_tensor()
+    return read_variable(variable)
 
 
 def initialize(variable: GraphVariable, value: PyTree) -> Tensor:
