@@ -248,12 +248,17 @@ def _get_values(item: Trackable) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def create_saveables(item: Trackable) -> dict[str, Any]:
-    """Return the `SaveableObject`s of an object of the user, by attribute name, which also starts the names of values."""
+def create_saveables(item: Trackable, name: str | None = None) -> dict[str, Any]:
+    """Return the `SaveableObject`s of an object of the user, by attribute.
+
+    Args:
+      item: The object.
+      name: Start of the names of values. Default: the attribute.
+    """
     factories = item._gather_saveables_for_checkpoint()
     return {
-        name: factory(name=name) if callable(factory) else factory
-        for name, factory in factories.items()
+        attribute: factory(name=name or attribute) if callable(factory) else factory
+        for attribute, factory in factories.items()
     }
 
 
@@ -287,7 +292,7 @@ def get_stored_value(variable: Variable | ShardedVariable) -> Array | FileArray 
             offset += value.shape[0]
         return ArrayParts((offset, *parts[0][1].shape[1:]), parts)
     # A variable of a graph without a value raises an error.
-    value = variable._value if getattr(variable, "is_set", True) else variable._current()
+    value = variable._value if getattr(variable, "is_set", True) else variable.numpy()
     if getattr(variable, "save_as_bf16", False) and value.dtype == np.float32:
         value = variable._current().astype(jnp.bfloat16)
     return value

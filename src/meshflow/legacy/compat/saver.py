@@ -16,7 +16,7 @@ from meshflow.checkpoint.formats import (
     open_checkpoint,
     write_checkpoint,
 )
-from meshflow.checkpoint.object_graph import get_stored_value, to_array
+from meshflow.checkpoint.object_graph import create_saveables, get_stored_value, to_array
 from meshflow.checkpoint.object_graph_message import GRAPH_KEY, map_full_names_to_keys
 from meshflow.checkpoint.state_file import CheckpointState, write_state
 from meshflow.core.runtime.errors import NotFoundError
@@ -336,11 +336,8 @@ def map_by_name(variables: SavedVariables) -> dict[str, SavedItem]:
 def _find_saveable(name: str, item: Any) -> SavedItem:
     """Return the variable or the `SaveableObject` that is saved for an object."""
     if hasattr(item, "_gather_saveables_for_checkpoint"):
-        factories = list(item._gather_saveables_for_checkpoint().values())
-        if len(factories) == 1:
-            (item,) = factories
-            if not isinstance(item, Variable) and callable(item):
-                item = item(name=name)
+        saveables = list(create_saveables(item, name).values())
+        item = saveables[0] if len(saveables) == 1 else item
     if not isinstance(item, (Variable, ShardedVariable)) and not hasattr(item, "specs"):
         raise TypeError(f"Expected a variable to save, got {item!r}.")
     saveable: SavedItem = item

@@ -45,7 +45,7 @@ class Trackable(ObservableAttributes):
 class AutoTrackable(Trackable):
     """Object that a checkpoint saves with the variables and trackable objects in its attributes."""
 
-    _tracked_names = None  # type: ignore[assignment]
+    _tracked_names = None
 
 
 class TrackableReference(NamedTuple):
