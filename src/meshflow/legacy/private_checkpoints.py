@@ -71,7 +71,7 @@ def serialize_graph_view(graph_view: TrackableView) -> tuple[Any, ...]:
     owners: dict[str, Any] = {}
     with use_session():
         arrays = collect_arrays(graph_view.root, owners)
-    values: dict[Any, dict[str, Any]] = ObjectIdentityDictionary()
+    values = ObjectIdentityDictionary()
     for key, owner in owners.items():
         values.setdefault(owner, {})[key] = arrays[key]
     return values, None, {}, None

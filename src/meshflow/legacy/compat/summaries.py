@@ -162,7 +162,7 @@ def _scale_image(array: np.ndarray) -> np.ndarray:
     if array.dtype == np.uint8:
         return array
     pixels = array.astype(np.float32)
-    is_finite = np.isfinite(pixels).all(axis=-1)
+    is_finite: np.ndarray = np.asarray(np.isfinite(pixels).all(axis=-1))
     low, high = (f(pixels[is_finite], initial=0.0) for f in (np.min, np.max))
     offset, span = (128.0, max(-low, high)) if low < 0 else (0.0, high)
     scale = 0.0 if span < 1e-6 else (127.0 if low < 0 else 255.0) / span

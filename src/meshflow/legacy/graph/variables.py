@@ -176,7 +176,7 @@ class GraphVariable(Variable):
     def __getitem__(self, key: PyTree) -> Tensor:
         """Return an element or slice, whose `assign` writes it."""
         if context.graph is None or context.trace is not None:
-            return Variable.__getitem__(self, key)  # type: ignore[attr-defined]
+            return Variable.__getitem__(self, key)
         graph = context.graph
         element: Tensor = graph.call(getitem, (self._as_tensor(), key), {})
         element._assign_slice = lambda value, name=None, **_: graph.call(
@@ -271,7 +271,7 @@ def assign_slice(
     variable: GraphVariable, key: PyTree, value: PyTree, name: str | None = None
 ) -> Tensor:
     """Write an element or slice of a variable, and return the new value of the variable."""
-    Variable.__getitem__(variable, key).assign(value)  # type: ignore[attr-defined]
+    Variable.__getitem__(variable, key).assign(value)
     return read_variable(variable)
 
 
