@@ -156,3 +156,17 @@ def test_wrong_rows_raise_errors_of_tensorflow(method):
         with pytest.raises(tf.errors.InvalidArgumentError, match=method):
             getattr(v, method)(slices)
     assert not np.any(v.numpy())
+
+
+def test_modules_yield_the_variables_of_each_submodule_together():
+    # The order is that of TensorFlow 2.15, in which each submodule is followed by its own submodules.
+    root = tf.Module()
+    root.a, root.b, root.z = tf.Module(), tf.Module(), tf.Variable(0.0, name="z")
+    root.a.x, root.b.w = tf.Module(), tf.Variable(0.0, name="w")
+    root.a.x.v = [tf.Variable(0.0, name="v"), root.z]
+    root.a.x.loop = root
+    assert [v.name for v in root.variables] == ["z:0", "v:0", "w:0"]
+    is_variable = lambda leaf: isinstance(leaf, tf.Variable)
+    paths = dict(root._flatten(with_path=True, predicate=is_variable))
+    assert paths["a", "x", "v", 1] is paths["z",] is paths["a", "x", "loop", "z"] is root.z
+    assert ("a", "x", "loop", "a", "x", "v", 0) not in paths

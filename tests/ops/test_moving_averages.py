@@ -5,6 +5,7 @@ import pytest
 
 import meshflow as tf
 
+tf1 = tf.compat.v1
 EMA = tf.train.ExponentialMovingAverage
 
 
@@ -32,15 +33,30 @@ def test_the_decay_is_smaller_in_the_beginning():
     assert float(ema.average(v)) == pytest.approx(9.0)
 
 
-def test_corrected_averages_start_at_zero():
-    v = tf.Variable(4.0)
+def test_averages_of_variables_start_with_their_values():
+    # Values of TensorFlow 2.15.
+    v = tf.Variable(10.0)
     ema = EMA(0.5, zero_debias=True)
     ema.apply([v])
-    assert float(ema.average(v)) == pytest.approx(4.0)
-    v.assign(8.0)
+    v.assign(20.0)
     ema.apply([v])
-    # (0.25 * 4 + 0.5 * 8) / (1 - 0.25)
-    assert float(ema.average(v)) == pytest.approx(5.0 / 0.75)
+    assert float(ema.average(v)) == 15.0
+
+
+@pytest.mark.parametrize("corrects,expected", [(False, [2.0, 5.0]), (True, [4.0, 5 / 0.75])])
+def test_averages_of_tensors_in_graphs(corrects, expected):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        v = tf1.get_variable("v", initializer=2.0)
+        x = tf1.placeholder(tf.float32, [], name="x")
+        ema = EMA(0.5, zero_debias=corrects)
+        update = ema.apply([v, x])
+        session.run(tf1.global_variables_initializer())
+        for value, average in zip([4.0, 8.0], expected):
+            session.run(update, {x: value})
+            assert session.run([ema.average(v), ema.average(x)]) == pytest.approx([2.0, average])
+        assert ema.average(x).name == "x/ExponentialMovingAverage:0"
+        assert ema.variables_to_restore()["v/ExponentialMovingAverage"] is v
+        assert tf1.moving_average_variables() == [v]
 
 
 def test_checkpoint_and_refusals(tmp_path):

@@ -30,6 +30,7 @@ from meshflow.checkpoint.state_file import (
 from meshflow.checkpoint.status import CheckpointLoadStatus, InitializationOnlyStatus
 from meshflow.core.runtime.annotations import CHECKPOINT, annotate_region
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.eager import use_session
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.tracing.trace import init_scope
@@ -122,6 +123,8 @@ class Checkpoint(ObservableAttributes):
         if self._save_counter is None:
             with init_scope():
                 self._save_counter = Variable(np.int64(0), trainable=False, name="save_counter")
+            # In a graph of version 1, the counter needs no initializer.
+            object.__setattr__(self._save_counter, "initializes_on_read", True)
         return self._save_counter
 
     def write(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
@@ -141,7 +144,8 @@ class Checkpoint(ObservableAttributes):
             raise ValueNeededError(
                 "tf.train.Checkpoint.write() writes files, which a compiled program cannot do."
             )
-        return self._write_and_record(to_path_string(file_prefix), options, lambda _: None)
+        with use_session():
+            return self._write_and_record(to_path_string(file_prefix), options, lambda _: None)
 
     @annotate_region(CHECKPOINT, "write")
     def _write_and_record(
@@ -207,10 +211,13 @@ class Checkpoint(ObservableAttributes):
         """
         self.sync()
         check_not_traced()
-        number = int(self.save_counter.assign_add(1))
-        return self._write_and_record(
-            f"{to_path_string(file_prefix)}-{number}", options, record_latest_checkpoint
-        )
+        counter = self.save_counter
+        with use_session():
+            return self._write_and_record(
+                f"{to_path_string(file_prefix)}-{int(counter.assign_add(1))}",
+                options,
+                record_latest_checkpoint,
+            )
 
     def read(
         self, save_path: StrPath, options: CheckpointOptions | None = None
@@ -263,7 +270,7 @@ class Checkpoint(ObservableAttributes):
           1.0
         """
         if save_path is None:
-            return InitializationOnlyStatus()
+            return InitializationOnlyStatus(self)
         _ = self.save_counter
         status = self.read(save_path, options)
         if "save_counter" not in status.restoration.nodes[0]["children"]:

@@ -18,6 +18,7 @@ from meshflow.checkpoint.state_file import (
     get_checkpoint_state,
     write_state,
 )
+from meshflow.core.runtime.eager import use_session
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import StrPath
@@ -214,18 +215,21 @@ class CheckpointManager:
         check_not_traced()
         if self._interval is not None:
             assert self._step_counter is not None
-            step = int(self._step_counter)
+            with use_session():
+                step = int(self._step_counter)
             if self._last_step is not None:
                 is_recent = step < self._last_step + self._interval
                 if step == self._last_step or (check_interval and is_recent):
                     return None
             self._last_step = step
         self.sync()
-        counter = self._checkpoint.save_counter.assign_add(1)
-        number = int(counter if checkpoint_number is None else checkpoint_number)
-        prefix = f"{self._checkpoint_prefix}-{number}"
-        self._remove_leftovers()
-        return self._checkpoint._write_and_record(prefix, options, self._record_checkpoint)
+        counter = self._checkpoint.save_counter
+        with use_session():
+            next_number = counter.assign_add(1)
+            number = int(next_number if checkpoint_number is None else checkpoint_number)
+            prefix = f"{self._checkpoint_prefix}-{number}"
+            self._remove_leftovers()
+            return self._checkpoint._write_and_record(prefix, options, self._record_checkpoint)
 
     def _record_checkpoint(self, path: str) -> None:
         """Record a complete checkpoint and delete the checkpoints that exceed `max_to_keep`."""
@@ -275,7 +279,8 @@ class CheckpointManager:
         if self._latest is not None:
             self._checkpoint.restore(self._latest)
             if self._step_counter is not None:
-                self._last_step = int(self._step_counter)
+                with use_session():
+                    self._last_step = int(self._step_counter)
             return self._latest
         if self._init_fn is not None:
             self._init_fn()

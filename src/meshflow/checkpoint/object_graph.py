@@ -118,6 +118,9 @@ def _iterate_attributes(value: Trackable) -> Iterator[tuple[str, Trackable]]:
     if is_layer and (getattr(value, "_graph", None) is not None or hasattr(value, "add")):
         yield from _iterate_layers(value)
     attributes = getattr(value, "__dict__", {})
+    tracked_names = getattr(value, "_tracked_names", None)
+    if tracked_names is not None:
+        attributes = {name: attributes[name] for name in attributes if name in tracked_names}
     is_keras = is_layer or getattr(value, "_is_metric", False)
     for name, child in attributes.items():
         if not (is_keras and name in _UNSAVED_KERAS_ATTRIBUTES):
@@ -233,10 +236,10 @@ def _get_values(item: Trackable) -> dict[str, dict[str, Any]]:
         return {VARIABLE_VALUE: {"": get_stored_value(item)}}
     if hasattr(item, "_serialize_to_tensors"):
         tensors = item._serialize_to_tensors()
-        return {escape_name(name): {"": _to_array(tensor)} for name, tensor in tensors.items()}
+        return {escape_name(name): {"": to_array(tensor)} for name, tensor in tensors.items()}
     if hasattr(item, "_gather_saveables_for_checkpoint"):
         return {
-            name: {spec.name.removeprefix(name): _to_array(spec.tensor) for spec in saveable.specs}
+            name: {spec.name.removeprefix(name): to_array(spec.tensor) for spec in saveable.specs}
             for name, saveable in create_saveables(item).items()
         }
     if hasattr(item, "_checkpoint_values"):
@@ -245,16 +248,26 @@ def _get_values(item: Trackable) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def create_saveables(item: Trackable) -> dict[str, Any]:
-    """Return the `SaveableObject`s of an object of the user, by attribute name, which also starts the names of values."""
+def create_saveables(item: Trackable, name: str | None = None) -> dict[str, Any]:
+    """Return the `SaveableObject`s of an object of the user, by attribute.
+
+    Args:
+      item: The object.
+      name: Start of the names of values. Default: the attribute.
+    """
     factories = item._gather_saveables_for_checkpoint()
     return {
-        name: factory(name=name) if callable(factory) else factory
-        for name, factory in factories.items()
+        attribute: factory(name=name or attribute) if callable(factory) else factory
+        for attribute, factory in factories.items()
     }
 
 
-def _to_array(tensor: TensorLike) -> Array | FileArray:
+def to_array(tensor: TensorLike) -> Array | FileArray:
+    """Return the array of a tensor or variable as a checkpoint stores it.
+
+    Args:
+      tensor: The tensor or variable.
+    """
     return tensor._value if isinstance(tensor, Variable) else np.asarray(tensor)
 
 
@@ -278,7 +291,8 @@ def get_stored_value(variable: Variable | ShardedVariable) -> Array | FileArray 
             parts.append((((offset, value.shape[0]), *full_extents), value))
             offset += value.shape[0]
         return ArrayParts((offset, *parts[0][1].shape[1:]), parts)
-    value = variable._value
+    # A variable of a graph without a value raises an error.
+    value = variable._value if getattr(variable, "is_set", True) else variable.numpy()
     if getattr(variable, "save_as_bf16", False) and value.dtype == np.float32:
         value = variable._current().astype(jnp.bfloat16)
     return value

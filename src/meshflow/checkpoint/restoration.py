@@ -35,6 +35,8 @@ from meshflow.checkpoint.object_graph import (
 from meshflow.checkpoint.object_graph_message import KERAS_3_WEIGHTS, number_layers
 from meshflow.checkpoint.observed_containers import observe_additions
 from meshflow.checkpoint.python_state import PythonState
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.eager import use_session
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import ObservableAttributes
 from meshflow.core.variables.sharded_variable import ShardedVariable
@@ -85,6 +87,9 @@ class Restoration:
         self._pending: dict[int, Callable[[], Any]] = {}
         self._has_matches = False
         self._number = next(_restoration_numbers)
+        # In a graph of version 1, the assignments of values by node or key, which a session runs later.
+        self.graph = context.graph if context.trace is None else None
+        self.deferred: dict[int | str, Callable[[], object]] = {}
         self._is_partial_expected = False
 
     @property
@@ -162,22 +167,52 @@ class Restoration:
             if VARIABLE_VALUE not in values:
                 return
             self._assign(item, values[VARIABLE_VALUE])
-        elif hasattr(item, "_restore_from_tensors"):
-            item._restore_from_tensors(
-                {name: Tensor(self.checkpoint.read(key)) for name, key in values.items()}
-            )
-        elif hasattr(item, "_gather_saveables_for_checkpoint"):
-            for name, saveable in create_saveables(item).items():
-                if name in values:
-                    arrays = self._read_arrays(values[name])
-                    tensors = [Tensor(arrays[s.name.removeprefix(name)]) for s in saveable.specs]
-                    saveable.restore(tensors, None)
+        elif hasattr(item, "_restore_from_tensors") or hasattr(
+            item, "_gather_saveables_for_checkpoint"
+        ):
+            self._run_or_defer(index, lambda: self._restore_tensors(item, values))
         else:
             attributes = [a for a in getattr(item, "_checkpoint_attributes", ()) if a in values]
             if not attributes:
                 return
             item._restore_checkpoint_values(attributes[0], self._read_arrays(values[attributes[0]]))
         self._restored[index, id(item)] = make_weak_reference(item)
+
+    def _restore_tensors(self, item: Trackable, values: dict[str, str]) -> None:
+        """Restore an object that assigns its stored values itself."""
+        if hasattr(item, "_restore_from_tensors"):
+            item._restore_from_tensors(
+                {name: Tensor(self.checkpoint.read(key)) for name, key in values.items()}
+            )
+            return
+        for name, saveable in create_saveables(item).items():
+            if name in values:
+                arrays = self._read_arrays(values[name])
+                tensors = [Tensor(arrays[s.name.removeprefix(name)]) for s in saveable.specs]
+                saveable.restore(tensors, None)
+
+    def _run_or_defer(self, node_or_key: int | str, restore: Callable[[], object]) -> None:
+        """Restore a value now or, in a graph of version 1, when a session runs the restoration."""
+        if self.graph is None:
+            restore()
+        else:
+            self.deferred[node_or_key] = restore
+
+    def run_deferred(self, session: object = None, initializes: bool = False) -> None:
+        """Run the restoration of values of variables in a graph of version 1.
+
+        Args:
+          session: The session with the values. Default: the default one.
+          initializes: Whether other variables below the root get their initial values.
+        """
+        if self.graph is None:
+            return
+        self.resume()
+        with use_session(self.graph, session):
+            if initializes:
+                initialize_variables(self.list_unmatched_objects())
+            for restore in self.deferred.values():
+                restore()
 
     def _skip_slot_lists(self, stored_children: dict[str, int], item: Trackable) -> dict[str, int]:
         """Return the stored children of an optimizer except lists of slots, which are skipped."""
@@ -196,7 +231,7 @@ class Restoration:
         if getattr(variable, "_restored_by", 0) > self._number:
             return
         object.__setattr__(variable, "_restored_by", self._number)
-        assign_stored_value(self.checkpoint, key, variable)
+        self._run_or_defer(key, lambda: assign_stored_value(self.checkpoint, key, variable))
 
     def _restore_slots(self) -> None:
         if not self.slots:
@@ -338,6 +373,17 @@ class Restoration:
                 ", ..." * (len(missing) > _MAX_LISTED),
             ),
         )
+
+
+def initialize_variables(objects: Iterable[Any]) -> None:
+    """Set the initial values of variables of a graph of version 1.
+
+    Args:
+      objects: Variables, and other objects, which are skipped.
+    """
+    for item in objects:
+        if hasattr(item, "set_initial_value"):
+            item.set_initial_value()
 
 
 def make_weak_reference(item: Trackable) -> Callable[[], Trackable]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from meshflow.checkpoint.object_graph import list_children
-from meshflow.checkpoint.restoration import Restoration
+from meshflow.checkpoint.object_graph import ObjectGraph, Trackable, list_children, resolve_root
+from meshflow.checkpoint.restoration import Restoration, initialize_variables
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.eager import use_session
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 
 
@@ -94,25 +96,42 @@ class CheckpointLoadStatus:
         return self
 
     def initialize_or_restore(self, session: object = None) -> None:
-        """Do nothing, because values are restored when `restore` is called.
+        """Restore the values of variables of a version 1 graph, and initialize its other variables.
+
+        Values of other variables are restored when `restore` is called.
 
         Args:
-          session: Ignored.
+          session: The session of the graph. Default: the default one.
+
+        Raises:
+          RuntimeError: If there is no session.
         """
+        self.restoration.run_deferred(session, initializes=True)
 
     def run_restore_ops(self, session: object = None) -> None:
-        """Do nothing, because values are restored when `restore` is called.
+        """Restore the values of variables of a version 1 graph; see `initialize_or_restore`.
 
         Args:
-          session: Ignored.
+          session: The session of the graph. Default: the default one.
         """
+        self.restoration.run_deferred(session)
 
 
 class InitializationOnlyStatus(CheckpointLoadStatus):
     """Status that `Checkpoint.restore(None)` returns: nothing was restored."""
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self, root: Trackable) -> None:
+        self._root, self._graph = root, context.graph if context.trace is None else None
+
+    def initialize_or_restore(self, session: object = None) -> None:
+        """Initialize the variables of a version 1 graph below the root.
+
+        Args:
+          session: The session of the graph. Default: the default one.
+        """
+        if self._graph is not None:
+            with use_session(self._graph, session):
+                initialize_variables(map(resolve_root, ObjectGraph(self._root).objects))
 
     def expect_partial(self) -> CheckpointLoadStatus:
         """Do nothing, because there are no values to restore.

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
-from meshflow.checkpoint.object_graph import list_children
+from meshflow.checkpoint.object_graph import ObjectGraph, list_children
+from meshflow.checkpoint.object_graph_message import collect_arrays
+from meshflow.checkpoint.views import TrackableView
+from meshflow.core.runtime.eager import use_session
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.module import ObservableAttributes
 from meshflow.core.variables.variable import Variable
+from meshflow.shims.private_structures import ObjectIdentityDictionary
 
 tf: Any = get_public_package()
 
@@ -53,13 +57,29 @@ def add_variable(
         create = initializer or tf.compat.v1.glorot_uniform_initializer()
         value = create(tf.TensorShape(shape), dtype=tf.as_dtype(dtype))
     variable = tf.Variable(value, trainable=trainable, name=name, dtype=dtype)
-    setattr(trackable, name, variable)
-    return variable
+    return trackable._track_trackable(variable, name)
 
 
 def gather_initializers(root_trackable: object) -> list[Any]:
-    """Return no ops, because variables have their values when they are created."""
-    return []
+    """Return the initializers of the variables of a graph below an object; other variables have values already."""
+    objects = ObjectGraph(root_trackable).objects
+    return [v.initializer for v in objects if hasattr(v, "set_initial_value")]
+
+
+def serialize_graph_view(graph_view: TrackableView) -> tuple[Any, ...]:
+    """Return the values of the objects of a view by their keys, in a dictionary for each object; then None, {}, None."""
+    owners: dict[str, Any] = {}
+    with use_session():
+        arrays = collect_arrays(graph_view.root, owners)
+    values = ObjectIdentityDictionary()
+    for key, owner in owners.items():
+        values.setdefault(owner, {})[key] = arrays[key]
+    return values, None, {}, None
+
+
+def list_objects(root_trackable: object) -> list[Any]:
+    """Return the objects that a checkpoint of an object would save."""
+    return list(ObjectGraph(root_trackable).objects)
 
 
 class SaveSpec:
@@ -112,7 +132,28 @@ class SaveableObject:
         raise NotImplementedError(f"{type(self).__name__} does not define `restore`.")
 
 
+class VariableSaveable(SaveableObject):
+    """Saved value of a variable.
+
+    Args:
+      var: The variable.
+      slice_spec: Ignored.
+      name: Key of the value in the checkpoint.
+    """
+
+    def __init__(self, var: Variable, slice_spec: str, name: str) -> None:
+        super().__init__(var, [SaveSpec(var.read_value, slice_spec, name, var.dtype)], name)
+
+    def restore(self, restored_tensors: Sequence[Tensor], restored_shapes: object) -> object:
+        """Assign the value to the variable."""
+        return cast(Variable, self.op).assign(restored_tensors[0])
+
+
 class BaseSaverBuilder:
     """Namespace of the classes of saved values."""
 
     SaveableObject, SaveSpec = SaveableObject, SaveSpec
+    ResourceVariableSaveable = VariableSaveable
+
+
+ObjectGraphView = TrackableView

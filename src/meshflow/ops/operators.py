@@ -109,10 +109,17 @@ def _make_binary_method(function: Callable[..., Any], name: str) -> Callable[...
                 return dispatch.wrap_outputs(result)
         if _has_lower_priority(self, other) or (name == "mul" and isinstance(other, SparseTensor)):
             return NotImplemented
-        return function(*_promote(self, other))
+        return _call_named(function, name, *_promote(self, other))
 
     method.__name__ = f"__{name}__"
     return method
+
+
+def _call_named(function: Callable[..., Any], name: str, *operands: object) -> Any:
+    """Call the op of an operator; in a version 1 graph, the operation gets the operator's name."""
+    if context.graph is not None and context.trace is None and name in BINARY_OPS:
+        return function(*operands, name=name)
+    return function(*operands)
 
 
 def _promote(x: object, y: object) -> Sequence[Any]:
@@ -139,7 +146,7 @@ def _compute_on_host(
 
 def _make_reflected_method(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: Any, other: object) -> Any:
-        return function(*_promote(other, self))
+        return _call_named(function, name, *_promote(other, self))
 
     method.__name__ = f"__r{name}__"
     return method

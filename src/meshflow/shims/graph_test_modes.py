@@ -46,6 +46,8 @@ def run_in_both_modes(test: _Test) -> _Test:
         finally:
             self.__dict__.pop("_cached_graph_session", None)
         self.tearDown()
+        # The test starts again with an empty directory for its files.
+        self.__dict__.pop("_temp_directory", None)
         self.setUp()
         test(self, *args, **kwargs)
 

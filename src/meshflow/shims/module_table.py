@@ -70,7 +70,7 @@ PACKAGES = frozenset(
     python.lib python.lib.core python.lib.io python.module python.ops python.ops.distributions
     python.ops.linalg python.ops.losses python.ops.numpy_ops python.ops.parallel_for python.ops.ragged
     python.ops.signal python.ops.structured python.platform python.profiler python.saved_model
-    python.saved_model.model_utils python.summary python.tools python.tpu python.trackable python.training
+    python.saved_model.model_utils python.summary python.summary.writer python.tools python.tpu python.trackable python.training
     python.training.experimental python.training.saving python.types python.user_ops python.util
     core core.example core.framework core.protobuf core.util core.protobuf.tpu core.profiler
     lite.python compiler compiler.tf2xla compiler.tf2xla.python compiler.xla compiler.tf2tensorrt
@@ -313,6 +313,7 @@ MODULES = {
     "python.saved_model": "tf.saved_model tf.compat.v1.saved_model tf.saved_model.experimental",
     "python.saved_model.load_context": f"{_HELPERS}",
     "python.summary": "tf.compat.v1.summary tf.summary",
+    "python.summary.summary": "tf.compat.v1.summary",
     "python.summary.summary_iterator": "summary_iterator=tf.compat.v1.train.summary_iterator",
     "python.tools": "tf.compat.v1.graph_util",
     "python.tpu": "tf.tpu tf.tpu.experimental tf.compat.v1.tpu",

@@ -181,8 +181,13 @@ def unwrap_value(value: _T) -> _T:
     return value
 
 
+def _TupleWrapper(original_wrapped_tuple: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    """Return a tuple unchanged, because attributes hold no wrappers."""
+    return original_wrapped_tuple
+
+
 wrap_or_unwrap = NoDependency = unwrap_value
-ListWrapper = list
+ListWrapper, _DictWrapper = list, dict
 
 
 class ObjectIdentityDictionary(MutableMapping[Any, Any]):

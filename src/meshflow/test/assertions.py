@@ -285,7 +285,7 @@ class AbslAssertions(unittest.TestCase):
 
     def _get_temp_directory(self) -> str:
         if not hasattr(self, "_temp_directory"):
-            self._temp_directory = tempfile.TemporaryDirectory()
+            self._temp_directory = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
             self.addCleanup(self._temp_directory.cleanup)
         return self._temp_directory.name
 

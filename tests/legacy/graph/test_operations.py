@@ -72,6 +72,27 @@ def test_names(graph):
         graph.get_tensor_by_name("scope/sum:1")
 
 
+# Names of TensorFlow 2.15.
+@pytest.mark.parametrize(
+    "build,name,kind",
+    [
+        (lambda x: 1 + x, "add", "AddV2"),
+        (lambda x: x / 2, "truediv", "RealDiv"),
+        (lambda x: x % 2, "mod", "FloorMod"),
+        (lambda x: x @ x, "matmul", "MatMul"),
+        (lambda x: -x, "Neg", "Neg"),
+        (lambda x: x[0], "strided_slice", "StridedSlice"),
+        (lambda x: tf.add(x, 1), "Add", "AddV2"),
+        (lambda x: tf.concat([x, x], 0), "concat", "ConcatV2"),
+        (lambda x: tf.linalg.inv(x), "MatrixInverse", "MatrixInverse"),
+    ],
+)
+def test_default_names(build, name, kind):
+    x = v1.placeholder(tf.float32, [2, 2], name="x")
+    assert build(x).name == f"{name}:0" and build(x).name == f"{name}_1:0"
+    assert build(x).op.type == kind
+
+
 def test_feeds_replace_any_tensor():
     constant = tf.constant(2.0)
     middle = constant * 3

@@ -212,3 +212,54 @@ def test_summaries(tmp_path):
     assert (values[1].histo.num, values[1].histo.min, sum(values[1].histo.bucket)) == (3, -3, 3)
     events = [*v1.train.summary_iterator(str(next(tmp_path.iterdir())))]
     assert events[-1].step == 4
+
+
+def test_summaries_of_images_audio_and_text():
+    # Tags and pixels are those of TensorFlow 2.15.
+    images = np.array([[[[0.0], [1.0]], [[2.0], [np.nan]]], [[[-1.0], [1.0]], [[2.0], [0.0]]]])
+    with tf.name_scope("o"):
+        image = v1.summary.image("im g", tf.constant(images, tf.float32), family="f")
+        audio = v1.summary.audio("a", tf.zeros([1, 4]), 8000.0, max_outputs=1)
+        text = v1.summary.text("t", tf.constant(["a", "b"]))
+    with v1.Session() as session:
+        found = [v1.Summary.FromString(m).value for m in session.run([image, audio, text])]
+    assert image.op.name == "o/f/im_g"
+    tags = [[value.tag for value in values] for values in found]
+    assert tags == [["f/o/f/im_g/image/0", "f/o/f/im_g/image/1"], ["o/a/audio"], ["o/t"]]
+    with tf.init_scope():
+        decoded = [np.asarray(tf.image.decode_png(v.image.encoded_image_string)) for v in found[0]]
+    assert decoded[0].ravel().tolist() == [0, 127, 255, 255]
+    assert decoded[1].ravel().tolist() == [64, 191, 255, 128]
+    assert found[1][0].audio.length_frames == 4 and found[1][0].audio.sample_rate == 8000
+    assert found[2][0].metadata.plugin_data.plugin_name == "text"
+    with pytest.raises(ValueError, match="dtype string"):
+        v1.summary.text("t", [1])
+
+
+def test_closed_and_shared_writers(tmp_path):
+    writer = v1.summary.FileWriterCache.get(tmp_path)
+    assert v1.summary.FileWriterCache.get(str(tmp_path)) is writer
+    v1.summary.FileWriterCache.clear()
+    with pytest.warns(UserWarning, match="closed FileWriter"):
+        writer.add_summary(v1.Summary(), 1)
+    writer.reopen()
+    writer.add_summary(v1.Summary(), 2)
+    writer.close()
+    paths = sorted(tmp_path.iterdir())
+    assert len(paths) == 2
+    steps = {e.step for path in paths for e in v1.train.summary_iterator(str(path))}
+    assert steps == {0, 2}
+
+
+def test_an_optimizer_has_other_variables_in_each_graph():
+    optimizer = v1.train.AdamOptimizer(0.1)
+    found = []
+    for _ in range(2):
+        with tf.Graph().as_default(), v1.Session() as session:
+            w = v1.get_variable("w", initializer=1.0)
+            train = optimizer.minimize(w * w, var_list=[w])
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            assert session.run(w) == pytest.approx(0.9) and len(optimizer.variables()) == 4
+            found.extend(optimizer.variables())
+    assert len({id(v) for v in found}) == 8

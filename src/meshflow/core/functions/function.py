@@ -90,10 +90,12 @@ class Function:
         python_function: Callable[..., Any],
         input_signature: Sequence[Any] | None = None,
         autograph: bool = True,
-        reduce_retracing: bool = False,
+        reduce_retracing: bool | None = False,
         name: str | None = None,
         instance: Callable[[], Any] | None = None,
         jit_compile: bool = False,
+        attributes: Mapping[str, Any] | None = None,
+        autograph_options: object = None,
     ) -> None:
         self._python_function = python_function
         self._instance = instance
@@ -121,6 +123,8 @@ class Function:
         self.reads_graph = False
         self._converted_function: Callable[..., Any] | None = None
         self._reduce_retracing = reduce_retracing
+        # These options have no effect.
+        self._attributes, self._experimental_autograph_options = attributes or {}, autograph_options
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
         # Specs of the first calls, if these were traced with symbolic sizes.
         self._first_calls: list[Any] = []
@@ -150,6 +154,16 @@ class Function:
             )
         self._python_function = decorator(self._python_function)
 
+    def _list_settings(self, owner: Callable[[], Any] | None = None) -> tuple[Any, ...]:
+        """Return the arguments of the constructor after the Python function."""
+        settings = self._autograph, self._reduce_retracing, self._name, owner, self._jit_compile
+        options = self._attributes, self._experimental_autograph_options
+        return self.input_signature, *settings, *options
+
+    def _clone(self, python_function: Callable[..., Any]) -> Function:
+        """Return a function with the same options that runs another Python function."""
+        return Function(python_function, *self._list_settings())
+
     # ---- methods ---------------------------------------------------------------------------
 
     def __get__(self, instance: object, owner: type | None = None) -> Function:
@@ -168,15 +182,7 @@ class Function:
 
     def bind_to(self, owner: Callable[[], Any]) -> Function:
         """Create a method with the same function, bound to the object that `owner` returns."""
-        bound = Function(
-            self._python_function,
-            self.input_signature,
-            self._autograph,
-            self._reduce_retracing,
-            self._name,
-            owner,
-            self._jit_compile,
-        )
+        bound = Function(self._python_function, *self._list_settings(owner))
         signature = self._arguments.get_python_signature()
         if signature is not None:
             # `inspect.signature` would otherwise include `self`.
@@ -782,8 +788,7 @@ class Function:
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         if self._instance is not None:
             return _get_bound_method, (self._get_owner(), self._name)
-        settings = (self._autograph, self._reduce_retracing, self._name, None, self._jit_compile)
-        return Function, (self._python_function, self.input_signature, *settings)
+        return Function, (self._python_function, *self._list_settings())
 
     def __repr__(self) -> str:
         return f"<meshflow.function {self._name}>"
@@ -969,7 +974,7 @@ def function(
     reduce_retracing: bool = False,
     experimental_implements: object = None,
     experimental_autograph_options: object = None,
-    experimental_attributes: object = None,
+    experimental_attributes: Mapping[str, Any] | None = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
@@ -983,7 +988,7 @@ def function(
     reduce_retracing: bool = False,
     experimental_implements: object = None,
     experimental_autograph_options: object = None,
-    experimental_attributes: object = None,
+    experimental_attributes: Mapping[str, Any] | None = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
@@ -996,7 +1001,7 @@ def function(
     reduce_retracing: bool = False,
     experimental_implements: object = None,
     experimental_autograph_options: object = None,
-    experimental_attributes: object = None,
+    experimental_attributes: Mapping[str, Any] | None = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
@@ -1055,11 +1060,22 @@ def function(
             )
 
     must_compile = bool(jit_compile or experimental_compile)
-    reduce = bool(reduce_retracing or experimental_relax_shapes)
+    reduce = reduce_retracing if experimental_relax_shapes is None else experimental_relax_shapes
+    attributes = dict(experimental_attributes or {})
+    if experimental_implements is not None:
+        attributes["api_implements"] = experimental_implements
 
     def decorate(target: Callable[..., Any]) -> Function:
         if not callable(target):
             raise TypeError(f"tf.function: {target!r} is not a callable object.")
-        return Function(target, input_signature, autograph, reduce, jit_compile=must_compile)
+        return Function(
+            target,
+            input_signature,
+            autograph,
+            reduce,
+            jit_compile=must_compile,
+            attributes=attributes,
+            autograph_options=experimental_autograph_options,
+        )
 
     return decorate if func is None else decorate(func)

@@ -110,6 +110,9 @@ class GraphRecorder(Protocol):
     def unique_name(self, name: str) -> str:
         """Return a unique name below the current name scope."""
 
+    def use_session(self, session: object = None) -> contextlib.AbstractContextManager[None]:
+        """Return a context that runs calls at once, on the values in a session, by default the default one."""
+
 
 class ValueProbe(Protocol):
     """Source of placeholder values for a trace that only determines shapes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import GraphRecorder, context
 
 
 def executing_eagerly() -> bool:
@@ -27,6 +27,22 @@ def inside_function() -> bool:
       (False, True)
     """
     return context.trace is not None
+
+
+def use_session(
+    graph: GraphRecorder | None = None, session: object = None
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context that runs calls at once on the values in a session, if there is a version 1 graph.
+
+    Args:
+      graph: The graph. Default: the current one.
+      session: The session. Default: the default one.
+
+    Raises:
+      RuntimeError: If there is a graph, but no session for it.
+    """
+    graph = context.graph if graph is None and context.trace is None else graph
+    return contextlib.nullcontext() if graph is None else graph.use_session(session)
 
 
 @contextlib.contextmanager

@@ -6,11 +6,12 @@ import functools
 import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.runtime.name_scopes import name_scope
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.variables.variable import Variable
 
 T = TypeVar("T")
@@ -23,6 +24,8 @@ class ObservableAttributes:
     # This function is called with the value of each new attribute; a checkpoint restores values
     # that did not exist before.
     _on_attribute: Callable[[Any], None] | None = None
+    # Names of the attributes that are saved, or None if all are.
+    _tracked_names: set[str] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -56,6 +59,8 @@ class ObservableAttributes:
             for cls in type(self).__mro__
             if "__setattr__" in vars(cls) and cls.__module__.startswith(f"{_PACKAGE}.")
         )
+        if self._tracked_names is not None:
+            self._tracked_names.add(name)
         owner.__setattr__(self, name, trackable)
         return trackable
 
@@ -146,21 +151,9 @@ class Module(ObservableAttributes):
         return tuple(m for m in self._find_objects(Module) if m is not self)
 
     def _find_objects(self, cls: type[T]) -> list[T]:
-        """Find objects of a class in this module and its submodules, breadth first."""
-        results: dict[int, T] = {}
-        seen = {id(self)}
-        queue: list[Module] = [self]
-        while queue:
-            module = queue.pop(0)
-            hidden = module._TF_MODULE_IGNORED_PROPERTIES
-            for name, value in sorted(vars(module).items()):
-                for leaf in () if name in hidden else _iterate_leaves(value, set()):
-                    if isinstance(leaf, cls):
-                        results.setdefault(id(leaf), leaf)
-                    if isinstance(leaf, Module) and id(leaf) not in seen:
-                        seen.add(id(leaf))
-                        queue.append(leaf)
-        return list(results.values())
+        """Find objects of a class in this module, and then in each of its submodules."""
+        is_selected = lambda leaf: isinstance(leaf, cls)
+        return list(self._flatten(predicate=is_selected, expand_composites=True))
 
     def _flatten(
         self,
@@ -177,25 +170,36 @@ class Module(ObservableAttributes):
           predicate: Selects the leaves; by default all.
           attribute_traversal_key: Order of the attributes of an object, a key for `sorted`.
           with_path: Whether to yield pairs (path, leaf); a path is a tuple of names and keys.
-          expand_composites: Ignored.
+          expand_composites: Whether the parts of composite tensors, the shards of variables and the variables of
+            metrics are leaves.
         """
         is_selected = predicate or (lambda _: True)
         seen = {id(self)}
-        queue: list[tuple[tuple[Any, ...], Module]] = [((), self)]
-        while queue:
-            path, module = queue.pop(0)
+
+        def flatten(module: Module, enclosing: tuple[Module, ...]) -> Iterator[Any]:
+            submodules = []
             hidden = module._TF_MODULE_IGNORED_PROPERTIES
             visible = [name for name in vars(module) if name not in hidden]
-            names = sorted(visible, key=attribute_traversal_key)
-            for leaf_path, leaf in (
-                pair for name in names for pair in _iterate_paths((*path, name), vars(module)[name])
-            ):
-                if is_selected(leaf) and id(leaf) not in seen:
-                    yield (leaf_path, leaf) if with_path else leaf
-                    seen.add(id(leaf))
-                if recursive and isinstance(leaf, Module) and id(leaf) not in seen:
-                    seen.add(id(leaf))
-                    queue.append((leaf_path, leaf))
+            for name in sorted(visible, key=attribute_traversal_key):
+                for path, leaf in _iterate_paths(
+                    (name,), vars(module)[name], expand_composites, set()
+                ):
+                    if not with_path and id(leaf) in seen:
+                        continue
+                    if is_selected(leaf):
+                        yield (path, leaf) if with_path else leaf
+                        seen.add(id(leaf))
+                    if isinstance(leaf, Module):
+                        submodules.append((path, leaf))
+                        seen.add(id(leaf))
+            # With paths, a module that contains itself is yielded once more.
+            if not recursive or any(module is outer for outer in enclosing):
+                return
+            for path, submodule in submodules:
+                for value in flatten(submodule, (*enclosing, module)):
+                    yield ((*path, *value[0]), value[1]) if with_path else value
+
+        yield from flatten(self, ())
 
     @classmethod
     def with_name_scope(cls, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -209,28 +213,28 @@ class Module(ObservableAttributes):
         return wrapper
 
 
-def _iterate_leaves(value: Any, enclosing: set[int]) -> Iterator[Any]:
-    if isinstance(value, (list, tuple, deque, Mapping)):
-        if id(value) in enclosing:
-            return
-        items = [value[k] for k in _sort_keys(value)] if isinstance(value, Mapping) else value
-        for item in items:
-            yield from _iterate_leaves(item, enclosing | {id(value)})
-    elif getattr(value, "_is_sharded", False) or getattr(value, "_is_metric", False):
-        yield from value.variables
-    elif isinstance(value, (Variable, Module)):
-        yield value
-
-
-def _iterate_paths(path: tuple[Any, ...], value: object) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def _iterate_paths(
+    path: tuple[Any, ...], value: Any, expand_composites: bool, enclosing: set[int]
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the leaves of a structure with their paths; a container in itself is skipped."""
+    if expand_composites:
+        if isinstance(value, CompositeTensor):
+            spec: Any = value._type_spec
+            value = spec._to_components(value)
+        elif getattr(value, "_is_sharded", False) or getattr(value, "_is_metric", False):
+            value = value.variables
     if isinstance(value, Mapping):
-        for key in _sort_keys(value):
-            yield from _iterate_paths((*path, key), value[key])
+        items: Iterable[tuple[Any, Any]] = [(key, value[key]) for key in _sort_keys(value)]
     elif isinstance(value, (list, tuple, deque)):
-        for i, item in zip(getattr(value, "_fields", itertools.count()), value, strict=False):
-            yield from _iterate_paths((*path, i), item)
+        items = zip(getattr(value, "_fields", itertools.count()), value, strict=False)
     else:
         yield path, value
+        return
+    if id(value) not in enclosing:
+        for key, item in items:
+            yield from _iterate_paths(
+                (*path, key), item, expand_composites, enclosing | {id(value)}
+            )
 
 
 def _sort_keys(mapping: Mapping[Any, Any]) -> list[Any]:

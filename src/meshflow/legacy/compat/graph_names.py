@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -323,23 +323,9 @@ def summary_iterator(path: StrPath) -> Iterator[Any]:
     return (protos.Event.FromString(record) for record in read_records(path))
 
 
-class FileWriterCache:
-    """Cache of `FileWriter`s, which are not compatible with eager execution."""
-
-    @staticmethod
-    def get(logdir: StrPath) -> NoReturn:
-        """Raise a RuntimeError."""
-        raise RuntimeError("tf.summary.FileWriterCache is not available: create a FileWriter.")
-
-    @staticmethod
-    def clear() -> None:
-        """Do nothing."""
-
-
 __all__ = [
     *(
         "Dimension",
-        "FileWriterCache",
         "GraphKeys",
         "SparseTensorValue",
         "Variable",

@@ -67,7 +67,10 @@ class Optimizer:
         self._use_locking, self._name = use_locking, name
         self._slots: dict[Any, dict[str, Variable]] = {}
         self._owners: dict[Any, Variable] = {}
-        self._non_slot_dict: dict[str, Variable] = {}
+        # The graph of the variables that were last updated, or None in eager execution.
+        self._graph: object = None
+        # Variables by their names and graphs.
+        self._non_slot_dict: dict[tuple[str, object], Variable] = {}
 
     def as_keras_optimizer(self) -> TFOptimizer:
         """Return an optimizer for Keras models, which updates variables by this one."""
@@ -171,6 +174,7 @@ class Optimizer:
         pairs = list(grads_and_vars)
         if not pairs:
             raise ValueError("No variables provided.")
+        self._graph = getattr(pairs[0][1], "graph", None)
         present = [(g, v) for g, v in pairs if g is not None]
         if not present:
             raise ValueError(
@@ -216,6 +220,10 @@ class Optimizer:
         """Update variables while a session runs; the operation has no result."""
         self.apply_gradients(pairs, global_step)
 
+    def _get_graph(self) -> object:
+        """Return the current graph; while a session runs, that of the variables; None in eager execution."""
+        return get_default_graph() if has_explicit_graph() else self._graph
+
     def get_slot(self, var: Variable, name: str) -> Variable | None:
         """Return a slot of a variable, or None."""
         return self._slots.get(var.ref(), {}).get(name)
@@ -225,9 +233,13 @@ class Optimizer:
         return sorted({name for named in self._slots.values() for name in named})
 
     def variables(self) -> list[Variable]:
-        """Return the variables of the optimizer's state."""
+        """Return the variables of the optimizer's state in the current graph."""
         slots = [slot for named in self._slots.values() for slot in named.values()]
-        return sorted([*self._non_slot_dict.values(), *slots], key=lambda v: v.name)
+        found = [*self._non_slot_dict.values(), *slots]
+        graph = self._get_graph()
+        return sorted(
+            [v for v in found if getattr(v, "graph", None) is graph], key=lambda v: v.name
+        )
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
         """Create the slots of variables; subclasses override it."""
@@ -289,17 +301,19 @@ class Optimizer:
         self, initial_value: TensorLike, name: str, colocate_with: object
     ) -> Variable:
         """Return a variable of the optimizer, and create it if necessary."""
-        if name not in self._non_slot_dict:
-            self._non_slot_dict[name] = tf.Variable(initial_value, trainable=False, name=name)
-        return self._non_slot_dict[name]
+        key = name, self._get_graph()
+        if key not in self._non_slot_dict:
+            self._non_slot_dict[key] = tf.Variable(initial_value, trainable=False, name=name)
+        return self._non_slot_dict[key]
 
     def _get_non_slot_variable(self, name: str, graph: object = None) -> Variable | None:
         """Return a variable of the optimizer, or None."""
-        return self._non_slot_dict.get(name)
+        return self._non_slot_dict.get((name, graph or self._get_graph()))
 
     def _checkpoint_children(self) -> dict[str, Any]:
         """Return the objects that a checkpoint saves, except slots."""
-        return dict(self._non_slot_dict)
+        graph = self._get_graph()
+        return {name: v for (name, owner), v in self._non_slot_dict.items() if owner is graph}
 
 
 class TFOptimizer(Module):
@@ -475,7 +489,8 @@ class AdamOptimizer(_FormulaOptimizer):
 
     def _finish(self, update_ops: list[Any], name_scope: str) -> None:
         for name in ("beta1", "beta2"):
-            power = self._non_slot_dict[f"{name}_power"]
+            power = self._get_non_slot_variable(f"{name}_power")
+            assert power is not None
             power.assign(power * tf.cast(self._values[name], power.dtype))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from meshflow.checkpoint.assignment import assign_stored_value
 from meshflow.checkpoint.checkpoint import check_not_traced
@@ -16,21 +16,24 @@ from meshflow.checkpoint.formats import (
     open_checkpoint,
     write_checkpoint,
 )
-from meshflow.checkpoint.object_graph import get_stored_value
+from meshflow.checkpoint.object_graph import create_saveables, get_stored_value, to_array
 from meshflow.checkpoint.object_graph_message import GRAPH_KEY, map_full_names_to_keys
 from meshflow.checkpoint.state_file import CheckpointState, write_state
 from meshflow.core.runtime.errors import NotFoundError
-from meshflow.core.values.tensor import is_tensor
+from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import get_parent, to_path_string
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.operations import SymbolicTensor
 from meshflow.legacy.graph.sessions import use_session
 
 __all__ = ["Saver", "map_by_name"]
 
+# A variable, or a `SaveableObject`.
+SavedItem: TypeAlias = Any
 SavedVariables: TypeAlias = (
     Iterable[Variable | ShardedVariable] | Mapping[str, Variable | ShardedVariable]
 )
@@ -51,8 +54,8 @@ class Saver:
       restore_sequentially: Ignored.
       saver_def: Ignored.
       builder: Ignored.
-      defer_build: Ignored.
-      allow_empty: Ignored.
+      defer_build: Whether `build` finds the variables of the graph, after the constructor.
+      allow_empty: Whether a graph without variables is allowed; then `save` and `restore` do nothing.
       write_version: Ignored.
       pad_step_number: Whether to pad the step in a path to eight digits.
       save_relative_paths: Ignored; paths in the `checkpoint` file are relative where possible.
@@ -94,23 +97,49 @@ class Saver:
         save_relative_paths: bool = False,
         filename: str | None = None,
     ) -> None:
-        if var_list is None and has_explicit_graph() and not defer_build:
-            graph = get_default_graph()
-            var_list = [
-                *graph.get_collection("variables"), *graph.get_collection("saveable_objects")
-            ]  # fmt: skip
-            if not var_list and not allow_empty:
-                raise ValueError("No variables to save")
-        if var_list is None:
-            raise RuntimeError(
-                "Saver: pass `var_list`, a list or dictionary of variables; there is no graph to find them in."
+        if defer_build and var_list is not None:
+            raise ValueError(
+                "Saver: do not pass `var_list` with defer_build=True; `build` finds the variables."
             )
-        self._variables = map_by_name(var_list)
+        self._allow_empty = allow_empty
+        self._found: dict[str, SavedItem] | None = None
+        if not defer_build:
+            self._find_variables(var_list)
         self._reshape, self._pad_step = reshape, pad_step_number
         self._max_to_keep, self._hours = max_to_keep, keep_checkpoint_every_n_hours
         self._next_permanent_time = time.time() + self._hours * 3600
         # Paths and times of the checkpoints, oldest first.
         self._last_checkpoints: list[tuple[str, float]] = []
+
+    def _find_variables(self, var_list: SavedVariables | None) -> None:
+        if var_list is None and has_explicit_graph():
+            graph = get_default_graph()
+            names = "variables", "saveable_objects"
+            var_list = [item for name in names for item in graph.get_collection(name)]
+            if not var_list and not self._allow_empty:
+                raise ValueError("No variables to save")
+        if var_list is None:
+            raise RuntimeError(
+                "Saver: pass `var_list`, a list or dictionary of variables; there is no graph to find them in."
+            )
+        self._found = map_by_name(var_list)
+
+    def build(self) -> None:
+        """Find the variables of the default graph, if `defer_build` was set.
+
+        Raises:
+          ValueError: If there are none.
+        """
+        if self._found is None:
+            self._find_variables(None)
+
+    @property
+    def _variables(self) -> dict[str, SavedItem]:
+        if self._found is None:
+            raise RuntimeError(
+                "Saver: call `build()` before `save` or `restore` with defer_build=True."
+            )
+        return self._found
 
     @property
     def last_checkpoints(self) -> list[str]:
@@ -159,7 +188,7 @@ class Saver:
         write_state: bool = True,
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
-    ) -> str:
+    ) -> str | None:
         """Write a checkpoint.
 
         Args:
@@ -175,9 +204,10 @@ class Saver:
           save_debug_info: Ignored.
 
         Returns:
-          The path of the checkpoint, with the step.
+          The path of the checkpoint, with the step; None if there are no variables.
 
         Raises:
+          RuntimeError: If `defer_build` was set, and `build` was not called.
           ValueError: If `latest_filename` contains a directory.
           NotImplementedError: If called inside a traced function.
         """
@@ -187,11 +217,20 @@ class Saver:
                 f"Expected a file name for `latest_filename`, got {latest_filename!r}."
             )
         path = to_path_string(save_path)
+        if global_step is None and os.path.basename(path) == (latest_filename or "checkpoint"):
+            raise ValueError(
+                f"The file {path!r} of the latest checkpoint's name collides with `save_path`: use another name."
+            )
+        if not self._variables:
+            return None
         with use_session(sess):
             if global_step is not None:
                 step = sess.run(global_step) if is_tensor(global_step) and sess else global_step  # type: ignore[attr-defined]
                 path = f"{path}-{int(step):0{8 if self._pad_step else 1}d}"
-            write_checkpoint(path, {n: get_stored_value(v) for n, v in self._variables.items()})
+            arrays: dict[str, Any] = {}
+            for name, item in self._variables.items():
+                arrays |= _list_arrays(name, item, sess)
+            write_checkpoint(path, arrays)
         if write_state:
             self._record_checkpoint(path, latest_filename or "checkpoint")
         return path
@@ -229,14 +268,20 @@ class Saver:
         """
         if save_path is None:
             raise ValueError("Can't load save_path when it is None.")
+        if not self._variables:
+            return
         path = to_path_string(save_path)
         if not is_checkpoint(path):
             raise ValueError(f"The passed save_path is not a valid checkpoint: {path}")
         checkpoint = open_checkpoint(path)
-        keys = {name: find_key(checkpoint, name) for name in self._variables}
+        names = {name: _list_names(name, item) for name, item in self._variables.items()}
+        keys = {n: find_key(checkpoint, n) for group in names.values() for n in group}
         with use_session(sess):
-            for name, variable in self._variables.items():
-                assign_stored_value(checkpoint, keys[name], variable, self._reshape)
+            for name, item in self._variables.items():
+                if isinstance(item, (Variable, ShardedVariable)):
+                    assign_stored_value(checkpoint, keys[name], item, self._reshape)
+                else:
+                    item.restore([Tensor(checkpoint.read(keys[n])) for n in names[name]], None)
 
 
 def find_key(folder: StoredCheckpoint, name: str) -> str:
@@ -261,32 +306,56 @@ def find_key(folder: StoredCheckpoint, name: str) -> str:
     return keys[name]
 
 
-def map_by_name(variables: SavedVariables) -> dict[str, Variable | ShardedVariable]:
-    """Map names in the checkpoint to variables.
+def map_by_name(variables: SavedVariables) -> dict[str, SavedItem]:
+    """Map names in the checkpoint to variables and saveable objects.
 
     Args:
-      variables: List of variables, which uses their own names, or a dictionary.
+      variables: List of variables, which uses their own names, or a dictionary. An object of a user's class that
+        gathers its saveable objects for checkpoints is replaced by its only one.
 
     Raises:
-      TypeError: If an object is not a variable.
+      TypeError: If an object is not a variable, and not saveable.
       ValueError: If several variables have the same name.
     """
     if isinstance(variables, Mapping):
-        for variable in variables.values():
-            _check_variable(variable)
-        return dict(variables)
+        return {name: _find_saveable(name, item) for name, item in variables.items()}
     if not isinstance(variables, Iterable):
         raise TypeError(f"Expected variables, got {variables!r}.")
-    by_name: dict[str, Variable | ShardedVariable] = {}
+    by_name: dict[str, SavedItem] = {}
     for variable in variables:
-        _check_variable(variable)
-        if by_name.setdefault(get_full_name(variable), variable) is not variable:
+        is_variable = isinstance(variable, (Variable, ShardedVariable))
+        name = get_full_name(variable) if is_variable else getattr(variable, "name", "")
+        item = _find_saveable(name.removesuffix(":0"), variable)
+        if by_name.setdefault(name.removesuffix(":0"), item) is not item:
             raise ValueError(
-                f"At least two variables have the same name: {get_full_name(variable)}. Pass a dictionary of variables."
+                f"At least two variables have the same name: {name}. Pass a dictionary of variables."
             )
     return by_name
 
 
-def _check_variable(variable: object) -> None:
-    if not isinstance(variable, (Variable, ShardedVariable)):
-        raise TypeError(f"Expected a variable to save, got {variable!r}.")
+def _find_saveable(name: str, item: Any) -> SavedItem:
+    """Return the variable or the `SaveableObject` that is saved for an object."""
+    if hasattr(item, "_gather_saveables_for_checkpoint"):
+        saveables = list(create_saveables(item, name).values())
+        item = saveables[0] if len(saveables) == 1 else item
+    if not isinstance(item, (Variable, ShardedVariable)) and not hasattr(item, "specs"):
+        raise TypeError(f"Expected a variable to save, got {item!r}.")
+    saveable: SavedItem = item
+    return saveable
+
+
+def _list_names(name: str, item: SavedItem) -> list[str]:
+    """Return the names of the values of a variable or of a `SaveableObject`."""
+    if isinstance(item, (Variable, ShardedVariable)):
+        return [name]
+    return [spec.name for spec in item.specs]
+
+
+def _list_arrays(name: str, item: SavedItem, session: Any) -> dict[str, Any]:
+    if isinstance(item, (Variable, ShardedVariable)):
+        return {name: get_stored_value(item)}
+    tensors = {spec.name: spec.tensor for spec in item.specs}
+    return {
+        n: session.run(t) if isinstance(t, SymbolicTensor) else to_array(t)
+        for n, t in tensors.items()
+    }

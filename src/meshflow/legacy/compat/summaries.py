@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,7 +18,17 @@ from meshflow.io.event_files import EventFile
 from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
-__all__ = ["FileWriter", "histogram", "merge", "merge_all", "scalar"]
+__all__ = [
+    "FileWriter",
+    "FileWriterCache",
+    "audio",
+    "histogram",
+    "image",
+    "merge",
+    "merge_all",
+    "scalar",
+    "text",
+]
 
 # Limits of the buckets of histograms; each is larger than the last one by a tenth.
 _POSITIVE_LIMITS = 1e-12 * 1.1 ** np.arange(774)
@@ -28,25 +41,55 @@ def _add_summary(
     values: TensorLike,
     collections: Sequence[object] | None,
     family: str | None,
-    make_value: Callable[[np.ndarray], dict[str, Any]],
+    make_values: Callable[[np.ndarray], Iterable[tuple[str, dict[str, Any]]]],
+    **options: Any,
 ) -> Tensor:
+    """Add an operation that returns a summary.
+
+    Args:
+      kind: Name of the function.
+      name: Tag.
+      values: The tensor.
+      collections: See `scalar`.
+      family: See `scalar`.
+      make_values: Returns the ends of tags and the fields of the values of a summary.
+      **options: Other arguments of the function in version 2.
+    """
     if not has_explicit_graph():
         # As in TensorFlow, the default writer of version 2 gets the summary.
-        written: Tensor = getattr(tf.summary, kind)(name, values)
+        written: Tensor = getattr(tf.summary, kind)(name, values, **options)
         return written
-    graph = get_default_graph()
-    tag = graph.unique_name(f"{family}/{name}" if family else name)
-    tag = f"{family}/{tag}" if family else tag
+    scoped = f"{_clean(family)}/{_clean(name)}" if family else _clean(name)
 
     def write(array: np.ndarray) -> bytes:
-        summary = protos.Summary(value=[protos.Summary.Value(tag=tag, **make_value(array))])
-        message: bytes = summary.SerializeToString()
+        found = [protos.Summary.Value(tag=tag + end, **f) for end, f in make_values(array)]
+        message: bytes = protos.Summary(value=found).SerializeToString()
         return message
 
-    result: Tensor = tf.numpy_function(write, [values], tf.string)
+    result: Tensor = tf.numpy_function(write, [values], tf.string, name=scoped)
+    tag = str(result.op.name)  # type: ignore[attr-defined]
+    tag = f"{_clean(family)}/{tag}" if family else tag
     result.set_shape([])
-    graph.add_to_collections(["summaries"] if collections is None else collections, result)
+    default = ["summaries"] if collections is None else collections
+    get_default_graph().add_to_collections(default, result)
     return result
+
+
+def _clean(name: str) -> str:
+    """Return a name with underscores in place of characters that names of operations cannot have."""
+    return re.sub(r"[^-/\w.]", "_", name).lstrip("/")
+
+
+def _encode_each(
+    kind: str, max_outputs: int, encode: Callable[[np.ndarray], dict[str, Any]]
+) -> Callable[[np.ndarray], Iterator[tuple[str, dict[str, Any]]]]:
+    """Return a function that yields the end of the tag and the fields of each of the first elements."""
+
+    def make_values(array: np.ndarray) -> Iterator[tuple[str, dict[str, Any]]]:
+        for k, element in enumerate(array[:max_outputs]):
+            yield f"/{kind}" if max_outputs == 1 else f"/{kind}/{k}", encode(element)
+
+    return make_values
 
 
 def scalar(
@@ -66,7 +109,7 @@ def scalar(
     In eager execution, the default writer of `tf.summary` gets the summary.
     """
     return _add_summary(
-        "scalar", name, tensor, collections, family, lambda array: {"simple_value": float(array)}
+        "scalar", name, tensor, collections, family, lambda x: [("", {"simple_value": float(x)})]
     )
 
 
@@ -78,7 +121,122 @@ def histogram(
 ) -> Tensor:
     """Return the histogram of the elements of a tensor as a serialized summary; see `scalar`."""
     return _add_summary(
-        "histogram", name, values, collections, family, lambda array: {"histo": _count(array)}
+        "histogram", name, values, collections, family, lambda x: [("", {"histo": _count(x)})]
+    )
+
+
+def image(
+    name: str,
+    tensor: TensorLike,
+    max_outputs: int = 3,
+    collections: Sequence[object] | None = None,
+    family: str | None = None,
+) -> Tensor:
+    """Return images as a serialized summary; see `scalar`.
+
+    Args:
+      name: Start of the tags.
+      tensor: Images [batch, height, width, channels] with 1, 3 or 4 channels: uint8, or floating-point numbers. Each
+        image of these is scaled: the largest number to 255 or, if there are negative numbers, zero to 128 and the
+        largest absolute value to 127 more. Pixels with infinite numbers or NaN are red.
+      max_outputs: Maximum number of images.
+      collections: See `scalar`.
+      family: See `scalar`.
+    """
+
+    def encode(array: np.ndarray) -> dict[str, Any]:
+        height, width, depth = array.shape
+        content = tf.io.encode_png(_scale_image(array)).numpy()
+        size = {"height": height, "width": width, "colorspace": depth}
+        return {"image": protos.Summary.Image(encoded_image_string=content, **size)}
+
+    return _add_summary(
+        *("image", name, tensor, collections, family),
+        _encode_each("image", max_outputs, encode),
+        max_outputs=max_outputs,
+    )
+
+
+def _scale_image(array: np.ndarray) -> np.ndarray:
+    """Convert an image to uint8; see `image`."""
+    if array.dtype == np.uint8:
+        return array
+    pixels = array.astype(np.float32)
+    is_finite: np.ndarray = np.asarray(np.isfinite(pixels).all(axis=-1))
+    low, high = (f(pixels[is_finite], initial=0.0) for f in (np.min, np.max))
+    offset, span = (128.0, max(-low, high)) if low < 0 else (0.0, high)
+    scale = 0.0 if span < 1e-6 else (127.0 if low < 0 else 255.0) / span
+    scaled = np.where(is_finite[..., None], pixels * scale + offset, 0.0).astype(np.uint8)
+    scaled[~is_finite] = [255, 0, 0, 255][: array.shape[-1]]
+    return scaled
+
+
+def audio(
+    name: str,
+    tensor: TensorLike,
+    sample_rate: TensorLike,
+    max_outputs: int = 3,
+    collections: Sequence[object] | None = None,
+    family: str | None = None,
+) -> Tensor:
+    """Return audio clips as a serialized summary; see `scalar`.
+
+    Args:
+      name: Start of the tags.
+      tensor: float32 [batch, samples] or [batch, samples, channels] in [-1, 1].
+      sample_rate: Samples per second, a number.
+      max_outputs: Maximum number of clips.
+      collections: See `scalar`.
+      family: See `scalar`.
+    """
+    if np.ndim(sample_rate):
+        raise tf.errors.InvalidArgumentError(
+            None, None, f"summary.audio: sample_rate must be a scalar, got {sample_rate!r}."
+        )
+    rate = float(np.asarray(sample_rate))
+
+    def encode(array: np.ndarray) -> dict[str, Any]:
+        clip = array.reshape(len(array), -1)
+        content = tf.audio.encode_wav(clip, max(int(rate), 1)).numpy()
+        sizes = {"length_frames": len(clip), "num_channels": clip.shape[1], "sample_rate": rate}
+        sound = protos.Summary.Audio(
+            encoded_audio_string=content, content_type="audio/wav", **sizes
+        )
+        return {"audio": sound}
+
+    return _add_summary(
+        *("audio", name, tensor, collections, family),
+        _encode_each("audio", max_outputs, encode),
+        sample_rate=rate,
+        max_outputs=max_outputs,
+    )
+
+
+def text(name: str, tensor: TensorLike, collections: Sequence[object] | None = None) -> Tensor:
+    """Return strings as a serialized summary; see `scalar`.
+
+    Args:
+      name: Tag.
+      tensor: Strings of any shape.
+      collections: See `scalar`.
+
+    Raises:
+      ValueError: If the dtype is not string.
+    """
+    strings = tf.convert_to_tensor(tensor)
+    if strings.dtype != tf.string:
+        raise ValueError(
+            f"Expected tensor {strings!r} to have dtype string, got {strings.dtype.name}."
+        )
+
+    def make_value(array: np.ndarray) -> dict[str, Any]:
+        plugin = protos.SummaryMetadata.PluginData(plugin_name="text")
+        value = protos.Summary.Value(metadata=protos.SummaryMetadata(plugin_data=plugin))
+        value.tensor.MergeFromString(tf.make_tensor_proto(array).SerializeToString())
+        return {"metadata": value.metadata, "tensor": value.tensor}
+
+    return _add_summary(
+        "text", name, strings, collections, None, lambda x: [("", make_value(np.asarray(x)))]
     )
 
 
@@ -164,35 +322,82 @@ class FileWriter:
             raise RuntimeError(
                 "tf.summary.FileWriter is not compatible with eager execution. Use `tf.summary.create_file_writer`."
             )
-        self._folder = to_path_string(logdir)
-        self._file: Any = EventFile(self._folder, filename_suffix or "")
+        self._folder, self._suffix = to_path_string(logdir), filename_suffix or ""
+        self._file: EventFile | None = EventFile(self._folder, self._suffix)
 
     def get_logdir(self) -> str:
         """Return the directory."""
         return self._folder
 
     def add_summary(self, summary: Any, global_step: int | None = None) -> None:
-        """Write a summary, a message or its serialized form."""
+        """Write a summary, a message or its serialized form; a closed writer only warns."""
         if isinstance(summary, bytes):
             summary = protos.Summary.FromString(summary)
-        self._file.add(int(global_step or 0), summary=summary)
+        if self._is_open():
+            cast(EventFile, self._file).add(int(global_step or 0), summary=summary)
+
+    def _is_open(self) -> bool:
+        if self._file is None:
+            warnings.warn(
+                "Attempting to use a closed FileWriter. The operation will be a noop unless the FileWriter is "
+                "explicitly reopened.",
+                stacklevel=3,
+            )
+        return self._file is not None
 
     def add_graph(self, graph: object, global_step: int | None = None) -> None:
         """Do nothing: graphs of recorded calls are not drawn."""
 
     def flush(self) -> None:
-        """Write all summaries to the file."""
-        self._file.flush()
+        """Write all summaries to the file; a closed writer only warns."""
+        if self._is_open():
+            cast(EventFile, self._file).flush()
 
     def reopen(self) -> None:
-        """Do nothing: a writer is open until `close`."""
+        """Open a new file in the same directory if the writer is closed."""
+        if self._file is None:
+            self._file = EventFile(self._folder, self._suffix)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def __enter__(self) -> FileWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_shared_writers: dict[str, FileWriter] = {}
+_shared_writers_lock = threading.Lock()
+
+
+class FileWriterCache:
+    """Writers that all callers of `get` share, one for each directory."""
+
+    @staticmethod
+    def get(logdir: StrPath) -> FileWriter:
+        """Return the writer of a directory, which the first call creates.
+
+        Args:
+          logdir: The directory.
+
+        Raises:
+          RuntimeError: Outside of a graph, if there is no writer.
+        """
+        path = to_path_string(logdir)
+        with _shared_writers_lock:
+            if path not in _shared_writers:
+                _shared_writers[path] = FileWriter(path)
+            return _shared_writers[path]
+
+    @staticmethod
+    def clear() -> None:
+        """Close and forget all writers."""
+        with _shared_writers_lock:
+            for writer in _shared_writers.values():
+                writer.close()
+            _shared_writers.clear()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from meshflow.checkpoint.assignment import assign_stored_value
-from meshflow.checkpoint.checkpoint import open_latest_checkpoint
+from meshflow.checkpoint.checkpoint import Checkpoint as _Checkpoint
 from meshflow.checkpoint.formats import delete_checkpoint, is_checkpoint, open_checkpoint
+from meshflow.checkpoint.options import CheckpointOptions
 from meshflow.checkpoint.reader import CheckpointReader
 from meshflow.checkpoint.state_file import CheckpointState, write_state
 from meshflow.core.runtime.name_scopes import name_scope
@@ -19,11 +20,14 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import is_remote, to_path_string
-from meshflow.legacy.compat.saver import Saver, find_key
+from meshflow.legacy.compat.checkpoint_initializers import init_from_checkpoint
+from meshflow.legacy.compat.saver import Saver
 from meshflow.legacy.graph.graph import Graph, get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.sessions import Session
 from meshflow.legacy.graph.variables import GraphVariable
 
 __all__ = [
+    "Checkpoint",
     "NewCheckpointReader",
     "Saver",
     "checkpoint_exists",
@@ -39,6 +43,49 @@ __all__ = [
 ]
 
 _global_steps: list[Variable] = []
+
+
+class Checkpoint(_Checkpoint):
+    """`tf.train.Checkpoint`, whose methods accept the session with the values of a graph's variables.
+
+    Args:
+      **kwargs: Objects to save, which become attributes of the checkpoint.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+    def write(  # type: ignore[override]
+        self,
+        file_prefix: StrPath,
+        session: Session | None = None,
+        options: CheckpointOptions | None = None,
+    ) -> str:
+        """Save without a number and without updating the `checkpoint` file; see `tf.train.Checkpoint.write`.
+
+        Args:
+          file_prefix: Path of the checkpoint.
+          session: The session of a graph. Default: the default one.
+          options: See `CheckpointOptions`.
+        """
+        with contextlib.nullcontext() if session is None else session.as_default():
+            return super().write(file_prefix, options)
+
+    def save(  # type: ignore[override]
+        self,
+        file_prefix: StrPath,
+        session: Session | None = None,
+        options: CheckpointOptions | None = None,
+    ) -> str:
+        """Save under the next number; see `tf.train.Checkpoint.save`.
+
+        Args:
+          file_prefix: Path of the checkpoint without the number.
+          session: The session of a graph. Default: the default one.
+          options: See `CheckpointOptions`.
+        """
+        with contextlib.nullcontext() if session is None else session.as_default():
+            return super().save(file_prefix, options)
 
 
 def NewCheckpointReader(filepattern: StrPath) -> CheckpointReader:
@@ -151,29 +198,6 @@ def update_checkpoint_state(
         last_preserved_timestamp,
     )
     write_state(save_dir, state, latest_filename or "checkpoint")
-
-
-def init_from_checkpoint(ckpt_dir_or_file: StrPath, assignment_map: Mapping[str, Variable]) -> None:
-    """Assign the values of a checkpoint to variables immediately.
-
-    Args:
-      ckpt_dir_or_file: Path of a checkpoint, or of a directory with a `checkpoint` file.
-      assignment_map: Variables by their names in the checkpoint.
-
-    Raises:
-      ValueError: If `assignment_map` holds the name of a variable or scope instead of a variable,
-        or a value does not
-        fit its variable.
-      NotFoundError: If the checkpoint does not contain a value.
-    """
-    checkpoint = open_latest_checkpoint(ckpt_dir_or_file)
-    for name, variable in dict(assignment_map).items():
-        if not hasattr(variable, "assign"):
-            raise ValueError(
-                f"init_from_checkpoint: expected a variable for {name!r}, got {variable!r}. Variables cannot be looked "
-                "up by name, because there are no graphs."
-            )
-        assign_stored_value(checkpoint, find_key(checkpoint, name), variable)
 
 
 def create_global_step(graph: Graph | None = None) -> Variable:

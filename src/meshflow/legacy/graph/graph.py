@@ -34,9 +34,15 @@ from meshflow.legacy.graph.calls import (
     list_tensors,
     replace_in_graphs,
 )
-from meshflow.legacy.graph.execution import GraphRead, Run, state
+from meshflow.legacy.graph.execution import GraphRead, Run, state, suspend_recording
 from meshflow.legacy.graph.gradients import gradients
-from meshflow.legacy.graph.operations import Operation, SymbolicTensor, get_operation_type
+from meshflow.legacy.graph.operations import (
+    Operation,
+    SymbolicTensor,
+    find_session,
+    get_operation_name,
+    get_operation_type,
+)
 from meshflow.legacy.graph.variables import GraphVariable
 from meshflow.ops import python_function
 from meshflow.ops.array import inspection
@@ -102,6 +108,24 @@ class Graph(GraphBase, metaclass=_GraphType):
             )
             _default_graph.reset(token)
 
+    @contextlib.contextmanager
+    def use_session(self, session: Any = None) -> Iterator[None]:
+        """Run a block at once on the values that variables have in a session, by default the default one.
+
+        Raises:
+          RuntimeError: If there is no session of this graph.
+        """
+        try:
+            found = find_session(session, self)
+        except ValueError as error:
+            raise RuntimeError(
+                "The values of a graph's variables are in a session. Please create a session of this graph, for "
+                "example by `with tf.compat.v1.Session():`, or pass it as the argument `session`."
+            ) from error
+        with suspend_recording():
+            found.restore_variables()
+            yield
+
     # ---- operations ------------------------------------------------------------------------
 
     def call(
@@ -139,7 +163,9 @@ class Graph(GraphBase, metaclass=_GraphType):
             raise InvalidValueError(str(error)) from error
         kind = get_operation_type(function)
         compute = _make_constant_source(values) if values and not call.inputs else call.compute
-        operation = self._make_operation(name or kind, kind, compute, call.inputs)
+        operation = self._make_operation(
+            name or get_operation_name(function), kind, compute, call.inputs
+        )
         operation.variables = call.variables
         constants: Sequence[Tensor | None] = values or [None] * len(specs)
         tensors = [operation.add_output(s, v) for s, v in zip(specs, constants, strict=True)]

@@ -21,44 +21,117 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.ops.operators import install_operators
 
 # Types of operations in TensorFlow, where these are not the name of the function in camel case.
-_TYPES = {
-    "add": "AddV2",
-    "assign": "AssignVariableOp",
-    "assign_add": "AssignAddVariableOp",
-    "assign_sub": "AssignSubVariableOp",
-    "cast": "Cast",
-    "concat": "ConcatV2",
-    "constant": "Const",
-    "divide": "RealDiv",
-    "expand_dims": "ExpandDims",
-    "gather": "GatherV2",
-    "getitem": "StridedSlice",
-    "group": "NoOp",
-    "matmul": "MatMul",
-    "multiply": "Mul",
-    "negative": "Neg",
-    "normal": "RandomStandardNormal",
-    "read_variable": "ReadVariableOp",
-    "reduce_all": "All",
-    "reduce_any": "Any",
-    "reduce_max": "Max",
-    "reduce_mean": "Mean",
-    "reduce_min": "Min",
-    "reduce_prod": "Prod",
-    "reduce_sum": "Sum",
-    "stack": "Pack",
-    "subtract": "Sub",
-    "truncated_normal": "TruncatedNormal",
-    "uniform": "RandomUniform",
-    "unstack": "Unpack",
-    "where": "SelectV2",
-}
+_TYPES = dict(
+    pair.split("=")
+    for pair in [
+        "add=AddV2",
+        "argmax=ArgMax",
+        "argmin=ArgMin",
+        "assign=AssignVariableOp",
+        "assign_add=AssignAddVariableOp",
+        "assign_sub=AssignSubVariableOp",
+        "concat=ConcatV2",
+        "constant=Const",
+        "conv2d=Conv2D",
+        "conv3d=Conv3D",
+        "div=RealDiv",
+        "divide=RealDiv",
+        "floordiv=FloorDiv",
+        "floormod=FloorMod",
+        "gather=GatherV2",
+        "getitem=StridedSlice",
+        "group=NoOp",
+        "inv=MatrixInverse",
+        "join=StringJoin",
+        "logical_or_bitwise_and=LogicalAnd",
+        "logical_or_bitwise_not=LogicalNot",
+        "logical_or_bitwise_or=LogicalOr",
+        "logical_or_bitwise_xor=LogicalAnd",
+        "matmul=MatMul",
+        "multiply=Mul",
+        "negative=Neg",
+        "normal=RandomStandardNormal",
+        "read_variable=ReadVariableOp",
+        "reduce_all=All",
+        "reduce_any=Any",
+        "reduce_max=Max",
+        "reduce_mean=Mean",
+        "reduce_min=Min",
+        "reduce_prod=Prod",
+        "reduce_sum=Sum",
+        "reverse=ReverseV2",
+        "shuffle=RandomShuffle",
+        "stack=Pack",
+        "subtract=Sub",
+        "top_k=TopKV2",
+        "truediv=RealDiv",
+        "truncated_normal=TruncatedNormal",
+        "uniform=RandomUniform",
+        "unstack=Unpack",
+        "where=SelectV2",
+    ]
+)
+# Names of operations in TensorFlow, where these are not the type. Python's operators pass their own names.
+_NAMES = dict(
+    pair.split("=")
+    for pair in [
+        "add=Add",
+        "avg_pool2d=AvgPool2D",
+        "boolean_mask=boolean_mask",
+        "clip_by_value=clip_by_value",
+        "concat=concat",
+        "cond=cond",
+        "div=div",
+        "divide=truediv",
+        "dropout=dropout",
+        "einsum=einsum",
+        "embedding_lookup=embedding_lookup",
+        "eye=eye",
+        "floordiv=floordiv",
+        "getitem=strided_slice",
+        "l2_normalize=l2_normalize",
+        "linspace=linspace",
+        "map_fn=map",
+        "max_pool2d=MaxPool2d",
+        "meshgrid=meshgrid",
+        "moments=moments",
+        "norm=norm",
+        "normal=random_normal",
+        "one_hot=one_hot",
+        "ones=ones",
+        "ones_like=ones_like",
+        "range=range",
+        "reduce_logsumexp=ReduceLogSumExp",
+        "saturate_cast=saturate_cast",
+        "sigmoid_cross_entropy_with_logits=logistic_loss",
+        "softmax_cross_entropy_with_logits=softmax_cross_entropy_with_logits",
+        "split=split",
+        "stack=stack",
+        "transpose=transpose",
+        "truediv=truediv",
+        "truncated_normal=truncated_normal",
+        "uniform=random_uniform",
+        "unstack=unstack",
+        "while_loop=while",
+        "zeros=zeros",
+        "zeros_like=zeros_like",
+    ]
+)
 
 
 def get_operation_type(function: Callable[..., Any]) -> str:
     """Return the type of the operations that call a function, in camel case."""
-    name = str(getattr(function, "__name__", type(function).__name__)).strip("_")
+    name = _get_name(function)
     return _TYPES.get(name) or "".join(p[:1].upper() + p[1:] for p in name.split("_"))
+
+
+def get_operation_name(function: Callable[..., Any]) -> str:
+    """Return the default name of the operations that call a function."""
+    return _NAMES.get(_get_name(function)) or get_operation_type(function)
+
+
+def _get_name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", type(function).__name__)).strip("_")
 
 
 class RunningSession(Protocol):
@@ -90,6 +163,9 @@ class OwningGraph(GraphRecorder, Protocol):
         name: str | None = None,
     ) -> PyTree:
         """Record a call as an operation with a name."""
+
+    def record_source(self, function: Callable[[], PyTree], specs: PyTree, name: str) -> PyTree:
+        """Record a call without arguments whose result has the structure and the specs `specs`."""
 
     def record_body(self) -> contextlib.AbstractContextManager[list[Operation]]:
         """Return a context that adds operations to a list instead of the graph."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +14,14 @@ from meshflow.core.runtime.context import Trace, context
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array, PyTree
+from meshflow.keras.initializers import Initializer
 from meshflow.legacy.graph.execution import Run, state, suspend_recording
 from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor, find_session
 
@@ -71,10 +75,13 @@ class GraphVariable(Variable):
                 value = initial_value() if callable(initial_value) else initial_value
             return convert_to_tensor(value, dtype=kind)
 
+        spec = _find_initial_spec(initial_value, kind)
+        op_name = f"{unique}/Initializer/initial_value/"
         with graph.control_dependencies(None):
-            result = graph.record(
-                compute, (initial_value,), name=f"{unique}/Initializer/initial_value/"
-            )
+            if spec is None:
+                result = graph.record(compute, (initial_value,), name=op_name)
+            else:
+                result = graph.record_source(lambda: compute(initial_value), spec, op_name)
         self._initial_value: SymbolicTensor = result
         shape = kwargs.pop("shape", None)
         validates = kwargs.pop("validate_shape", True)
@@ -125,6 +132,20 @@ class GraphVariable(Variable):
                 self.set_initial_value()
         return super()._read_in_trace(trace)
 
+    def replace_initial_value(self, compute: Callable[[], Tensor], name: str) -> None:
+        """Replace the initial value by the result of a function, which the initializer calls.
+
+        Args:
+          compute: The function.
+          name: Name of the operation.
+        """
+        spec = TensorSpec(self._static_shape, self._dtype)
+        with self.graph.control_dependencies(None):
+            self._initial_value = self.graph.record_source(compute, spec, name)
+            self._initializer = self.graph.record(
+                initialize, (self, self._initial_value), name=f"{name}/Assign/"
+            ).op
+
     def set_initial_value(self) -> None:
         """Compute the initial value now."""
         with suspend_recording():
@@ -151,6 +172,17 @@ class GraphVariable(Variable):
         return super()._as_tensor()
 
     _read = _as_tensor
+
+    def __getitem__(self, key: PyTree) -> Tensor:
+        """Return an element or slice, whose `assign` writes it."""
+        if context.graph is None or context.trace is not None:
+            return Variable.__getitem__(self, key)
+        graph = context.graph
+        element: Tensor = graph.call(getitem, (self._as_tensor(), key), {})
+        element._assign_slice = lambda value, name=None, **_: graph.call(
+            assign_slice, (self, key, value), {"name": name}
+        )
+        return element
 
     def _as_graph_element(self) -> SymbolicTensor:
         return self._handle
@@ -215,6 +247,17 @@ class GraphVariable(Variable):
         return f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}>"
 
 
+def _find_initial_spec(initial_value: PyTree, dtype: DType | None) -> TensorSpec | None:
+    """Return the spec of the result of one of Keras's initializers, so that it is not drawn to infer its shape."""
+    if not isinstance(initial_value, functools.partial):
+        return None
+    create, kind = initial_value.func, initial_value.keywords.get("dtype", dtype)
+    is_known = isinstance(create, Initializer) and type(create).__module__.startswith("meshflow.")
+    if not is_known or kind is None or len(initial_value.args) != 1:
+        return None
+    return TensorSpec(initial_value.args[0], kind)
+
+
 def _get_stored_dtype(dtype: np.dtype) -> Any:
     return np.dtype(np.float32) if dtype.kind == "O" else dtype
 
@@ -222,6 +265,14 @@ def _get_stored_dtype(dtype: np.dtype) -> Any:
 def read_variable(variable: GraphVariable) -> Tensor:
     """Return the value of a variable."""
     return variable._as_tensor()
+
+
+def assign_slice(
+    variable: GraphVariable, key: PyTree, value: PyTree, name: str | None = None
+) -> Tensor:
+    """Write an element or slice of a variable, and return the new value of the variable."""
+    Variable.__getitem__(variable, key).assign(value)
+    return read_variable(variable)
 
 
 def initialize(variable: GraphVariable, value: PyTree) -> Tensor:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Trackable(ObservableAttributes):
-    """Base class of objects that a checkpoint saves.
+    """Base class of objects that a checkpoint saves with the objects that `_track_trackable` adds.
 
     Example:
       >>> import os, tempfile
@@ -36,9 +36,16 @@ class Trackable(ObservableAttributes):
       ['counter/steps/.ATTRIBUTES/VARIABLE_VALUE']
     """
 
+    @property
+    def _tracked_names(self) -> set[str] | None:  # type: ignore[override]
+        """Return the names that were passed to `_track_trackable`, or None if all attributes are saved."""
+        return self.__dict__.setdefault("_names_of_tracked", set())
+
 
 class AutoTrackable(Trackable):
     """Object that a checkpoint saves with the variables and trackable objects in its attributes."""
+
+    _tracked_names = None
 
 
 class TrackableReference(NamedTuple):

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -167,6 +168,7 @@ def _solve_triangular(matrix: TensorLike, rhs: TensorLike, lower: bool, adjoint:
     )
 
 
+@record_in_graph
 def banded_triangular_solve(
     bands: TensorLike,
     rhs: TensorLike,
