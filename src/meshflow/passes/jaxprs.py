@@ -122,13 +122,16 @@ def is_plain_call(equation: JaxprEqn) -> bool:
 
 
 def inline_calls(
-    closed: ClosedJaxpr, is_call: Callable[[JaxprEqn], bool] = is_plain_call
+    closed: ClosedJaxpr,
+    is_call: Callable[[JaxprEqn], bool] = is_plain_call,
+    axes: Sequence[tuple[str, int]] = (),
 ) -> ClosedJaxpr:
     """Replace the calls in a program by the equations of the called programs.
 
     Args:
       closed: The program.
       is_call: Selects the equations to replace, each of which has one program.
+      axes: Names and sizes of the axes over which collectives inside reduce.
     """
 
     def run(jaxpr: Jaxpr, constants: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
@@ -148,7 +151,9 @@ def inline_calls(
         return [read(a) for a in jaxpr.outvars]
 
     specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.in_avals]
-    return jax.make_jaxpr(lambda *arrays: run(closed.jaxpr, closed.consts, arrays))(*specs)
+    return jax.make_jaxpr(
+        lambda *arrays: run(closed.jaxpr, closed.consts, arrays), axis_env=list(axes) or None
+    )(*specs)
 
 
 def trace_atoms(function: Callable[..., Any], atoms: Sequence[Atom]) -> ClosedJaxpr:

@@ -231,6 +231,8 @@ class Context(ThreadState):
       label_op: Returns the scope that assigns equations to a public op, or None.
       override_read: Returns the tensor that a trace reads instead of a variable's own value, or
         None; see `MeshStrategy`.
+      reduce_gradients: Replaces the gradients of a tape, of a share of a batch, by those of the batch, or
+        None; see `StepShares`.
       on_first_batch: Called with the model and its first batch instead of starting the training, or
         None.
       shapes_only: Whether weights are created without values, for models that are planned but not
@@ -266,6 +268,7 @@ class Context(ThreadState):
         self.label_layer: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
         self.label_op: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
         self.override_read: Callable[[Any], Any] | None = None
+        self.reduce_gradients: Callable[..., list[Any]] | None = None
         self.on_first_batch: Callable[[Any, Any], None] | None = None
         self.shapes_only = False
         self.num_replicas = 1

@@ -9,10 +9,13 @@ communicate.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +25,9 @@ from jax.typing import ArrayLike, DTypeLike
 
 __all__ = [
     "COUNTS_PER_OUTPUT",
+    "ShareDraws",
     "advance_state",
+    "count_for_batch",
     "derive_state",
     "draw_bits",
     "draw_integers",
@@ -35,7 +40,9 @@ __all__ = [
     "fold_in",
     "generate_block",
     "make_flat_indices",
+    "make_indices",
     "philox_seed_key",
+    "share_draws_scope",
     "words_to_float64",
 ]
 
@@ -157,16 +164,77 @@ def generate_words(state: jax.Array, offsets: ArrayLike) -> tuple[jax.Array, ...
     return generate_block(low, high, unsigned[2])
 
 
+class ShareDraws(Protocol):
+    """Random numbers for a share of a batch, which are some of the numbers for the batch."""
+
+    def count(self, used: int | jax.Array) -> int | jax.Array:
+        """Return the number of counters of the batch, given that of the share."""
+
+    def make_indices(self, shape: tuple[int, ...]) -> jax.Array:
+        """Return the index of each element among those of the batch, in uint64, given the share's shape."""
+
+
+class _CurrentDraws(threading.local):
+    draws: ShareDraws | None = None
+
+
+_current_draws = _CurrentDraws()
+
+
+@contextlib.contextmanager
+def share_draws_scope(draws: ShareDraws | None) -> Iterator[None]:
+    """Draw the numbers of a share of a batch in this thread."""
+    saved, _current_draws.draws = _current_draws.draws, draws
+    try:
+        yield
+    finally:
+        _current_draws.draws = saved
+
+
+def count_for_batch(used: int | jax.Array) -> int | jax.Array:
+    """Return the number of counters that a draw of a batch uses, given that of the share that is traced."""
+    return used if _current_draws.draws is None else _current_draws.draws.count(used)
+
+
 def make_flat_indices(shape: Sequence[Any]) -> jax.Array:
     """Return the row-major index of each element of an array, in uint64.
 
     The index is a sum over the axes, so XLA can compute any sharding of it locally.
     """
+    if _current_draws.draws is not None:
+        return _current_draws.draws.make_indices(tuple(shape))
+    return _compute_flat_indices(shape)
+
+
+def _compute_flat_indices(shape: Sequence[Any]) -> jax.Array:
     indices, stride = jnp.zeros(shape, jnp.uint64), 1
     for axis in reversed(range(len(shape))):
         indices = indices + jax.lax.broadcasted_iota(jnp.uint64, shape, axis) * stride
         stride = stride * shape[axis]
     return indices
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+def make_indices(
+    shape: tuple[int, ...], share: ArrayLike = 0, rows: int = 1, num_shares: int = 1
+) -> jax.Array:
+    """Return the row-major indices of the elements of a share among those of all shares.
+
+    Args:
+      shape: Shape of the share. Its first axis has the rows of the share, or those of several arrays one
+        after the other.
+      share: Index of the share.
+      rows: Number of rows of a share.
+      num_shares: Number of shares.
+    """
+    indices = _compute_flat_indices(shape)
+    if num_shares == 1:
+        return indices
+    row_size = math.prod(shape[1:])
+    row, column = indices // row_size, indices % row_size
+    first = jnp.asarray(share).astype(jnp.uint64) * rows
+    row = row // rows * (rows * num_shares) + first + row % rows
+    return row * row_size + column
 
 
 def _draw_words(state: jax.Array, index: jax.Array) -> jax.Array:
@@ -212,7 +280,12 @@ def draw_uniform(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> ja
       shape: Shape of the result; sizes may be symbolic.
       dtype: A floating dtype.
     """
-    return philox_uniform(state, tuple(shape), jnp.dtype(dtype))
+    return _skip_cache(philox_uniform)(state, tuple(shape), jnp.dtype(dtype))
+
+
+def _skip_cache(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Return a compiled function, or the original one if its cached program has other indices."""
+    return function if _current_draws.draws is None else inspect.unwrap(function)
 
 
 # The names of this function and of `philox_normal` appear in jaxprs. Exports to runtimes with their
@@ -298,7 +371,7 @@ def draw_normal(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax
       shape: Shape of the result; sizes may be symbolic.
       dtype: A floating dtype.
     """
-    return philox_normal(state, tuple(shape), jnp.dtype(dtype))
+    return _skip_cache(philox_normal)(state, tuple(shape), jnp.dtype(dtype))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

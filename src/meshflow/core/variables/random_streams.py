@@ -208,7 +208,7 @@ class SeedStream:
         Args:
           used: Number of counters that belong to the key.
         """
-        state = self.state
+        state, used = self.state, philox.count_for_batch(used)
         start = state.value().array if context.trace is None and isinstance(used, int) else None
         is_known = start is not None and not isinstance(start, jax.core.Tracer)
         if is_known and is_interpreter_enabled() and is_local(start):
@@ -267,16 +267,19 @@ class OpStreams:
     def __init__(self) -> None:
         self._streams: list[SeedStream] = []
         self._count = 0
+        self._parent: Trace | None = None
 
     @contextlib.contextmanager
-    def share(self) -> Iterator[None]:
-        """Use the streams for the random ops of a trace, in their order."""
+    def share(self, parent: Trace | None = None) -> Iterator[None]:
+        """Use the streams for the random ops of a trace inside `parent`, in their order."""
         saved, _shared_streams.current = _shared_streams.current, self
-        self._count = 0
+        position = self._count, self._parent
+        self._count, self._parent = 0, parent
         try:
             yield
         finally:
             _shared_streams.current = saved
+            self._count, self._parent = position
 
     def find(self, make: Callable[[], SeedStream]) -> SeedStream:
         """Return the stream of the next random op of a trace, and make it in the first trace."""
@@ -291,6 +294,12 @@ class _SharedStreams(ThreadState):
 
 
 _shared_streams = _SharedStreams()
+
+
+def share_streams_again() -> contextlib.AbstractContextManager[None]:
+    """Use the streams of the current trace, from the first one, for a trace inside of it."""
+    streams = _shared_streams.current
+    return contextlib.nullcontext() if streams is None else streams.share(context.trace)
 
 
 def is_stream_state(variable: object) -> bool:
@@ -356,7 +365,9 @@ class _GlobalSeed:
             ):
                 scope = scope.parent
             op_seed, scope.num_random_ops = scope.num_random_ops, scope.num_random_ops + 1
-        shared = _shared_streams.current if scope.parent is None else None
+        shared = _shared_streams.current
+        if shared is not None and scope.parent is not shared._parent:
+            shared = None
         make = lambda: SeedStream.for_op(self.make_op_state(op_seed))
         return make() if shared is None else shared.find(make)
 

@@ -297,18 +297,27 @@ class ParallelOptions:
             or "activations" in self.offload_patterns
         )
 
-    def get_loss_options(self, is_compiled: bool) -> dict[str, Any]:
+    def get_loss_options(self, is_compiled: bool, has_shares: bool = False) -> dict[str, Any]:
         """Return the fields that have an effect only if the strategy computes the gradients.
 
         Args:
           is_compiled: Whether the step is compiled, so that layers can be recomputed in any case.
+          has_shares: Whether the step is computed in shares of the batch, so that only fields remain that need
+            the loss of `compile`.
         """
-        names = {"micro_batches", "stack", "pipeline", "compress", "deferred_batch_norm"}
+        names = {"stack", "pipeline"}
+        if not has_shares:
+            names |= {"micro_batches", "compress", "deferred_batch_norm"}
         if self.recompute == "gathers" or not is_compiled:
             names.add("recompute")
         options = {n: v for n, v in self.get_non_defaults().items() if n in names}
-        patterns = self.offload_patterns.get("activations")
+        patterns = None if has_shares else self.offload_patterns.get("activations")
         return options | ({"offload": {"activations": patterns}} if patterns else {})
+
+    @property
+    def splits_own_steps(self) -> bool:
+        """Whether training steps that compute gradients themselves are computed in shares of a batch."""
+        return self.micro_batches > 1 or self.compress is not None
 
     def get_non_defaults(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""

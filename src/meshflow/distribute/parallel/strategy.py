@@ -23,6 +23,7 @@ from meshflow.distribute.parallel.program import LossProgram, RegionResult
 from meshflow.distribute.parallel.region import compute_region_gradients
 from meshflow.distribute.parallel.report import StepReport
 from meshflow.distribute.parallel.rules import ShardingRules
+from meshflow.distribute.parallel.step_region import run_step_in_shares
 from meshflow.distribute.parallel.zero import shard_layout
 from meshflow.distribute.replicas.variables import MirroredVariable
 from meshflow.distribute.strategy import Strategy, _check_variable_options
@@ -327,6 +328,16 @@ class MeshStrategy(Strategy):
             self.pipelined = PipelinedStep(self, program, x, y, sample_weight)
             return self.pipelined.apply()
         return compute_region_gradients(self, program, x, y, sample_weight)
+
+    def run_step(
+        self,
+        step: Callable[[PyTree], PyTree],
+        batch: PyTree,
+        layer_states: Sequence[Variable],
+        find_programs: Callable[[Sequence[Variable]], Sequence[LossProgram]],
+    ) -> PyTree:
+        """Run a training step that computes gradients itself; see `run_step_in_shares`."""
+        return run_step_in_shares(self, step, batch, layer_states, find_programs)
 
     @property
     def computes_predictions(self) -> bool:

@@ -327,7 +327,7 @@ def _fold_key_for_replica(key: Tensor) -> Tensor:
         return replica.fold_key(key)
     shares = current_shares()
     # If one device has all rows, it draws the same random numbers as without a strategy.
-    if shares is None or shares.num_row_parts == 1:
+    if shares is None or shares.num_row_parts == 1 or shares.splits_draws:
         return key
     return apply(_replica_key, (key,), (shares.axes,))
 

@@ -75,6 +75,9 @@ class BatchShares(Rematerialization):
     The loss of the batch is the mean of the losses of the shares. A mean over rows is therefore
     computed within the share; a sum over rows is multiplied by `sum_factor`.
 
+    `splits_draws` is true if shares draw parts of the batch's random numbers; otherwise each device has
+    a key.
+
     Args:
       strategy: Strategy that computes the region.
       axes: Mesh dimensions that rows are split over.
@@ -89,6 +92,8 @@ class BatchShares(Rematerialization):
       finishers: Functions that run after the shares, with the values of their sums over the batch.
       repetitions: How often the traced code repeats each row, 1 but for `scale_user_loss` of Keras.
     """
+
+    splits_draws = False
 
     def __init__(
         self,

@@ -145,6 +145,10 @@ def _check_formula_exists(strategy: MeshStrategy, model: Any, updates: int, own_
         raise NoFormulaError(
             "there is no formula for use_ema= in a train_step that computes gradients itself"
         )
+    if own_step and options.splits_own_steps:
+        raise NoFormulaError(
+            "the number of loops over micro-batches is not known for a train_step that computes gradients itself"
+        )
     if options.zero == 3 and own_step:
         raise NoFormulaError(
             "with zero=3, XLA decides whether it sends weights or activations in a train_step that computes gradients itself"

@@ -242,7 +242,7 @@ class LayerLosses:
             recorded[name] = convert_to_tensor(value)
         shares = current_shares()
         # The weights of the shares of a batch sum to 1, so that a batch counts once.
-        parts = 1 if shares is None else shares.num_row_parts * shares.micro_batches
+        parts = 1 if shares is None else shares.sum_factor
         metric.update_state(value, sample_weight=None if parts == 1 else 1 / parts)
 
     def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:

@@ -20,10 +20,11 @@ from meshflow.core.values.convert import constant, convert_registered
 from meshflow.core.values.dtypes import float32, string
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.program import CompressionState, RegionResult, UpdateGroup
 from meshflow.distribute.parallel.stage_buffers import StageBuffer, get_storage
+from meshflow.distribute.parallel.step_shares import StepNotSplitError
 from meshflow.distribute.replicas.shares import BatchShares, current_shares, rematerialization_scope
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
@@ -42,11 +43,18 @@ __all__ = [
     "warn_about_own_gradients",
 ]
 
+_OWN_STEP_ADVICE = (
+    "Override compute_loss(x, y, y_pred, sample_weight) instead, or call super().train_step(data)"
+)
 _is_probing: ContextVar[bool] = ContextVar("asked", default=False)
 # Models that need values in Python, so that a strategy computes their steps by layouts only; models
 # about which a warning was issued.
 _layout_models: weakref.WeakSet[Any] = weakref.WeakSet()
 _warned_models: weakref.WeakSet[Any] = weakref.WeakSet()
+# Models with a training step of their own that delegates the gradients to Keras, and the reasons for
+# which the steps of others are not computed in shares of a batch.
+_delegating_models: weakref.WeakSet[Any] = weakref.WeakSet()
+_reasons: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 class GradientStrategy(Protocol):
@@ -148,6 +156,7 @@ class ModelProgram:
 
     def __init__(self, model: Any, training: bool = True) -> None:
         self.model = model
+        self.optimizer: Any = getattr(model, "optimizer", None)
         self.training = training
         self.metrics: list[Any] = []
         self.needs_gradient_norms = training and _measures_shares(model)
@@ -190,22 +199,22 @@ class ModelProgram:
     def get_update_group(self, variable: Variable) -> UpdateGroup | None:
         """Return a key of the weights that the optimizer updates together; see `LossProgram`."""
         # TensorFlow 1's optimizers have no groups.
-        find_group = getattr(self.model.optimizer, "get_update_group", lambda _: None)
+        find_group = getattr(self.optimizer, "get_update_group", lambda _: None)
         return find_group(variable)
 
     def add_slot(self, variable: Variable, name: str, shape: ShapeLike) -> Variable:
         """Add a slot to a variable; see `LossProgram`."""
         # The optimizer's own slots precede added ones.
-        self.model.optimizer.build(self.variables)
-        return self.model.optimizer.add_slot(variable, name, shape=shape)
+        self.optimizer.build(self.variables)
+        return self.optimizer.add_slot(variable, name, shape=shape)
 
     def restore_slots(self) -> None:
         """Restore the values of added slots; see `LossProgram`."""
-        self.model.optimizer._run_build_hooks()
+        self.optimizer._run_build_hooks()
 
     def get_compression_state(self) -> CompressionState:
         """Return the optimizer's state for compressed gradients; see `LossProgram`."""
-        optimizer = self.model.optimizer
+        optimizer = self.optimizer
         unit_loss = constant(1.0)
         scale = getattr(optimizer, "_transform_loss", lambda loss: loss)(unit_loss)
         inner = getattr(optimizer, "inner_optimizer", optimizer)
@@ -308,6 +317,34 @@ def _fall_back_if_value_needed(model: Any, strategy: GradientStrategy) -> Iterat
         raise
 
 
+class _OptimizerProgram(ModelProgram):
+    """The state of one of the optimizers of a model, and the variables that it updates."""
+
+    def __init__(self, model: Any, optimizer: Any, variables: list[Variable]) -> None:
+        super().__init__(model)
+        self.optimizer, self._variables = optimizer, variables
+
+    @property
+    def variables(self) -> Sequence[Variable]:
+        return self._variables
+
+
+def _is_owner(optimizer: Any, variable: Variable) -> bool:
+    """Check whether an optimizer has slots of a variable."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return inner._var_key(variable) in inner._owners
+
+
+def _divide_by_optimizers(model: Any, variables: Sequence[Variable]) -> list[_OptimizerProgram]:
+    """Divide variables by the optimizers among a model's attributes that update them."""
+    optimizers = [v for v in vars(model).values() if hasattr(v, "apply_gradients")]
+    found: dict[int, tuple[Any, list[Variable]]] = {}
+    for variable in variables:
+        owner = next((o for o in optimizers if _is_owner(o, variable)), model.optimizer)
+        found.setdefault(id(owner), (owner, []))[1].append(variable)
+    return [_OptimizerProgram(model, owner, owned) for owner, owned in found.values()]
+
+
 class _PredictionProgram(ModelProgram):
     """A model's forward pass with a loss of zero."""
 
@@ -366,15 +403,61 @@ class _GradientCalls:
     count = 0
 
 
+def _run_in_shares(model: Any, step: Callable[[PyTree], Any], data: PyTree) -> tuple[bool, Any]:
+    """Run a step that computes gradients itself in shares of the batch, if options request it.
+
+    Returns:
+      Whether the step has run, and its result.
+    """
+    is_own = is_defined_by_user(step) and model not in _delegating_models
+    strategy: Any = find_gradient_strategy(model, data) if is_own and context.trace else None
+    has_shares = getattr(getattr(strategy, "options", None), "splits_own_steps", False)
+    if not has_shares or strategy.scratch is not None or get_host_values() is not None:
+        return False, None
+
+    def run(batch: PyTree) -> Any:
+        try:
+            return convert_if_enabled(step)(batch)
+        finally:
+            model._clear_losses()
+
+    token = _is_probing.set(True)
+    states = [
+        v for v in model.non_trainable_variables if v.aggregation is not VariableAggregation.SUM
+    ]
+    try:
+        result = strategy.run_step(
+            run, data, states, functools.partial(_divide_by_optimizers, model)
+        )
+        _warn_about_options(model, strategy, _get_reason(model), _OWN_STEP_ADVICE, True, True)
+        return True, result
+    except _GradientsDelegated:
+        _delegating_models.add(model)
+    except Exception as error:
+        # An error of the step itself appears when it runs without shares.
+        _reasons[model] = (
+            str(error)
+            if isinstance(error, StepNotSplitError)
+            else f"failed for a share of a batch ({error})"
+        )
+    finally:
+        _is_probing.reset(token)
+    return False, None
+
+
 def warn_about_own_gradients(model: Any, step: Callable[[PyTree], Any]) -> Callable[[PyTree], Any]:
     """Wrap a training step so that it warns about options without effect on gradients of its own.
 
-    XLA then partitions the step by the layouts of the weights, as it does a custom training loop.
+    A compiled step with such gradients is computed in shares of the batch, if options request it and the step
+    allows it. Otherwise XLA partitions the step by the layouts of the weights, as it does a custom training loop.
     """
 
     @functools.wraps(step)
     def run(data: PyTree) -> Any:
         before, had_fallen_back = _GradientCalls.count, model in _layout_models
+        is_done, result = _run_in_shares(model, step, data)
+        if is_done:
+            return result
         own_strategy: Any = find_strategy(model)
         # Layers that need values run op by op, and cannot be traced for rematerialization.
         is_traced = context.trace is not None and getattr(own_strategy, "computes_gradients", False)
@@ -392,8 +475,8 @@ def warn_about_own_gradients(model: Any, step: Callable[[PyTree], Any]) -> Calla
             _warn_about_options(
                 model,
                 strategy,
-                f"{type(model).__name__}.train_step computes gradients itself",
-                "Override compute_loss(x, y, y_pred, sample_weight) instead, or call super().train_step(data)",
+                _get_reason(model),
+                _OWN_STEP_ADVICE,
                 is_compiled=context.trace is not None,
             )
         return result
@@ -401,11 +484,22 @@ def warn_about_own_gradients(model: Any, step: Callable[[PyTree], Any]) -> Calla
     return run
 
 
+def _get_reason(model: Any) -> str:
+    """Return the reason for which options have no effect on a step with gradients of its own."""
+    detail = f" and {_reasons[model]}" if model in _reasons else ""
+    return f"{type(model).__name__}.train_step computes gradients itself{detail}"
+
+
 def _warn_about_options(
-    model: Any, strategy: GradientStrategy, reason: str, advice: str, is_compiled: bool = False
+    model: Any,
+    strategy: GradientStrategy,
+    reason: str,
+    advice: str,
+    is_compiled: bool = False,
+    has_shares: bool = False,
 ) -> None:
     """Warn once that options have no effect, because the strategy does not compute the gradients of a model."""
-    options = strategy.options.get_loss_options(is_compiled)
+    options = strategy.options.get_loss_options(is_compiled, has_shares)
     if options and model not in _warned_models:
         _warned_models.add(model)
         warnings.warn(

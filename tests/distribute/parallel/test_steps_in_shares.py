@@ -1,0 +1,253 @@
+"""Test training steps that compute gradients themselves in shares of the batch."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from distribute.parallel.training import LAYERS, data, mesh, sent, trained
+from meshflow.experimental import dtensor
+
+STRATEGY = tf.distribute.MeshStrategy
+HALVES = {"micro_batches": 2}
+
+
+def layers(*more):
+    return [tf.keras.Input([16]), LAYERS.Dense(32, "tanh"), *more, LAYERS.Dense(8)]
+
+
+class Own(tf.keras.Sequential):
+    """A step like that of the guides."""
+
+    def compute_own_loss(self, x, y):
+        return tf.reduce_mean((self(x, training=True) - y) ** 2)
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = self.compute_own_loss(x, y)
+        gradients = self.change(tape.gradient(loss, self.trainable_variables), loss)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    def change(self, gradients, loss):
+        return gradients
+
+
+class Clipped(Own):
+    """A sum over the rows, and a norm of all gradients."""
+
+    def compute_own_loss(self, x, y):
+        return tf.reduce_sum((self(x, training=True) - y) ** 2)
+
+    def change(self, gradients, loss):
+        return tf.clip_by_global_norm(gradients, 0.5)[0]
+
+
+class Branching(Own):
+    """A decision about the loss."""
+
+    def change(self, gradients, loss):
+        factor = 1.0
+        if loss > 0.3:
+            factor = 0.5
+        return [g * factor for g in gradients]
+
+
+class Centered(Own):
+    """Predictions relative to their mean over the batch."""
+
+    def compute_own_loss(self, x, y):
+        y_pred = self(x, training=True)
+        return tf.reduce_mean(tf.nn.softplus(y_pred - tf.reduce_mean(y_pred) - y))
+
+
+class Divided(Own):
+    """A mean over the rows, the number of which divides the rows."""
+
+    def compute_own_loss(self, x, y):
+        rows = tf.cast(tf.shape(x)[0], tf.float32)
+        return tf.reduce_sum((self(x, training=True) - y) ** 2 / rows)
+
+
+class Metered(tf.keras.Sequential):
+    """The losses, penalties and metrics of `compile`, with sample weights."""
+
+    def train_step(self, batch):
+        x, y, weight = batch
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compiled_loss(y, y_pred, weight, regularization_losses=self.losses)
+        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+        self.compiled_metrics.update_state(y, y_pred, weight)
+        return {m.name: m.result() for m in self.metrics}
+
+
+class Makers(tf.keras.Model):
+    """A maker and a critic, with a penalty on the gradients of the critic."""
+
+    def __init__(self):
+        super().__init__()
+        size = lambda units: [LAYERS.Dense(24, "tanh"), LAYERS.Dropout(0.2), LAYERS.Dense(units)]
+        self.maker = tf.keras.Sequential([tf.keras.Input([8]), *size(16)])
+        self.critic = tf.keras.Sequential([tf.keras.Input([16]), *size(1)])
+        self.second = tf.keras.optimizers.Adam(1e-2)
+        self.losses_seen = tf.keras.metrics.Mean(name="critic")
+
+    @property
+    def metrics(self):
+        return [self.losses_seen]
+
+    def penalize(self, real, made):
+        share = tf.random.uniform([tf.shape(real)[0], 1])
+        mixed = real + share * (made - real)
+        with tf.GradientTape() as tape:
+            tape.watch(mixed)
+            judged = self.critic(mixed, training=True)
+        norms = tf.norm(tape.gradient(judged, mixed) + 1e-6, axis=1)
+        return tf.reduce_mean((norms - 1.0) ** 2)
+
+    def train_step(self, batch):
+        real, _ = batch
+        noise = lambda: tf.random.normal([tf.shape(real)[0], 8])
+        for _ in range(2):
+            made = self.maker(noise(), training=True)
+            with tf.GradientTape() as tape:
+                both = self.critic(tf.concat([real, made], 0), training=True)
+                first, second = tf.split(both, 2)
+                loss = tf.reduce_mean(second) - tf.reduce_mean(first) + self.penalize(real, made)
+            weights = self.critic.trainable_variables
+            self.second.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            self.losses_seen.update_state(loss)
+        with tf.GradientTape(persistent=True) as tape:
+            error = -tf.reduce_mean(self.critic(self.maker(noise(), training=True), training=True))
+        weights = self.maker.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(error, weights), weights, strict=True))
+        return {"critic": self.losses_seen.result(), "maker": error}
+
+
+def compare(make, options, batch, wanted=None, sizes=None, **compiled):
+    """Compare the losses and weights with those of one device, and return the warnings."""
+    plain, curves = trained(make, wanted, batch, 4, **compiled)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        strategy = STRATEGY(mesh(**(sizes or {"data": 2})), "batch:data", **options)
+        model, history = trained(make, strategy, batch, 4, **compiled)
+    for name, curve in curves.items():
+        np.testing.assert_allclose(history[name], curve, rtol=1e-6, atol=1e-6)
+    for a, b in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+    return [str(w.message) for w in found]
+
+
+def metered():
+    penalized = LAYERS.Dense(24, "gelu", kernel_regularizer="l2", activity_regularizer="l2")
+    return Metered(layers(penalized))
+
+
+SGD = {"optimizer": lambda: tf.keras.optimizers.SGD(0.1, 0.9)}
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "compiled"),
+    [
+        (lambda: Clipped(layers(LAYERS.Dropout(0.3))), HALVES, {}),
+        (metered, HALVES | {"zero": 1}, SGD | {"weighted_metrics": ["mae"]}),
+        (Makers, HALVES, {}),
+        pytest.param(
+            Makers, HALVES | {"zero": 3, "recompute": "layer"}, {}, marks=pytest.mark.soak
+        ),
+        pytest.param(
+            lambda: Own(layers()),
+            {"micro_batches": 4, "zero": 2},
+            {"optimizer": lambda: tf.keras.optimizers.Adam(1e-2, clipnorm=0.1)},
+            marks=pytest.mark.soak,
+        ),
+    ],
+)
+def test_steps_equal_those_of_one_device(make, options, compiled):
+    # The last batch has four rows.
+    batch = (*data(36), np.linspace(0.5, 2, 36)) if make is metered else data(36)
+    assert compare(make, options, batch, **compiled) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Branching, "has a variable that it updates that is neither a mean nor a sum"),
+        (Centered, "computes with rows and with values of all rows of the batch"),
+        pytest.param(Divided, "computes with rows and with values", marks=pytest.mark.soak),
+    ],
+)
+def test_other_steps_warn(make, reason):
+    (message,) = compare(lambda: make(layers()), HALVES, data(36), **SGD)
+    assert f"{make.__name__}.train_step computes gradients itself and {reason}" in message
+    assert f"the options {HALVES} have no effect" in message
+
+
+def test_batch_normalization_of_micro_batches():
+    """The statistics and updates are those of a step of Keras with the same options."""
+
+    class Delegating(Own):
+        def train_step(self, batch):
+            return tf.keras.Sequential.train_step(self, batch)
+
+    def make(kind):
+        model = kind(layers(LAYERS.BatchNormalization(), LAYERS.ReLU()))
+        generator = np.random.default_rng(0)
+        model.set_weights([generator.uniform(0.1, 0.5, w.shape) for w in model.get_weights()])
+        return model
+
+    strategy = lambda: STRATEGY(mesh(data=2), "batch:data", micro_batches=2)
+    # The step of Keras reports the mean over the batches of an epoch.
+    wanted, curves = trained(lambda: make(Delegating), strategy(), data(16), 4, **SGD)
+    model, history = trained(lambda: make(Own), strategy(), data(16), 4, **SGD)
+    np.testing.assert_allclose(history["loss"], curves["loss"], atol=1e-6)
+    for a, b in zip(model.get_weights(), wanted.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_memory_and_bytes_of_micro_batches():
+    make = lambda: Own(layers(*[LAYERS.Dense(64, "gelu") for _ in range(4)]))
+    batch = data(2048)
+    found = {}
+    for count in (1, 8):
+        strategy = STRATEGY(mesh(data=2), "batch:data", micro_batches=count)
+        model, _ = trained(make, strategy, batch, 2, {"batch_size": 2048})
+        found[count] = sent(model, *batch)
+    temporaries = [found[count][1].memory["temporaries"] for count in (1, 8)]
+    # The rows of eight layers, or an eighth of them.
+    assert temporaries[1] < temporaries[0] / 3
+    assert found[8][0]["all-reduce"] <= found[1][0]["all-reduce"] + 8
+
+
+def test_compressed_gradients_of_two_optimizers():
+    class Pair(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first = tf.keras.Sequential([tf.keras.Input([64]), LAYERS.Dense(128)])
+            self.last = tf.keras.Sequential([tf.keras.Input([128]), LAYERS.Dense(64)])
+            self.second = tf.keras.optimizers.SGD(0.05)
+
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.last(self.first(x)) - y) ** 2)
+            parts = self.first.trainable_variables, self.last.trainable_variables
+            for optimizer, weights, gradients in zip(
+                (self.optimizer, self.second), parts, tape.gradient(loss, parts), strict=True
+            ):
+                optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            return {"loss": loss}
+
+    batch = data(64, 64, 64)
+    sgd = {"optimizer": lambda: tf.keras.optimizers.SGD(0.05)}
+    _, curves = trained(Pair, None, batch, 8, **sgd)
+    strategy = STRATEGY(mesh(data=2), "batch:data", compress="int8", micro_batches=2)
+    model, history = trained(Pair, strategy, batch, 8, **sgd)
+    np.testing.assert_allclose(history["loss"], curves["loss"], rtol=1e-3)
+    for optimizer, part in ((model.optimizer, model.first), (model.second, model.last)):
+        slot = optimizer.get_slot(part.trainable_variables[0], "sent_error")
+        assert np.any(slot.numpy()), "The rounding errors are kept by the optimizer of the weight."
+    assert dtensor.explain(model, *batch).sent("all-to-all") > 0
