@@ -90,6 +90,24 @@ def test_soft_placement_replaces_a_missing_device():
         tf.config.set_soft_device_placement(True)
 
 
+def test_cpus_are_divided_while_no_device_is_in_use():
+    code = """
+import meshflow as tf
+cpu = tf.config.list_physical_devices()[0]
+tf.function(lambda x: x + 1)(tf.constant([1.0]))
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+assert strategy.num_replicas_in_sync == len(tf.config.list_logical_devices("CPU")) == 2
+try:
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()])
+except RuntimeError as error:
+    assert "cannot be modified after being initialized" in str(error)
+else:
+    raise AssertionError("set while devices are in use")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 def test_threads_are_set_after_devices_were_listed():
     code = """
 import os

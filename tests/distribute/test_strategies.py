@@ -284,3 +284,25 @@ def test_iterators_are_distributed_over_workers_like_datasets():
     distribute_input(model, iterator)
     assert calls == [dataset, iterator]
     assert distribute_input(model, calls) is calls
+
+
+def test_results_and_options_of_a_structure():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    replica_id = lambda: tf.distribute.get_replica_context().replica_id_in_sync_group
+    values = strategy.run(lambda: {"id": replica_id(), "constant": 3, "pair": (replica_id(), 1)})
+    first, second = strategy.experimental_local_results(values)
+    assert int(first["id"]) == 0 and int(second["id"]) == int(second["pair"][0]) == 1
+    assert first["constant"] == second["constant"] == 3
+    single = tf.distribute.OneDeviceStrategy("CPU:0")
+    assert single.experimental_local_results([1, 2]) == ([1, 2],)
+    with strategy.scope():
+        variable = tf.Variable(1.0, aggregation=None, synchronization=None)
+    assert variable.distribute_strategy is strategy
+    assert float(strategy.extended.read_var(variable)) == 1.0
+    options = tf.distribute.InputOptions(experimental_per_replica_buffer_size=2)
+    assert options == tf.distribute.InputOptions(None, experimental_per_replica_buffer_size=2)
+    iterator = iter(strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(4)))
+    next(iterator)
+    assert iterator.initialize() == []
+    batch = strategy.experimental_local_results(next(iterator))
+    assert [part.numpy().tolist() for part in batch] == [[0, 1], [2, 3]]

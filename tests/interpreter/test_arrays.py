@@ -284,6 +284,8 @@ def test_linear_algebra():
                 for u in (True, False)
             ),
             lax.linalg.tridiagonal_solve(a[:, 0], a[:, 1] + 9, a[:, 2], b),
+            # A zero on the diagonal requires an exchange of rows.
+            lax.linalg.tridiagonal_solve(a[:, 0], a[:, 1].at[:, 0].set(0), a[:, 2], b),
             jnp.fft.rfft2(a),
             jnp.fft.irfft(a + 0j, 5),
             jnp.fft.ifft(a),

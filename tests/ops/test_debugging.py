@@ -63,6 +63,20 @@ def test_messages_and_values_are_shown():
     check.assert_equal(tf.constant(["a"]), ["a"])
 
 
+def test_differences_are_shown():
+    with pytest.raises(InvalidArgumentError) as caught:
+        check.assert_equal([[2, 2], [3, 3]], [[20, 2], [3, 30]], "m", summarize=2)
+    lines = str(caught.value).splitlines()
+    assert lines[:4] == [
+        "m",
+        "Condition x == y did not hold.",
+        "Indices of first 2 different values:",
+        "[[0 0]",
+    ]
+    assert lines[5:9] == ["Corresponding x values:", "[2 3]", "Corresponding y values:", "[20 30]"]
+    assert lines[9:] == ["First 2 elements of x:", "[2 2]", "First 2 elements of y:", "[20  2]"]
+
+
 def test_failed_compiled_check_is_reported_once(capfd, caplog):
     @tf.function
     def root(x):

@@ -276,3 +276,51 @@ def test_operators_read_the_current_value_of_variables(make, value):
         else variable * 2
     )
     np.testing.assert_allclose(operator.to_dense(), make(variable.numpy()).to_dense())
+
+
+def test_functions_of_matrices_accept_operators():
+    operator = full(SYMMETRIC, is_self_adjoint=True, is_positive_definite=True)
+    results = [
+        (L.adjoint(operator).to_dense(), SYMMETRIC.T),
+        (L.cholesky(operator).to_dense(), np.linalg.cholesky(SYMMETRIC)),
+        (L.det(operator), np.linalg.det(SYMMETRIC)),
+        (L.diag_part(operator), np.diag(SYMMETRIC)),
+        (L.inv(operator).to_dense(), np.linalg.inv(SYMMETRIC)),
+        (L.logdet(operator), np.linalg.slogdet(SYMMETRIC)[1]),
+        (L.matmul(operator, A), SYMMETRIC @ A),
+        (L.matmul(A, operator, adjoint_a=True), A.T @ SYMMETRIC),
+        (L.solve(operator, A), np.linalg.solve(SYMMETRIC, A)),
+        (L.trace(operator), np.trace(SYMMETRIC)),
+    ]
+    for actual, expected in results:
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
+    with pytest.raises(ValueError, match="transpose_a"):
+        L.matmul(operator, A, transpose_a=True)
+    with pytest.raises(ValueError, match="`rhs`"):
+        L.solve(A, operator)
+
+
+def test_products_of_diagonal_operators_are_diagonal():
+    diagonal, scaled = L.LinearOperatorDiag(D), L.LinearOperatorScaledIdentity(3, 2.0)
+    for left, right, cls in (
+        (diagonal, diagonal, L.LinearOperatorDiag),
+        (diagonal, scaled, L.LinearOperatorDiag),
+        (scaled, diagonal, L.LinearOperatorDiag),
+        (scaled, scaled, L.LinearOperatorScaledIdentity),
+        (L.LinearOperatorIdentity(3), diagonal, L.LinearOperatorDiag),
+        (full(A), diagonal, L.LinearOperatorComposition),
+    ):
+        product = left.matmul(right)
+        assert type(product) is cls
+        np.testing.assert_allclose(
+            product.to_dense(), left.to_dense() @ right.to_dense(), rtol=1e-6
+        )
+
+
+def test_tridiagonal_solve_exchanges_rows_and_transposes_the_right_side():
+    diagonals = np.array([[2.0, -1, 1, 0], [1, 4, 1, -1], [0, 2, -2, 3]])
+    rhs = np.array([[1.0, 2, 3, 4], [2, 4, 6, 8]])
+    expected = np.array([[8, -3.5, 0, -4], [16, -7, 0, -8]]).T
+    np.testing.assert_allclose(L.tridiagonal_solve(diagonals, rhs, transpose_rhs=True), expected)
+    assert not np.isfinite(L.tridiagonal_solve([[3.0, 0], [1, 3], [0, 1]], [1.0, 4])).any()
+    assert L.tridiagonal_solve(np.zeros([3, 0]), np.zeros([0, 1])).shape == [0, 1]

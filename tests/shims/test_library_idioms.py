@@ -82,6 +82,13 @@ PRIVATE_NAMES = [
 ]  # fmt: skip
 
 
+def test_names_of_dtypes_in_messages():
+    message = tf.make_tensor_proto([1.5])
+    assert message.dtype == 1 and "dtype: DT_FLOAT" in str(message)
+    text = "dtype: DT_FLOAT tensor_shape { dim { size: 1 } } float_val: 1.5"
+    tf.test.TestCase().assertProtoEquals(text, message)
+
+
 def test_combinations_of_arguments_of_tests():
     product = combinations.combine(b=[1, 2], a="x")
     assert [dict(c) for c in product] == [{"a": "x", "b": 1}, {"a": "x", "b": 2}]

@@ -18,6 +18,7 @@ from meshflow.placement.mesh import get_device_name
 if TYPE_CHECKING:
     import jax
 
+    from meshflow.core.values.tensor import Tensor
     from meshflow.core.variables.sharded_variable import ShardedVariable
     from meshflow.core.variables.variable import Variable
     from meshflow.distribute.replicas.collectives import ReduceOp
@@ -31,8 +32,7 @@ class ExtendedStrategy(ReplicaStrategy, Protocol):
     @property
     def _devices(self) -> Sequence[jax.Device]: ...
 
-    @property
-    def is_default(self) -> bool: ...
+    is_default: bool
 
     def reduce(self, reduce_op: ReduceOp | str, value: PyTree, axis: int | None) -> PyTree:
         """See `Strategy.reduce`."""
@@ -112,6 +112,10 @@ class StrategyExtended:
     ) -> PyTree:
         """Call `fn(var, *args, **kwargs)` to update a variable."""
         return fn(var, *args, **(kwargs or {}))
+
+    def read_var(self, v: Variable) -> Tensor:
+        """Return the value of a variable, with the values of replicas merged."""
+        return v.read_value()
 
     def variable_created_in_scope(self, v: object) -> bool:
         """Check whether a variable was created in this strategy's scope."""

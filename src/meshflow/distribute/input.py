@@ -279,6 +279,16 @@ class DistributedIterator(IteratorSource):
 
     get_next_as_optional = DatasetIterator.get_next_as_optional
 
+    def initialize(self) -> list[object]:
+        """Start the dataset again, as programs of version 1 do before the first batch, and return an empty list."""
+        self._batches = iter(self._dataset)
+        return []
+
+    @property
+    def initializer(self) -> list[object]:
+        """Return the result of `initialize`."""
+        return self.initialize()
+
     def _produce(self) -> PyTree:
         return next(self._batches)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
 
 __all__ = [
     "CommunicationImplementation",
@@ -20,7 +21,7 @@ class InputReplicationMode(enum.Enum):
     PER_REPLICA = "PER_REPLICA"
 
 
-class InputOptions:
+class InputOptions(NamedTuple):
     """Options of distributed input, without effect: batches always go directly to the devices.
 
     Args:
@@ -35,17 +36,10 @@ class InputOptions:
       2
     """
 
-    def __init__(
-        self,
-        experimental_fetch_to_device: bool | None = None,
-        experimental_replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER,
-        experimental_place_dataset_on_device: bool = False,
-        experimental_per_replica_buffer_size: int = 1,
-    ) -> None:
-        self.experimental_fetch_to_device = experimental_fetch_to_device
-        self.experimental_replication_mode = experimental_replication_mode
-        self.experimental_place_dataset_on_device = experimental_place_dataset_on_device
-        self.experimental_per_replica_buffer_size = experimental_per_replica_buffer_size
+    experimental_fetch_to_device: bool | None = None
+    experimental_replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER
+    experimental_place_dataset_on_device: bool = False
+    experimental_per_replica_buffer_size: int = 1
 
 
 class RunOptions:

@@ -90,6 +90,8 @@ class Strategy(ReductionsAndGathers):
     no_loss_scaling: str | None = None
     # Whether variables of this strategy's scope are on servers, and no others can be trained.
     hosts_variables = False
+    # Whether this is the strategy that is used outside of all scopes.
+    is_default = False
 
     def __init__(self, extended: object = None) -> None:
         self._initialize([jax.local_devices()[0]])
@@ -103,7 +105,7 @@ class Strategy(ReductionsAndGathers):
         # For functions with sizes that depend on values, functions that run them for all replicas.
         self.runners = IdentityWeakDict()
         self._placer = BatchPlacer(self.mesh, REPLICA_AXIS if REPLICA_AXIS in self.mesh else None)
-        self.local_replicas: Sequence[int] = range(self._num_replicas)
+        self.local_replicas = range(self._num_replicas)
         # A single default device needs no placement.
         self.needs_placement = self._devices != jax.local_devices()[:1]
 
@@ -115,11 +117,6 @@ class Strategy(ReductionsAndGathers):
             isinstance(entry, ReplicaContext) and entry.has_global_batch and entry.strategy is self
         )
         return 1 if is_global else self._num_replicas
-
-    @property
-    def is_default(self) -> bool:
-        """Check whether this is the strategy that is used outside of all scopes."""
-        return bool(_default_strategies) and self is _default_strategies[0]
 
     @property
     def _num_replicas(self) -> int:
@@ -417,8 +414,18 @@ def _unwrap_single(leaf: object) -> object:
     return leaf.values[0] if isinstance(leaf, PerReplica) else leaf
 
 
-_default_strategies: list[Strategy] = []
-_default_contexts: list[ReplicaContext] = []
+@functools.cache
+def get_default_strategy() -> Strategy:
+    """Return the strategy outside of all scopes."""
+    strategy = Strategy()
+    strategy.is_default = True
+    return strategy
+
+
+@functools.cache
+def get_default_replica_context() -> ReplicaContext:
+    """Return the replica context outside of all scopes."""
+    return ReplicaContext(get_default_strategy(), 0)
 
 
 def get_strategy() -> Strategy:
@@ -432,9 +439,7 @@ def get_strategy() -> Strategy:
         entry = context_stack.entries[-1]
         strategy: Any = entry.strategy if isinstance(entry, ReplicaContext) else entry
         return strategy
-    if not _default_strategies:
-        _default_strategies.append(Strategy())
-    return _default_strategies[0]
+    return get_default_strategy()
 
 
 def has_strategy() -> bool:
@@ -447,10 +452,7 @@ def has_strategy() -> bool:
       ...     tf.distribute.has_strategy()
       True
     """
-    current = get_strategy()
-    return bool(context_stack.entries) and not (
-        _default_strategies and current is _default_strategies[0]
-    )
+    return bool(context_stack.entries) and not get_strategy().is_default
 
 
 def in_cross_replica_context() -> bool:
@@ -473,9 +475,7 @@ def get_replica_context() -> ReplicaContext:
       2
     """
     if not context_stack.entries:
-        if not _default_contexts:
-            _default_contexts.append(ReplicaContext(get_strategy(), 0))
-        return _default_contexts[0]
+        return get_default_replica_context()
     entry = context_stack.entries[-1]
     # The type leaves None out, because functions for replicas do not check for it.
     return entry if isinstance(entry, ReplicaContext) else None  # type: ignore[return-value]

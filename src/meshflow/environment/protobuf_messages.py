@@ -22,16 +22,31 @@ except ImportError as error:
         "protobuf: pip install meshflow-tf."
     ) from error
 
-__all__ = ["DecodeError", "MessageTable", "declare_file", "declare_messages"]
+__all__ = [
+    "DTYPE_NUMBERS",
+    "DecodeError",
+    "MessageTable",
+    "declare_dtypes",
+    "declare_file",
+    "declare_messages",
+]
 
 # A table maps the name of each message to its fields, and each field to its number and type. A type
 # that starts with `*` is repeated, `{}` is a map from strings, `{int32}` a map from integers, and
-# `|` marks the fields of the message's oneof, which `_ONEOF_NAMES` names.
+# `|` marks the fields of the message's oneof, which `_ONEOF_NAMES` names. `DataType` is an enumeration.
 MessageTable = Mapping[str, Mapping[str, tuple[int, str]]]
 # Names of oneofs by message; all others are called `kind`.
 _ONEOF_NAMES = {"Event": "what", "Value": "value"}
 
 _PACKAGE = "tensorflow"
+_ENUM_NAME = "DataType"
+# Names of dtypes in the order of their numbers.
+_DTYPE_NAMES = """
+    INVALID FLOAT DOUBLE INT32 UINT8 INT16 INT8 STRING COMPLEX64 INT64 BOOL QINT8 QUINT8 QINT32 BFLOAT16 QINT16
+    QUINT16 UINT16 COMPLEX128 HALF RESOURCE VARIANT UINT32 UINT64 FLOAT8_E5M2 FLOAT8_E4M3FN
+""".split()  # noqa: SIM905 - the list would have thirty lines
+DTYPE_NUMBERS = {f"DT_{name}": number for number, name in enumerate(_DTYPE_NAMES)}
+DTYPE_NUMBERS |= {f"{name}_REF": number + 100 for name, number in DTYPE_NUMBERS.items() if number}
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     "bool": _Field.TYPE_BOOL,
@@ -67,10 +82,13 @@ def declare_messages(name: str, table: MessageTable) -> dict[str, Any]:
     """
     if _shares_pool():
         pool = descriptor_pool.Default()
+        declare_dtypes()
         declare_file(name, {m: fields for m, fields in table.items() if not _is_declared(m)})
     else:
         pool = descriptor_pool.DescriptorPool()
-        pool.Add(_build_file(name, table))
+        file = _build_file(name, table)
+        _add_dtypes(file)
+        pool.Add(file)
     return {
         message: message_factory.GetMessageClass(
             pool.FindMessageTypeByName(f"{_PACKAGE}.{message}")
@@ -79,23 +97,24 @@ def declare_messages(name: str, table: MessageTable) -> dict[str, Any]:
     }
 
 
-def declare_file(
-    name: str, table: MessageTable, enums: Mapping[str, Mapping[str, int]] = {}
-) -> None:
+def declare_dtypes() -> None:
+    """Add the file with the enumeration of dtypes to the default pool."""
+    declare_file("tensorflow/core/framework/types.proto", {}, has_dtypes=True)
+
+
+def declare_file(name: str, table: MessageTable, has_dtypes: bool = False) -> None:
     """Add a file to the default pool; it also has the messages of the earlier files.
 
     Args:
       name: Name of the file. If the pool has the file, nothing happens.
       table: Fields by message, as for `declare_messages`.
-      enums: Numbers of the values by enumeration.
+      has_dtypes: Whether the file has the enumeration of dtypes.
     """
     if name in _shared_files:
         return
     file = _build_file(name, table)
-    for enum_name, values in enums.items():
-        enum = file.enum_type.add(name=enum_name)
-        for value_name, value in values.items():
-            enum.value.add(name=value_name, number=value)
+    if has_dtypes:
+        _add_dtypes(file)
     file.dependency.extend(_shared_files)
     file.public_dependency.extend(range(len(_shared_files)))
     descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
@@ -137,6 +156,12 @@ def _build_file(name: str, table: MessageTable) -> Any:
     return file
 
 
+def _add_dtypes(file: Any) -> None:
+    enum = file.enum_type.add(name=_ENUM_NAME)
+    for name, number in DTYPE_NUMBERS.items():
+        enum.value.add(name=name, number=number)
+
+
 def _add_field(message: Any, path: str, name: str, field_number: int, type_name: str) -> None:
     repeated = type_name.startswith(("*", "{"))
     field = message.field.add(
@@ -160,5 +185,7 @@ def _add_field(message: Any, path: str, name: str, field_number: int, type_name:
         bare_type = f"{path}.{bare_type}"
     if bare_type in _SCALARS:
         field.type = _SCALARS[bare_type]
+    elif bare_type == _ENUM_NAME:
+        field.type, field.type_name = _Field.TYPE_ENUM, f".{_PACKAGE}.{bare_type}"
     else:
         field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{bare_type}"

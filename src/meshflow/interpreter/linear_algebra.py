@@ -164,17 +164,20 @@ def _solve_triangular(equation: Equation) -> Compute:
 
 @rule("tridiagonal_solve")
 def _solve_tridiagonal(equation: Equation) -> Compute:
+    if equation.params.get("perturb_singular"):
+        raise UnsupportedPrimitive(["tridiagonal_solve"])
+
     def run(lower: HostArray, diagonal: HostArray, upper: HostArray, b: HostArray) -> HostArray:
-        n = diagonal.shape[-1]
-        x, c = np.array(b), np.array(upper)
-        for i in range(n):
-            scale = diagonal[..., i] - (lower[..., i] * c[..., i - 1] if i else 0)
-            c[..., i] = upper[..., i] / scale
-            if i:
-                x[..., i, :] -= lower[..., i, None] * x[..., i - 1, :]
-            x[..., i, :] /= scale[..., None]
-        for i in range(n - 2, -1, -1):
-            x[..., i, :] -= c[..., i, None] * x[..., i + 1, :]
+        x = np.array(b)
+        if diagonal.shape[-1] == 1:
+            return x / diagonal[..., None]
+        solve = _get_lapack("gtsv", diagonal, b)
+        for index in np.ndindex(diagonal.shape[:-1] if b.size else (0,)):
+            *_, x[index], info = solve(
+                lower[index][1:], diagonal[index], upper[index][:-1], b[index]
+            )
+            if info:
+                x[index] = np.nan
         return x
 
     return run

@@ -46,8 +46,7 @@ TENSOR_MESSAGES: MessageTable = {
     "TensorShapeProto": {"dim": (2, "*TensorShapeProto.Dim"), "unknown_rank": (3, "bool")},
     "TensorShapeProto.Dim": {"size": (1, "int64"), "name": (2, "string")},
     "TensorProto": {
-        # An enumeration with the values of DType.as_datatype_enum.
-        "dtype": (1, "int32"),
+        "dtype": (1, "DataType"),
         "tensor_shape": (2, "TensorShapeProto"),
         "version_number": (3, "int32"),
         "tensor_content": (4, "bytes"),

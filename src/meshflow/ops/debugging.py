@@ -7,7 +7,8 @@ Saved functions check those outside of branches and loops; other exported functi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -74,11 +75,11 @@ __all__ = [
 is_strictly_increasing, is_non_decreasing = math.is_strictly_increasing, math.is_non_decreasing
 
 # A message, or a function that formats it for the first array of the data.
-_Message = str | Callable[[np.ndarray], str] | None
+_Message = str | Callable[..., str] | None
 
 
 def _raise_failure(message: _Message, data: Sequence[Any], summarize: int) -> NoReturn:
-    message = message(data[0]) if callable(message) else message
+    message = message(*data[:1]) if callable(message) else message
     text = str(message or "")
     lines = [format_value(d, summarize) if hasattr(d, "shape") else str(d) for d in data]
     # A message that ends with a space introduces the data.
@@ -208,6 +209,22 @@ def check_assertion(
     return holds
 
 
+def _describe_differences(
+    sign: str, holds: Tensor, x: Tensor, y: Tensor, count: int
+) -> Iterator[str]:
+    """Yield the lines of an error message with the first values that do not satisfy a relation."""
+    is_satisfied, *values = (np.asarray(tensor.array) for tensor in (holds, x, y))
+    yield f"Condition x {sign} y did not hold."
+    if values[0].shape == values[1].shape != ():
+        indices = np.argwhere(~is_satisfied)[:count]
+        yield f"Indices of first {len(indices)} different values:\n{indices}"
+        for name, array in zip("xy", values, strict=True):
+            yield f"Corresponding {name} values:\n{array[tuple(indices.T)]}"
+    for name, array in zip("xy", values, strict=True):
+        first = array.ravel()[:count]
+        yield f"First {first.size} elements of {name}:\n{first}"
+
+
 def _make_comparison_check(
     name: str, relation: Callable[[Tensor, Tensor], Tensor], sign: str, good: str, bad: str
 ) -> ComparisonCheck:
@@ -222,10 +239,15 @@ def _make_comparison_check(
     ) -> None:
         x = convert_to_tensor(x, dtype_hint=getattr(y, "dtype", None))
         y = convert_to_tensor(y, dtype_hint=x.dtype)
+        holds = relation(x, y)
+        count = 3 if summarize is None else summarize if summarize >= 0 else sys.maxsize
+        if context.trace is None:
+            lines = [message] if message else []
+            describe = lambda: "\n".join([*lines, *_describe_differences(sign, holds, x, y, count)])
+            _assert_condition(math.reduce_all(holds), describe, [])
+            return
         text = f"{message or ''} Condition x {sign} y did not hold element-wise:".strip()
-        _assert_condition(
-            math.reduce_all(relation(x, y)), text, ["x =", x, "y =", y], summarize or 3
-        )
+        _assert_condition(math.reduce_all(holds), text, ["x =", x, "y =", y], count)
 
     check.__name__ = check.__qualname__ = name
     check.__doc__ = f"""Raise an InvalidArgumentError unless `x {sign} y` for all elements.
@@ -590,7 +612,8 @@ def assert_proper_iterable(values: object) -> None:
         or not hasattr(values, "__iter__")
     ):
         raise TypeError(
-            f'Expected argument "values" to be a list, tuple or other iterable of values, got {type(values).__name__}.'
+            'Expected argument "values" to be iterable: a list, tuple or other proper collection of values, got '
+            f"{type(values).__name__}."
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 
 __all__ = [
     "ColorConversion",
@@ -122,7 +123,7 @@ class TensorScatter(Protocol):
 
 
 class ComparisonCheck(Protocol):
-    """Assertion about the elements of two tensors."""
+    """Assertion about the elements of two tensors; returns an operation in a version 1 graph, else None."""
 
     def __call__(
         self,
@@ -131,11 +132,11 @@ class ComparisonCheck(Protocol):
         message: str | None = None,
         summarize: int | None = None,
         name: str | None = None,
-    ) -> None: ...
+    ) -> PyTree: ...
 
 
 class SignCheck(Protocol):
-    """Assertion about the signs of the elements of a tensor."""
+    """Assertion about the signs of the elements of a tensor; returns the same as `ComparisonCheck`."""
 
     def __call__(
         self,
@@ -143,4 +144,4 @@ class SignCheck(Protocol):
         message: str | None = None,
         summarize: int | None = None,
         name: str | None = None,
-    ) -> None: ...
+    ) -> PyTree: ...

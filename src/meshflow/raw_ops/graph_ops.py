@@ -10,6 +10,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
@@ -98,6 +99,7 @@ def _make_op(name: str) -> Op:
     return Op(name, call)
 
 
+@record_in_graph
 def run_graph_op(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
     """Run an op.
 

@@ -87,6 +87,7 @@ _HELPERS = "meshflow.shims.private_helpers"
 _TESTS = "meshflow.shims.framework_tests"
 _STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
 _STRATEGIES = "meshflow.shims.strategy_combinations"
+_STRATEGY_HELPERS = "meshflow.legacy.private_strategies"
 _CHECKPOINTS = "meshflow.legacy.private_checkpoints"
 _DATA = "meshflow.legacy.private_data"
 _COMBINATIONS = "meshflow.shims.test_combinations"
@@ -147,10 +148,12 @@ MODULES = {
     "python.data.util.structure": "type_spec_from_value=tf.type_spec_from_value",
     "python.distribute": "tf.distribute tf.distribute.experimental",
     "python.distribute.cluster_resolver": "tf.distribute.cluster_resolver",
+    "python.distribute.distribute_lib": _STRATEGY_HELPERS,
+    "python.distribute.distribute_utils": _STRATEGY_HELPERS,
     "python.distribute.combinations": f"{_STRATEGIES} {_COMBINATIONS}",
     "python.distribute.strategy_combinations": f"{_STRATEGIES} {_COMBINATIONS} {_HELPERS}",
     "python.distribute.test_util": f"{_STRATEGIES} {_HELPERS}",
-    "python.distribute.values": "DistributedVariable=meshflow.distribute.replicas.variables:DistributedVariable",
+    "python.distribute.values": f"{_STRATEGY_HELPERS} meshflow.distribute.replicas.values",
     "python.eager": "tf tf.compat.v1",
     "python.eager.backprop": "tf tf.autodiff meshflow.shims.gradient_functions",
     "python.eager.context": f"{_HELPERS} tf.config tf.config.experimental "
@@ -281,6 +284,8 @@ MODULES = {
     f"_like_rnncell={_HELPERS}:like_rnncell assert_like_rnncell={_HELPERS}:assert_like_rnncell "
     f"_concat={_HELPERS}:concat_shapes",
     "python.ops.rnn": "tf.compat.v1.nn",
+    "python.ops.sets": "set_size=tf.sets.size set_intersection=tf.sets.intersection "
+    "set_difference=tf.sets.difference set_union=tf.sets.union",
     "python.ops.signal": "tf.signal",
     "python.ops.sparse_ops": "tf.sparse",
     "python.ops.stateless_random_ops": "tf.random",

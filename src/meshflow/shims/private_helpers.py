@@ -332,14 +332,6 @@ class IgnoredMetric:
 BoolGauge = StringGauge = IntGauge = Counter = Sampler = IgnoredMetric
 
 
-def set_virtual_cpus_to_at_least(num_virtual_cpus: int) -> None:
-    """Split the CPU into devices, unless it has as many; call it before the first op."""
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    if len(tf.config.get_logical_device_configuration(cpu) or [cpu]) < num_virtual_cpus:
-        configuration = [tf.config.LogicalDeviceConfiguration()] * num_virtual_cpus
-        tf.config.set_logical_device_configuration(cpu, configuration)
-
-
 def install_stack_trace_handler() -> None:
     """Do nothing: Python prints stack traces."""
 

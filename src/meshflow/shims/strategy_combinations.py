@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from meshflow.core.runtime.import_paths import get_public_package
@@ -36,11 +37,9 @@ def _name_tpu_strategy(name: str) -> NamedDistribution:
     return NamedDistribution(name, _tf.distribute.TPUStrategy, required_tpu=True)
 
 
-mirrored_strategy_with_two_cpus = NamedDistribution(
-    "Mirrored2CPUs", lambda: _tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
-)
-mirrored_strategy_with_two_gpus_no_merge_call = NamedDistribution(
-    "Mirrored2GPUsNoMergeCall", lambda: _tf.distribute.MirroredStrategy(["/gpu:0", "/gpu:1"]), 2
+mirrored_strategy_with_two_cpus = combinations.mirrored_strategy_with_two_cpus
+mirrored_strategy_with_two_gpus_no_merge_call = (
+    combinations.mirrored_strategy_with_two_gpus_no_merge_call
 )
 central_storage_strategy_with_two_gpus = NamedDistribution(
     "CentralStorage2GPUs", _tf.distribute.experimental.CentralStorageStrategy, 2
@@ -110,6 +109,11 @@ def set_virtual_cpus_to_at_least(num_virtual_cpus: int) -> None:
       RuntimeError: If the devices are in use.
     """
     set_logical_devices_to_at_least("CPU", num_virtual_cpus)
+
+
+# The strategies need as many CPUs, and JAX cannot divide the CPU after the first test has used it.
+with contextlib.suppress(RuntimeError):
+    set_virtual_cpus_to_at_least(3)
 
 
 def strategy_minus_tpu_combinations() -> list[Combination]:

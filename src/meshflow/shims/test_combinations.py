@@ -15,6 +15,7 @@ from typing import Any
 
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.environment.optional_packages import import_extra
+from meshflow.shims.framework_tests import set_logical_devices_to_at_least
 
 _tf: Any = get_public_package()
 
@@ -245,7 +246,13 @@ def _adapt(
 
 
 def _mirror(*devices: str) -> Callable[[], Any]:
-    return lambda: _tf.distribute.MirroredStrategy(list(devices))
+    def create() -> Any:
+        cpus = [int(d.rpartition(":")[2]) for d in devices if d.startswith("/cpu:")]
+        if max(cpus, default=0) > 0:
+            set_logical_devices_to_at_least("CPU", max(cpus) + 1)
+        return _tf.distribute.MirroredStrategy(list(devices))
+
+    return create
 
 
 def _create_tpu_strategy() -> Any:
@@ -267,6 +274,10 @@ mirrored_strategy_with_gpu_and_cpu = NamedDistribution(
     "MirroredCPUAndGPU", _mirror("/gpu:0", "/cpu:0"), 1
 )
 mirrored_strategy_with_two_gpus = NamedDistribution("Mirrored2GPUs", _mirror("/gpu:0", "/gpu:1"), 2)
+mirrored_strategy_with_two_gpus_no_merge_call = NamedDistribution(
+    "Mirrored2GPUsNoMergeCall", _mirror("/gpu:0", "/gpu:1"), 2
+)
+mirrored_strategy_with_two_cpus = NamedDistribution("Mirrored2CPUs", _mirror("/cpu:0", "/cpu:1"))
 mirrored_strategy_with_cpu_1_and_2 = NamedDistribution("Mirrored2CPU", _mirror("/cpu:1", "/cpu:2"))
 strategies_minus_tpu = [
     *(default_strategy, one_device_strategy, one_device_strategy_gpu),

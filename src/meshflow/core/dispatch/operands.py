@@ -157,7 +157,7 @@ def to_static_value(value: Any, name: str = "argument") -> Any:
     value_type = type(value)
     if value is None or value_type in (int, str, bool, float, DType):
         return value
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, range)):
         return tuple(to_static_value(v, name) for v in value)
     value = read_tensor(value)
     if isinstance(value, Tensor):

@@ -266,13 +266,14 @@ def create_virtual_cpus(count: int) -> None:
     environment variable NPROC sets the size of the pool when the backend starts.
 
     Raises:
-      RuntimeError: If the backend already runs with another number of devices.
+      RuntimeError: If devices are already in use, and their number differs.
     """
     count += count_emulated_tpus()
     if is_backend_started():
-        if len(jax.local_devices(backend="cpu")) != count:
+        if len(jax.local_devices(backend="cpu")) == count:
+            return
+        if not restart_backend():
             raise RuntimeError("Virtual devices cannot be modified after being initialized")
-        return
     jax.config.update("jax_num_cpu_devices", count)
     set_thread_pool_size()
 

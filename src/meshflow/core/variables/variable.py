@@ -182,6 +182,9 @@ class Variable(VariableRowMethods, _Operators):
             raise ValueError(
                 f"Argument `constraint` must be None or a callable. Got {constraint!r}."
             )
+        # Wrappers pass None for their own arguments without a value.
+        synchronization = synchronization or VariableSynchronization.AUTO
+        aggregation = aggregation or VariableAggregation.NONE
         for argument, cls, member in (
             ("synchronization", VariableSynchronization, synchronization),
             ("aggregation", VariableAggregation, aggregation),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard, cast
+from typing import Any, Self, TypeGuard, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,13 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import compute_initial_array
 from meshflow.data.rows import concat_rows
+from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.cluster.coordination import COORDINATOR_VARIABLE, join_cluster
-from meshflow.distribute.cluster.resolvers import ClusterResolver, TFConfigClusterResolver
+from meshflow.distribute.cluster.resolvers import (
+    ClusterResolver,
+    SimpleClusterResolver,
+    TFConfigClusterResolver,
+)
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import InputContext, ValueContext
 from meshflow.distribute.multi_worker.host_collectives import all_gather_values
@@ -38,7 +43,7 @@ from meshflow.distribute.strategy import Source, Strategy
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.math import reduce_mean, reduce_sum
 from meshflow.placement.layout import Layout, put_on_mesh
-from meshflow.placement.mesh import get_device_name
+from meshflow.placement.mesh import find_jax_device, get_device_name
 
 __all__ = ["MultiWorkerMirroredStrategy"]
 
@@ -107,15 +112,31 @@ class MultiWorkerMirroredStrategy(Strategy):
                 "MultiWorkerMirroredStrategy: communication_options must be a "
                 f"tf.distribute.experimental.CommunicationOptions, got {options!r}."
             )
-        self._resolver = cluster_resolver or TFConfigClusterResolver()
-        tasks, addresses, index = _list_workers(self._resolver)
-        self.num_workers = max(len(tasks), 1)
+        resolver = cluster_resolver or TFConfigClusterResolver()
+        tasks, addresses, index = _list_workers(resolver)
+        num_workers = max(len(tasks), 1)
         if tasks:
             join_cluster(tasks, addresses, index)
-        if self.num_workers > 1:
+        if num_workers > 1:
             devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         else:
             devices = jax.local_devices()
+        self._use_devices(devices, resolver, num_workers)
+
+    @classmethod
+    def _from_local_devices(
+        cls, devices: Sequence[object], communication_options: object = None
+    ) -> Self:
+        """Return a strategy of devices of this process; tests of libraries call this private method."""
+        strategy = cls.__new__(cls)
+        resolver = SimpleClusterResolver(ClusterSpec({}))
+        strategy._use_devices([find_jax_device(d) for d in devices], resolver, 1)
+        return strategy
+
+    def _use_devices(
+        self, devices: list[jax.Device], resolver: ClusterResolver, num_workers: int
+    ) -> None:
+        self._resolver, self.num_workers = resolver, num_workers
         self._initialize(devices)
         self.extended = MultiWorkerExtended(self)
         process = jax.process_index()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,9 @@ from meshflow.ops.math import add_n, reduce_mean, reduce_sum
 
 class ReductionsAndGathers:
     """Methods of `Strategy` that combine the values of replicas; a base class of `Strategy`."""
+
+    # Indices of this process's replicas.
+    local_replicas: Sequence[int]
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -121,7 +125,7 @@ class ReductionsAndGathers:
         return map_replicas(gather_leaf, value)
 
     def experimental_local_results(self, value: PyTree) -> tuple[PyTree, ...]:
-        """Return the values of this process's replicas as a tuple.
+        """Return the values of this process's replicas as a tuple; for a structure, one structure for each replica.
 
         Example:
           >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -129,7 +133,20 @@ class ReductionsAndGathers:
           1
         """
         classes = (PerReplica, MirroredVariable, SyncOnReadVariable)
-        return value.values if isinstance(value, classes) else (value,)
+        if isinstance(value, classes):
+            return value.values
+        if not isinstance(value, (dict, list, tuple)):
+            return (value,)
+
+        def select(leaf: PyTree, index: int) -> PyTree:
+            results = self.experimental_local_results(leaf)
+            # A value that is equal on all replicas has a single result.
+            return results[index if len(results) > 1 else 0]
+
+        return tuple(
+            map_replicas(functools.partial(select, index=i), value)
+            for i in range(len(self.local_replicas))
+        )
 
     unwrap = experimental_local_results
 

@@ -55,6 +55,11 @@ def _broadcast_from_first(value: Tensor) -> Tensor:
 class DistributedVariable(Variable):
     """Variable with a value for each replica."""
 
+    @property
+    def distribute_strategy(self) -> Any:
+        """Return the strategy in whose scope the variable was created."""
+        return self._distribute_strategy  # type: ignore[attr-defined]
+
 
 class MirroredVariable(DistributedVariable):
     """Variable with an equal copy on every device of the strategy.

@@ -184,7 +184,7 @@ class Constant(Initializer):
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return the value, reshaped or broadcast to the shape."""
-        value = np.asarray(convert_to_tensor(self.value).numpy())
+        value = convert_to_tensor(self.value).require_value("the value of Constant")
         if value.size == math.prod(shape):
             return value.reshape(shape)
         if value.size != 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -573,11 +574,17 @@ def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
 def _make_initializer(class_name: str, v1_name: str, **defaults: Any) -> type:
     """Return a Keras initializer that also takes a default dtype."""
     base = getattr(tf.keras.initializers, class_name)
+    parameters = [*inspect.signature(base).parameters, "dtype", "verify_shape"]
 
-    def __init__(self: Any, *args: Any, dtype: DTypeLike = "float32", **kwargs: Any) -> None:
-        kwargs.pop("verify_shape", None)
-        base.__init__(self, *args, **{**defaults, **kwargs})
-        self.dtype = tf.as_dtype(dtype)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        arguments = {**defaults, **dict(zip(parameters, args, strict=False)), **kwargs}
+        self.dtype = tf.as_dtype(arguments.pop("dtype", "float32"))
+        arguments.pop("verify_shape", None)
+        if self.dtype in (tf.string, tf.bool) and "seed" in parameters:
+            raise ValueError(
+                f"{v1_name}: Argument `dtype` is expected to be floating point. Received: {self.dtype}."
+            )
+        base.__init__(self, **arguments)
 
     def __call__(
         self: Any,

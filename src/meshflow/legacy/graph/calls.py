@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.runtime.errors import OpError
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
@@ -113,20 +114,29 @@ class Call:
         """
         reads_state = any(isinstance(leaf, (Variable, Body)) for leaf in self._leaves)
         if all(t.is_constant for t in self.inputs) and not reads_state and self._is_pure():
-            with suspend_recording(_get_constant):
-                self.result = self.run(_get_constant)
+            try:
+                with suspend_recording(_get_constant):
+                    self.result = self.run(_get_constant)
+            except OpError as error:
+                if isinstance(error, ValueError):
+                    raise
+                # An invalid value is reported by the session, an invalid shape by its inference.
+                return self._infer_specs(self.inputs), None
             values = list_tensors(self.result)
             return [KerasTensor(TensorSpec(v.shape, v.dtype)) for v in values], values
         for body in self._bodies:
             if not body.is_built and self._calls_without_arguments():
                 body.build((), {}, False)
-        specs = self._infer_specs()
+        specs = self._infer_specs(self._list_symbolic())
         captures = [t for body in self._bodies for t in body.captures]
         num_inputs = len(self.inputs)
         self._add_inputs([*captures, *self._captured])
         if len(self.inputs) > num_inputs:
-            specs = self._infer_specs()
+            specs = self._infer_specs(self._list_symbolic())
         return specs, None
+
+    def _list_symbolic(self) -> list[SymbolicTensor]:
+        return [t for t in self.inputs if not t.is_constant]
 
     def _calls_without_arguments(self) -> bool:
         return getattr(self._function, "__name__", "") in _BRANCHES
@@ -137,9 +147,8 @@ class Call:
             module == "" and package.endswith(".variables.indexing")
         )
 
-    def _infer_specs(self) -> list[KerasTensor]:
-        """Infer the results for the shapes of the inputs; an unknown rank is replaced by known ones."""
-        symbolic = [t for t in self.inputs if not t.is_constant]
+    def _infer_specs(self, symbolic: list[SymbolicTensor]) -> list[KerasTensor]:
+        """Infer the results for the shapes of some inputs; an unknown rank is replaced by known ones."""
         if all(t.shape.rank is not None for t in symbolic):
             return self._infer_with_symbols(symbolic, [t.symbol for t in symbolic])
         found: list[list[KerasTensor]] = []

@@ -74,10 +74,11 @@ class Run:
         found = self.values.get(id(tensor))
         if found is not None:
             return found
+        if self._find_outer is not None:
+            # Outer runs watch constants, too, with respect to which they compute gradients.
+            return self._watch(tensor, self._find_outer(tensor))
         if tensor.is_constant and not tensor.op.inputs:
             return self._watch(tensor, Tensor(tensor.array))
-        if self._find_outer is not None:
-            return self._watch(tensor, self._find_outer(tensor))
         self._execute(sort_operations([tensor.op], self.values))
         return self.values[id(tensor)]
 

@@ -84,6 +84,8 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
         None if is_static else context.unknown_sizes,
     )
     try:
+        if is_static and context.value_probe is not None and _is_traced(begin):
+            raise TypeError("A placeholder value is no valid start.")
         begins = to_static_value(begin, "begin")
     except TypeError:
         context.unknown_sizes = saved
@@ -115,6 +117,11 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
         if s != -1 and not context.exporting and not can_be_equal(n, s):
             raise InvalidValueError(f"Expected size[{dim}] in [0, {n}], but got {s}")
     return result
+
+
+def _is_traced(begin: Any) -> bool:
+    parts = begin if isinstance(begin, (list, tuple)) else [begin]
+    return any(isinstance(getattr(part, "array", None), jax.core.Tracer) for part in parts)
 
 
 @dispatch_composites

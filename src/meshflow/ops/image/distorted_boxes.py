@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -136,6 +137,7 @@ def _sample_window(
     return SampleDistortedBoundingBoxV2(*_sample(numbers, size, boxes[0], covered, aspects, areas))
 
 
+@record_in_graph
 def sample_distorted_bounding_box(
     image_size: TensorLike,
     bounding_boxes: TensorLike,

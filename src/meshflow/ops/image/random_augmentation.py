@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites, record_in_graph
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -70,6 +70,7 @@ def _flip_randomly(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -
     return where(reshape(is_flipped, [*batch, 1, 1, 1]), flip(image), image)
 
 
+@record_in_graph
 def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor:
     """Mirror each image of a batch horizontally with probability 1/2.
 
@@ -83,6 +84,7 @@ def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor
     return _flip_randomly(_make_flip_key(image, seed), image, geometry.flip_left_right)
 
 
+@record_in_graph
 def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
     """Mirror each image of a batch vertically with probability 1/2.
 
@@ -150,6 +152,7 @@ def random_brightness(image: TensorLike, max_delta: float, seed: int | None = No
     return color.adjust_brightness(image, _sample_uniform(_make_key(seed), [], -d, d))
 
 
+@record_in_graph
 def random_contrast(
     image: TensorLike, lower: float, upper: float, seed: int | None = None
 ) -> Tensor:
@@ -169,6 +172,7 @@ def random_contrast(
     return color.adjust_contrast(image, _sample_uniform(_make_key(seed), [], lower, upper))
 
 
+@record_in_graph
 def random_saturation(
     image: TensorLike, lower: float, upper: float, seed: int | None = None
 ) -> Tensor:
@@ -184,6 +188,7 @@ def random_saturation(
     return color.adjust_saturation(image, _sample_uniform(_make_key(seed), [], lower, upper))
 
 
+@record_in_graph
 def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
     """Adjust the hue by a random value in [-max_delta, max_delta), where max_delta is at most 0.5.
 
@@ -272,6 +277,7 @@ def _crop_randomly(key: Tensor, value: TensorLike, size: StaticInts) -> Tensor:
     return slice_(value, floormod(samples, num_offsets), sizes)
 
 
+@record_in_graph
 def random_crop(
     value: TensorLike, size: StaticInts, seed: int | None = None, name: str | None = None
 ) -> Tensor:
@@ -320,6 +326,7 @@ def _degrade_randomly(key: Tensor, image: TensorLike, low: int, high: int) -> Te
     return codecs.adjust_jpeg_quality(image, quality)
 
 
+@record_in_graph
 def random_jpeg_quality(
     image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: int | None = None
 ) -> Tensor:
@@ -339,6 +346,7 @@ def random_jpeg_quality(
     )
 
 
+@record_in_graph
 def stateless_random_jpeg_quality(
     image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Seed
 ) -> Tensor:

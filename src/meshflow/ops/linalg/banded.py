@@ -31,7 +31,7 @@ def to_compact(diagonals: Any, diagonals_format: str, op_name: str) -> Tensor:
     """
     if diagonals_format == "compact":
         rows = convert_to_tensor(diagonals)
-        if len(rows.shape) < 2 or rows.shape[-2] != 3:
+        if len(rows.shape) < 2 or rows.shape[-2] not in (3, None):
             raise ValueError(f"{op_name}: expected 3 diagonals, got shape {rows.shape}.")
         return rows
     if diagonals_format == "matrix":
@@ -55,6 +55,8 @@ def to_compact(diagonals: Any, diagonals_format: str, op_name: str) -> Tensor:
 @op(kinds="fc", name="tridiagonal_solve")
 def _tridiagonal_solve(diagonals: TensorLike, rhs: TensorLike) -> Tensor:
     size = diagonals.shape[-1]
+    if size == 0:
+        return rhs
     if rhs.shape[-2] != size:
         raise InvalidValueError(
             f"tridiagonal_solve: {size} equations, but the right side has shape {list(rhs.shape)}."
@@ -88,11 +90,11 @@ def tridiagonal_solve(
       transpose_rhs: Whether to swap the last two dimensions of `rhs` first.
       conjugate_rhs: Whether to conjugate `rhs` first.
       name: Ignored.
-      partial_pivoting: Ignored; the solver of the platform decides on pivoting.
+      partial_pivoting: Ignored; rows are always exchanged for stability, except on TPUs.
       perturb_singular: Not implemented.
 
     Returns:
-      A tensor of the shape of `rhs`.
+      Solutions [..., n, k], also for a transposed `rhs`, or [..., n].
 
     Raises:
       ValueError: If the format is another one, or the shapes do not match.
@@ -118,7 +120,7 @@ def tridiagonal_solve(
     solution = _tridiagonal_solve(rows, rhs_)
     if is_vector:
         return array.squeeze(solution, -1)
-    return _swap_last_axes(solution) if transpose_rhs else solution
+    return solution
 
 
 def _swap_last_axes(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic_calls import record_in_graph
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -31,7 +31,7 @@ def _inv(input: TensorLike, adjoint: bool) -> Tensor:
     return jnp.linalg.inv(conjugate_transpose(input) if adjoint else input)
 
 
-@record_in_graph
+@dispatch_composites
 def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
     """Invert matrices.
 
@@ -135,7 +135,7 @@ def _solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool) -> Tensor:
     return jnp.linalg.solve(conjugate_transpose(matrix) if adjoint else matrix, rhs)
 
 
-@record_in_graph
+@dispatch_composites
 def solve(
     matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None
 ) -> Tensor:

@@ -1,5 +1,6 @@
 """`tf.linalg.LinearOperator`: matrices that are defined by their products, such as diagonal ones."""
 
+import meshflow.ops.linear_operators.calls as _  # Registers the functions of operators.
 from meshflow.ops.linear_operators.block_operators import *
 from meshflow.ops.linear_operators.block_operators import __all__ as _blocks
 from meshflow.ops.linear_operators.combinations import *

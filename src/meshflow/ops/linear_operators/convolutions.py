@@ -8,6 +8,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, complex64, complex128
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 from meshflow.ops import array, debugging, linalg, math, signal
 from meshflow.ops.linear_operators.linear_operator import (
     Hint,
@@ -102,7 +103,7 @@ class LinearOperatorCirculant(LinearOperator):
         """Return the shape of the kernel as a tensor."""
         return convert_to_tensor(self.block_shape.as_list(), dtype="int32")
 
-    def assert_hermitian_spectrum(self, name: str = "assert_hermitian_spectrum") -> None:
+    def assert_hermitian_spectrum(self, name: str = "assert_hermitian_spectrum") -> PyTree:
         """Check that the spectrum is Hermitian, so that the kernel is real.
 
         Raises:
@@ -114,7 +115,7 @@ class LinearOperatorCirculant(LinearOperator):
             * np.finfo(kernel.dtype.as_numpy_dtype).eps
             * float(self.block_shape.num_elements() or 1)
         )
-        debugging.assert_less_equal(
+        return debugging.assert_less_equal(
             math.abs(math.imag(kernel)),
             math.cast(limit, kernel.dtype.real_dtype),
             "Spectrum was not Hermitian",

@@ -292,6 +292,10 @@ class LinearOperator(Module):
         columns = array.expand_dims(self._convert(rhs), -1)
         return array.squeeze(self.solve(columns, adjoint=adjoint), axis=-1)
 
+    def _compose(self, right: LinearOperator) -> LinearOperator | None:
+        """Return the product with another operator in a simple form; None if there is none."""
+        return None
+
     def adjoint(self, name: str = "adjoint") -> LinearOperator:
         """Return the conjugate transpose as an operator."""
         if self.is_self_adjoint:
@@ -407,7 +411,7 @@ class LinearOperator(Module):
 
     # ---- checks ----------------------------------------------------------------------------
 
-    def assert_non_singular(self, name: str = "assert_non_singular") -> None:
+    def assert_non_singular(self, name: str = "assert_non_singular") -> PyTree:
         """Raise an error if the matrix is singular up to rounding.
 
         Raises:
@@ -416,13 +420,13 @@ class LinearOperator(Module):
         epsilon = np.finfo(self.dtype.real_dtype.as_numpy_dtype).eps
         limit = 1 / (max(100.0, self.range_dimension, self.domain_dimension) * epsilon)
         condition = self.cond()
-        debugging.assert_less(
+        return debugging.assert_less(
             condition,
             math.cast(limit, condition.dtype),
             message="Singular matrix up to precision epsilon.",
         )
 
-    def assert_positive_definite(self, name: str = "assert_positive_definite") -> None:
+    def assert_positive_definite(self, name: str = "assert_positive_definite") -> PyTree:
         """Raise an error if the Hermitian part of the matrix is not positive definite.
 
         Raises:
@@ -430,16 +434,18 @@ class LinearOperator(Module):
         """
         matrix = self.to_dense()
         values = linalg.eigvalsh((matrix + linalg.adjoint(matrix)) / 2)
-        debugging.assert_positive(math.real(values), message="Operator was not positive definite.")
+        return debugging.assert_positive(
+            math.real(values), message="Operator was not positive definite."
+        )
 
-    def assert_self_adjoint(self, name: str = "assert_self_adjoint") -> None:
+    def assert_self_adjoint(self, name: str = "assert_self_adjoint") -> PyTree:
         """Raise an error if the matrix is not equal to its conjugate transpose.
 
         Raises:
           InvalidArgumentError: If it is not.
         """
         matrix = self.to_dense()
-        debugging.assert_equal(
+        return debugging.assert_equal(
             matrix, linalg.adjoint(matrix), message="Matrix was not equal to its adjoint."
         )
 
@@ -476,8 +482,18 @@ def _combine(name: str, *arguments: PyTree) -> LinearOperator:
 
 
 def compose(left: LinearOperator, right: LinearOperator) -> LinearOperator:
-    """Return the product of two operators."""
-    return _combine("LinearOperatorComposition", [left, right])
+    """Return the product of two operators; that of diagonal operators is diagonal."""
+    product = left._compose(right)
+    return _combine("LinearOperatorComposition", [left, right]) if product is None else product
+
+
+def combine_hints(left: LinearOperator, right: LinearOperator) -> tuple[Hint, Hint, Hint]:
+    """Return whether the product of two diagonal operators is non-singular, self-adjoint and positive definite."""
+    return (
+        (left.is_non_singular and right.is_non_singular) or None,
+        (left.is_self_adjoint and right.is_self_adjoint) or None,
+        (left.is_positive_definite and right.is_positive_definite) or None,
+    )
 
 
 def take_adjoint(x: Tensor, adjoint: bool) -> Tensor:

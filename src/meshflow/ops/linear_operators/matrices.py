@@ -20,6 +20,7 @@ from meshflow.ops.linear_operators.linear_operator import (
     OperatorTensor,
     broadcast_batches,
     broadcast_shapes,
+    combine_hints,
     make_square_shape,
     register_operator,
     take_adjoint,
@@ -56,10 +57,10 @@ class _TriangularOperator(LinearOperator):
     def _eigvals(self) -> Tensor:
         return self.diag_part()
 
-    def assert_non_singular(self, name: str = "assert_non_singular") -> None:
+    def assert_non_singular(self, name: str = "assert_non_singular") -> PyTree:
         """Raise an `InvalidArgumentError` if the diagonal contains a zero."""
         message = "Singular operator: Diagonal contained zero values."
-        debugging.assert_positive(math.abs(self.diag_part()), message=message)
+        return debugging.assert_positive(math.abs(self.diag_part()), message=message)
 
 
 def _parse_num_rows(num_rows: StaticInts) -> int:
@@ -250,6 +251,11 @@ class LinearOperatorDiag(_TriangularOperator):
     def _adjoint(self) -> LinearOperator:
         return LinearOperatorDiag(math.conj(self._diag), self.is_non_singular)
 
+    def _compose(self, right: LinearOperator) -> LinearOperator | None:
+        if not isinstance(right, (LinearOperatorDiag, LinearOperatorScaledIdentity)):
+            return None
+        return LinearOperatorDiag(self._diag * right.diag_part(), *combine_hints(self, right))
+
     def _inverse(self) -> LinearOperator:
         hints = (self.is_non_singular, self.is_self_adjoint, self.is_positive_definite)
         return LinearOperatorDiag(1.0 / self._diag, *hints)
@@ -266,15 +272,15 @@ class LinearOperatorDiag(_TriangularOperator):
     def _get_singular_values(self) -> Tensor:
         return math.abs(self._diag)
 
-    def assert_positive_definite(self, name: str = "assert_positive_definite") -> None:
+    def assert_positive_definite(self, name: str = "assert_positive_definite") -> PyTree:
         """Raise an `InvalidArgumentError` if a real part of the diagonal is not positive."""
         message = "The diagonal has entries with a non-positive real part: the operator is not positive definite."
-        debugging.assert_positive(math.real(self._diag), message=message)
+        return debugging.assert_positive(math.real(self._diag), message=message)
 
-    def assert_self_adjoint(self, name: str = "assert_self_adjoint") -> None:
+    def assert_self_adjoint(self, name: str = "assert_self_adjoint") -> PyTree:
         """Raise an `InvalidArgumentError` if the diagonal is not real."""
         message = "The diagonal has non-zero imaginary parts: the operator is not self-adjoint."
-        debugging.assert_equal(self._diag, take_conjugate(self._diag, True), message=message)
+        return debugging.assert_equal(self._diag, take_conjugate(self._diag, True), message=message)
 
 
 class LinearOperatorScaledIdentity(LinearOperator):
@@ -335,6 +341,15 @@ class LinearOperatorScaledIdentity(LinearOperator):
     def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
         return take_adjoint(rhs, adjoint_arg) / self._get_factor(adjoint)
 
+    def _compose(self, right: LinearOperator) -> LinearOperator | None:
+        hints = combine_hints(self, right)
+        if isinstance(right, LinearOperatorDiag):
+            return LinearOperatorDiag(self.diag_part() * right.diag, *hints)
+        if isinstance(right, LinearOperatorScaledIdentity):
+            product = self._multiplier * right.multiplier
+            return LinearOperatorScaledIdentity(self._num_rows, product, *hints)
+        return None
+
     def _inverse(self) -> LinearOperator:
         hints = (self.is_non_singular, self.is_self_adjoint, self.is_positive_definite)
         return LinearOperatorScaledIdentity(self._num_rows, 1.0 / self._multiplier, *hints)
@@ -365,9 +380,11 @@ class LinearOperatorScaledIdentity(LinearOperator):
         """Return 1."""
         return array.ones_like(math.abs(self._multiplier))
 
-    def assert_non_singular(self, name: str = "assert_non_singular") -> None:
+    def assert_non_singular(self, name: str = "assert_non_singular") -> PyTree:
         """Raise an `InvalidArgumentError` if a factor is zero."""
-        debugging.assert_positive(math.abs(self._multiplier), message="LinearOperator was singular")
+        return debugging.assert_positive(
+            math.abs(self._multiplier), message="LinearOperator was singular"
+        )
 
 
 class LinearOperatorIdentity(_UnitaryOperator):
@@ -422,6 +439,9 @@ class LinearOperatorIdentity(_UnitaryOperator):
         batch = broadcast_shapes([self.batch_shape, x.shape[:-2]])
         return array.broadcast_to(x, batch + x.shape[-2:])
 
+    def _compose(self, right: LinearOperator) -> LinearOperator | None:
+        return None if self._batch else right
+
     def _inverse(self) -> LinearOperator:
         return self
 
@@ -435,7 +455,7 @@ class LinearOperatorIdentity(_UnitaryOperator):
     def _determinant(self) -> Tensor:
         return array.ones(self._batch, self.dtype)
 
-    def assert_non_singular(self, name: str = "assert_non_singular") -> None:
+    def assert_non_singular(self, name: str = "assert_non_singular") -> PyTree:
         """Do nothing."""
 
     assert_positive_definite = assert_self_adjoint = assert_non_singular

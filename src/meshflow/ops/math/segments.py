@@ -12,7 +12,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_segment_ids
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -138,7 +138,7 @@ def _reduce_segments(
 
 def count_segments(ids: Array) -> Array:
     if isinstance(ids, np.ndarray) and ((ids[1:] < ids[:-1]).any() or (ids[:1] < 0).any()):
-        raise InvalidValueError(f"segment ids are not increasing from 0 on: {ids.tolist()}")
+        raise InvalidArgumentError(f"segment ids are not increasing from 0 on: {ids.tolist()}")
     return ids.max(initial=-1) + 1
 
 

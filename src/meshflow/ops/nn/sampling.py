@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -124,6 +125,7 @@ def _sample_candidates(
     )
 
 
+@record_in_graph
 def uniform_candidate_sampler(
     true_classes: TensorLike,
     num_true: int,
@@ -158,6 +160,7 @@ def uniform_candidate_sampler(
     return _sample_candidates(true_classes, num_true, num_sampled, unique, even, seed, "uniform")
 
 
+@record_in_graph
 def log_uniform_candidate_sampler(
     true_classes: TensorLike,
     num_true: int,
@@ -184,6 +187,7 @@ def log_uniform_candidate_sampler(
     )
 
 
+@record_in_graph
 def fixed_unigram_candidate_sampler(
     true_classes: TensorLike,
     num_true: int,

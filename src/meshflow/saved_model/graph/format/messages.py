@@ -1,6 +1,6 @@
 """Protocol buffers of TensorFlow's SavedModels: graphs, functions, objects and signatures.
 
-Enumerations are declared as integers. Dtypes have the values of `DType.as_datatype_enum`.
+Dtypes have the values of `DType.as_datatype_enum`. Other enumerations are declared as integers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _GRAPH_MESSAGES: MessageTable = {
         "i": (3, "|int64"),
         "f": (4, "|float"),
         "b": (5, "|bool"),
-        "type": (6, "|int32"),
+        "type": (6, "|DataType"),
         "shape": (7, "|TensorShapeProto"),
         "tensor": (8, "|TensorProto"),
         "placeholder": (9, "|string"),
@@ -64,7 +64,7 @@ _GRAPH_MESSAGES: MessageTable = {
         "i": (3, "*int64"),
         "f": (4, "*float"),
         "b": (5, "*bool"),
-        "type": (6, "*int32"),
+        "type": (6, "*DataType"),
         "shape": (7, "*TensorShapeProto"),
         "tensor": (8, "*TensorProto"),
         "func": (9, "*NameAttrList"),
@@ -77,7 +77,10 @@ _GRAPH_MESSAGES: MessageTable = {
         "attr": (5, "{}AttrValue"),
     },
     "ResourceHandleProto": {},
-    "ResourceHandleProto.DtypeAndShape": {"dtype": (1, "int32"), "shape": (2, "TensorShapeProto")},
+    "ResourceHandleProto.DtypeAndShape": {
+        "dtype": (1, "DataType"),
+        "shape": (2, "TensorShapeProto"),
+    },
     "OpDef": {
         "name": (1, "string"),
         "input_arg": (2, "*OpDef.ArgDef"),
@@ -88,7 +91,7 @@ _GRAPH_MESSAGES: MessageTable = {
     "OpDef.ArgDef": {
         "name": (1, "string"),
         "description": (2, "string"),
-        "type": (3, "int32"),
+        "type": (3, "DataType"),
         "type_attr": (4, "string"),
         "number_attr": (5, "string"),
         "type_list_attr": (6, "string"),
@@ -124,12 +127,12 @@ _OBJECT_MESSAGES: MessageTable = {
     "TensorSpecProto": {
         "name": (1, "string"),
         "shape": (2, "TensorShapeProto"),
-        "dtype": (3, "int32"),
+        "dtype": (3, "DataType"),
     },
     "BoundedTensorSpecProto": {
         "name": (1, "string"),
         "shape": (2, "TensorShapeProto"),
-        "dtype": (3, "int32"),
+        "dtype": (3, "DataType"),
         "minimum": (4, "TensorProto"),
         "maximum": (5, "TensorProto"),
     },
@@ -151,7 +154,7 @@ _OBJECT_MESSAGES: MessageTable = {
         "string_value": (13, "|string"),
         "bool_value": (14, "|bool"),
         "tensor_shape_value": (31, "|TensorShapeProto"),
-        "tensor_dtype_value": (32, "|int32"),
+        "tensor_dtype_value": (32, "|DataType"),
         "tensor_spec_value": (33, "|TensorSpecProto"),
         "type_spec_value": (34, "|TypeSpecProto"),
         "bounded_tensor_spec_value": (35, "|BoundedTensorSpecProto"),
@@ -186,7 +189,7 @@ _OBJECT_MESSAGES: MessageTable = {
     },
     "SavedConstant": {"operation": (1, "string")},
     "SavedVariable": {
-        "dtype": (1, "int32"),
+        "dtype": (1, "DataType"),
         "shape": (2, "TensorShapeProto"),
         "trainable": (3, "bool"),
         "synchronization": (4, "int32"),
@@ -221,7 +224,7 @@ _OBJECT_MESSAGES: MessageTable = {
 SIGNATURE_MESSAGES: MessageTable = {
     "TensorInfo": {
         "name": (1, "|string"),
-        "dtype": (2, "int32"),
+        "dtype": (2, "DataType"),
         "tensor_shape": (3, "TensorShapeProto"),
         "coo_sparse": (4, "|TensorInfo.CooSparse"),
         "composite_tensor": (5, "|TensorInfo.CompositeTensor"),

@@ -1,0 +1,68 @@
+"""Behaviour of version 1 graphs that TensorFlow's own unit tests rely on."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture(autouse=True)
+def session():
+    with tf.Graph().as_default(), v1.Session() as session:
+        yield session
+
+
+def test_gradients_of_constants_that_a_body_uses(session):
+    factor = tf.constant(2.0)
+    squares = tf.map_fn(lambda x: x * x * factor, tf.constant([1.0, 2.0, 3.0]))
+    assert session.run(tf.gradients(squares, factor)[0]) == 14.0
+
+
+def test_slices_from_fed_positions(session):
+    start = v1.placeholder(tf.int32, [])
+    part = tf.slice(tf.range(5), [start], [2])
+    assert part.shape == [2]
+    assert session.run(part, {start: 3}).tolist() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "name, arguments",
+    [
+        ("random_contrast", (0.1, 0.9)),
+        ("random_crop", ([2, 2, 3],)),
+        ("random_flip_up_down", ()),
+        ("random_hue", (0.5,)),
+        ("random_saturation", (0.1, 0.9)),
+    ],
+)
+def test_each_run_draws_other_images(session, name, arguments):
+    image = np.random.default_rng(0).random([8, 8, 3], np.float32)
+    seeded = getattr(tf.image, name)(tf.constant(image), *arguments, seed=7)
+    assert len({session.run(seeded).tobytes() for _ in range(12)}) > 1
+
+
+def test_invalid_values_fail_when_they_are_run(session):
+    sums = tf.math.segment_sum([1.0, 2.0], tf.constant([1, 0]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not increasing"):
+        session.run(sums)
+    with pytest.raises(ValueError):
+        tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
+
+
+def test_raw_ops_of_strings(session):
+    codes = tf.raw_ops.StringToHashBucketFast(input=tf.constant(["a", "b"]), num_buckets=10)
+    assert session.run(codes).shape == (2,)
+
+
+def test_assertions_of_operators_are_operations(session):
+    assert session.run(tf.linalg.LinearOperatorDiag([1.0]).assert_non_singular()) is None
+
+
+def test_positional_arguments_of_initializers():
+    assert v1.random_normal_initializer(0.0, 2.0, 1).stddev == 2.0
+    for initializer in (v1.zeros_initializer(tf.int32), v1.constant_initializer(3, tf.int32)):
+        assert initializer([2]).dtype == tf.int32
+    with pytest.raises(ValueError, match="floating point"):
+        v1.truncated_normal_initializer(0.0, 1.0, dtype=tf.string)
