@@ -122,7 +122,7 @@ def test_position_survives_a_checkpoint(tmp_path):
     assert step(iterator).numpy().tolist() == [2, 3]
 
 
-def test_shapes_that_change_in_a_loop_are_refused():
+def test_shapes_that_change_in_a_loop():
     @tf.function
     def steps(iterator):
         total = tf.constant(0, tf.int64)
@@ -130,8 +130,7 @@ def test_shapes_that_change_in_a_loop_are_refused():
             total += tf.reduce_sum(next(iterator))
         return total
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match="drop_remainder=True"):
-        steps(iter(numbers(7, drop=False)))
+    assert int(steps(iter(numbers(7, drop=False)))) == sum(range(7))
 
 
 def test_uncompilable_iterators_are_refused():

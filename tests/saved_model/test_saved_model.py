@@ -433,8 +433,7 @@ def test_two_inputs_of_any_equal_sizes_with_an_assertion_and_a_range(tmp_path):
         @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
         def __call__(self, ids, mask):
             tf.debugging.assert_less(ids, 100)
-            columns = ids.shape.as_list()[1]
-            filled = tf.fill([ids.shape[0], columns], 1) * tf.range(columns)
+            filled = tf.fill(tf.shape(ids), 1) * tf.range(tf.shape(ids)[1])
             return ids * mask + filled
 
     tf.saved_model.save(Masked(), str(tmp_path))

@@ -131,7 +131,7 @@ def test_saved_again(loaded, tmp_path):
 
 def test_sizes_must_agree(loaded):
     a, b = tf.sparse.eye(2), tf.sparse.eye(3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"u\d+ = 2, u\d+ = 3.*compatible"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="tensors with equal sizes"):
         loaded.add(a, b)
 
 

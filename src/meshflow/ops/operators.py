@@ -109,17 +109,17 @@ def _make_binary_method(function: Callable[..., Any], name: str) -> Callable[...
                 return dispatch.wrap_outputs(result)
         if _has_lower_priority(self, other) or (name == "mul" and isinstance(other, SparseTensor)):
             return NotImplemented
-        return _call_named(function, name, *_promote(self, other))
+        operands = _promote(self, other)
+        return function(*operands) if context.graph is None else _record(function, name, operands)
 
     method.__name__ = f"__{name}__"
     return method
 
 
-def _call_named(function: Callable[..., Any], name: str, *operands: object) -> Any:
-    """Call the op of an operator; in a version 1 graph, the operation gets the operator's name."""
-    if context.graph is not None and context.trace is None and name in BINARY_OPS:
-        return function(*operands, name=name)
-    return function(*operands)
+def _record(function: Callable[..., Any], name: str, operands: Sequence[Any]) -> Any:
+    """Call the op of an operator in a version 1 graph, where the operation has the operator's name."""
+    has_name = context.trace is None and name in BINARY_OPS
+    return function(*operands, name=name) if has_name else function(*operands)
 
 
 def _promote(x: object, y: object) -> Sequence[Any]:
@@ -146,7 +146,8 @@ def _compute_on_host(
 
 def _make_reflected_method(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: Any, other: object) -> Any:
-        return _call_named(function, name, *_promote(other, self))
+        operands = _promote(other, self)
+        return function(*operands) if context.graph is None else _record(function, name, operands)
 
     method.__name__ = f"__r{name}__"
     return method

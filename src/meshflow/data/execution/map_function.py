@@ -872,17 +872,24 @@ def _relax_zero_sizes(spec: PyTree) -> PyTree:
     return TensorSpec([n or None for n in spec.shape.as_list()], spec.dtype)
 
 
+def _find_result_types(traced: TracedFunction) -> set[type]:
+    """Return the types of the results of a traced function."""
+    results = traced.rebuild_result([Tensor(np.zeros(())) for _ in traced.out_specs])
+    return set(map(type, nest.flatten(results)))
+
+
 def _returns_only_tensors(traced: TracedFunction) -> bool:
     """Check whether all results of a traced function are tensors."""
-    results = traced.rebuild_result([Tensor(np.zeros(())) for _ in traced.out_specs])
-    return all(isinstance(leaf, Tensor) for leaf in nest.flatten(results))
+    return all(issubclass(kind, Tensor) for kind in _find_result_types(traced))
 
 
 def _returns_composites(traced: TracedFunction) -> bool:
     """Check whether all results of a traced function are tensors or sparse tensors, and one is sparse."""
     leaves = nest.flatten(traced.structure)
-    kinds = set(map(type, leaves))
-    return CompositeResultSlot in kinds and kinds <= {CompositeResultSlot, TensorSlot}
+    if CompositeResultSlot not in (kinds := set(map(type, leaves))):
+        return False
+    is_slot = kinds <= {CompositeResultSlot, TensorSlot}
+    return is_slot and _find_result_types(traced) <= {Tensor, SparseTensor}
 
 
 def _infer_result_spec(traced: TracedFunction) -> PyTree:
