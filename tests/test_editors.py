@@ -1,6 +1,7 @@
 """Test the types of public names in editors and type checkers, by pyright."""
 
 import collections
+import importlib.util
 import json
 import re
 import shutil
@@ -54,6 +55,25 @@ class Owner:
     def method(self, x: int) -> tf.Tensor: return tf.constant(x)
 
 """
+UNMODIFIED = """
+import keras
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+import tensorflow.keras.backend as K
+from tensorflow.data import Dataset
+from tensorflow.keras.layers import LSTM
+from tf_keras.models import Sequential
+
+reveal_type(tf.constant(1.0) * K.epsilon())
+reveal_type(tf.keras.layers.Dense(1))
+reveal_type(LSTM)
+reveal_type(Dataset.range(3))
+reveal_type(Sequential)
+reveal_type(keras.layers.Dense(1))
+tf1.placeholder(tf.float32)
+tf.train.Feature()
+keras.layers.Dense(1, unit=2)
+"""
 # Public names with unknown signatures or results. These numbers may only fall, except for functions
 # that return the result of a given function. `tf.keras.utils.FeatureSpace` uses layers, which
 # import `keras.utils`, so it is loaded on first use.
@@ -83,6 +103,15 @@ def public_names():
     return [n for n in names if not n.rpartition(".")[2].startswith("_")]
 
 
+def load_hook():
+    """Return the build hook of meshflow-as-tensorflow."""
+    path = HERE.parent / "packaging" / "as_tensorflow" / "hatch_build.py"
+    spec = importlib.util.spec_from_file_location("as_tensorflow_hook", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory):
     """Return pyright's results of one run: types by expression, and lines with errors by file."""
@@ -99,8 +128,13 @@ def findings(tmp_path_factory):
     (folder / "mistakes.py").write_text("\n".join([*SAMPLE["mistakes_start"], *SAMPLE["mistakes"]]))
     for script in (HERE / "editors").glob("*.py"):
         shutil.copy(script, folder)
+        unmodified = re.sub(r"\b(import|from) meshflow\b", r"\1 tensorflow", script.read_text())
+        (folder / f"tensorflow_{script.name}").write_text(unmodified)
+    (folder / "tensorflow_names.py").write_text(UNMODIFIED)
+    stubs = tmp_path_factory.mktemp("stubs")
+    load_hook().write_stubs(stubs)
     sources = str(Path(tf.__file__).parent.parent)
-    config = {"typeCheckingMode": "standard", "extraPaths": [sources]}
+    config = {"typeCheckingMode": "standard", "extraPaths": [sources, str(stubs)]}
     (folder / "pyrightconfig.json").write_text(json.dumps(config))
     done = subprocess.run(
         [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
@@ -111,7 +145,9 @@ def findings(tmp_path_factory):
     for said in json.loads(done.stdout)["generalDiagnostics"]:
         name, line = Path(said["file"]).name, said["range"]["start"]["line"]
         match = re.fullmatch(r'Type of ".*" is "(.*)"', said["message"], re.DOTALL)
-        if match:
+        if match and name == "tensorflow_names.py":
+            types_of[name, line] = match[1]
+        elif match:
             expression = expressions[name][line - starts[name].count("\n")]
             # All samples have different types.
             types_of[expression if name == "program.py" else (expression,)] = match[1]
@@ -128,6 +164,20 @@ def types_of(findings):
 @pytest.mark.parametrize("script", sorted(p.name for p in (HERE / "editors").glob("*.py")))
 def test_correct_programs_have_no_errors(findings, script):
     assert findings[1].get(script, {}) == {}
+
+
+@pytest.mark.parametrize("script", sorted(p.name for p in (HERE / "editors").glob("*.py")))
+def test_unmodified_programs_have_no_errors(findings, script):
+    assert findings[1].get(f"tensorflow_{script}", {}) == {}
+
+
+def test_types_of_tensorflows_names(findings):
+    types_of, errors = findings
+    assert [t for key, t in types_of.items() if key[0] == "tensorflow_names.py"] == [
+        *("Tensor", "Dense", "type[LSTM]", "Dataset[Tensor]", "type[Sequential]", "Dense")
+    ]
+    # The last line calls a function with a wrong argument.
+    assert list(errors["tensorflow_names.py"]) == [UNMODIFIED.rstrip().count("\n")]
 
 
 def test_samples_have_useful_types(types_of):

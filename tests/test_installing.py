@@ -191,8 +191,12 @@ def test_wheel_contains_kernels_and_their_libraries(built, tmp_path):
 def test_optional_distribution_provides_tensorflow_unless_installed(tmp_path):
     build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path)
     run(*build, ROOT / "packaging" / "as_tensorflow", folder=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        stub = archive.read("tf_keras-stubs/layers/__init__.pyi").decode()
+    assert "from meshflow.keras.layers import Dense as Dense\n" in stub
     environment = Environment(tmp_path / "venv", "uv")
-    environment.install("--no-deps", "--no-index", *tmp_path.glob("*.whl"))
+    environment.install("--no-deps", "--no-index", wheel)
     environment.borrow()
     site = next(environment.folder.glob("lib/python3*/site-packages"))
     (site / "borrowed.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT / 'src'}\n")
