@@ -6,6 +6,7 @@ The expected values in data_dependent_sizes.json are those of TensorFlow 2.21.
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -550,6 +551,22 @@ def test_converted_code_reads_none_for_unknown_sizes():
         lambda x: tf.reshape(x, [x.shape[0] * 3]), autograph=False, reduce_retracing=True
     )
     assert [plain(tf.ones([rows, 3])).shape[0] for rows in (2, 4, 5)] == [6, 12, 15]
+
+
+def test_converted_code_compares_shapes_with_unknown_sizes():
+    seen = []
+    array = SimpleNamespace(shape=SimpleNamespace(_dims=np.ones(2)))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3]), tf.TensorSpec([None, 2])])
+    def function(x, y):
+        shape = x.shape
+        equal = shape == [None, 3], tf.TensorShape([None, 3]) == shape, shape == (x * 2).shape
+        different = shape == [4, 3], shape == y.shape, shape == 3, shape != (None, 3)
+        seen.append((all(equal), any(different), hash(shape) == hash((x * 2).shape)))
+        return x + tf.cast(array.shape._dims[0], x.dtype)
+
+    function(tf.ones([4, 3]), tf.ones([4, 2]))
+    assert seen[-1] == (True, False, True)
 
 
 def test_loop_options_in_a_with_block():

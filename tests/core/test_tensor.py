@@ -158,6 +158,7 @@ def test_integers_wrap_around(convert):
         (2**63, tf.int64),
         (-(2**63) - 1, tf.int8),
         (-1, tf.uint64),
+        ([-1, 2**63], tf.uint64),
         (2**64, tf.uint64),
         (2**2000, tf.float64),
     ],
@@ -170,6 +171,11 @@ def test_integers_beyond_64_bits_are_refused(value, dtype):
 def test_large_integers_as_floats():
     assert tf.constant([2**70, 1], tf.float32).numpy().tolist() == [2.0**70, 1]
     assert tf.constant(2**64 - 1, tf.uint64).numpy() == 2**64 - 1
+    assert tf.constant([1.5, 2**63]).numpy().tolist() == [1.5, 2.0**63]
+
+
+def test_large_integers_among_small_ones():
+    assert tf.constant([[2**64 - 1, 1]], tf.uint64).numpy().tolist() == [[2**64 - 1, 1]]
 
 
 def test_ragged_lists_and_none_are_refused():

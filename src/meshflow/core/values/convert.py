@@ -230,6 +230,8 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
         ) from None
     if not is_array and array.dtype == object and set(map(type, array.flat)) <= _NUMBER_TYPES:
         array = _convert_large_integers(array, dtype)
+    if dtype is dtypes.uint64 and array.dtype.kind == "f" and not is_array:
+        array = _convert_unsigned_integers(array, value)
     if array.dtype.kind in "SUO":
         if not is_array:
             # NumPy's fixed-size strings drop trailing zero bytes, and would convert numbers to
@@ -253,6 +255,16 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
     if not is_array and not has_numpy_scalars(value):
         array = array.astype(_get_default_dtype(array))
     return array
+
+
+def _convert_unsigned_integers(array: np.ndarray, value: TensorLike) -> np.ndarray:
+    """Return an array of Python integers, which NumPy converted to floats, or `array` if there are other numbers."""
+    numbers = np.array(value, object)
+    if not numbers.size or set(map(type, numbers.flat)) != {int}:
+        return array
+    if numbers.min() < 0:
+        raise ValueError(_TOO_LARGE)
+    return numbers.astype(np.uint64)
 
 
 def _convert_large_integers(array: np.ndarray, dtype: DType | None) -> np.ndarray:
@@ -337,8 +349,11 @@ def _is_too_large(array: np.ndarray, value: object, dtype: DType | None) -> bool
     is_float = dtype is not None and (dtype.is_floating or dtype.is_complex)
     if is_float or array.dtype.kind not in "uf" or not np.any(array >= 2.0**63):
         return False
-    # NumPy converts integers to floats if some of them are unsigned.
-    return any(type(v) is int and v >= 2**63 for v in np.array(value, object).flat)
+    # NumPy converts integers to floats if some of them are unsigned, as it does if there are floats.
+    numbers = list(np.array(value, object).flat)
+    return any(type(v) is int and v >= 2**63 for v in numbers) and not any(
+        isinstance(v, (float, np.floating)) for v in numbers
+    )
 
 
 def constant(

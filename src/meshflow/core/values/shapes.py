@@ -300,6 +300,17 @@ class StaticShape(TensorShape):
     def __iter__(self) -> Iterator[Any]:
         return iter(self._list_known())
 
+    def __eq__(self, other: object) -> bool:
+        try:
+            dims = _as_dims(other)
+        except (TypeError, ValueError):
+            return NotImplemented
+        # Two shapes with symbols are equal if their symbols are.
+        known = self._dims if _has_symbols(dims) else tuple(self._list_known())
+        return known == dims
+
+    __hash__ = TensorShape.__hash__
+
 
 def hide_symbols(shape: Any) -> Any:
     """Return a shape with symbols as a `StaticShape`, and any other value unchanged.
@@ -307,10 +318,13 @@ def hide_symbols(shape: Any) -> Any:
     Args:
       shape: A `TensorShape`, or the attribute `shape` of another object.
     """
-    sizes: Sequence[Any] = getattr(shape, "_dims", None) or ()
-    if isinstance(shape, TensorShape) and any(map(jax.export.is_symbolic_dim, sizes)):
+    if isinstance(shape, TensorShape) and _has_symbols(shape._dims):
         return StaticShape(shape)
     return shape
+
+
+def _has_symbols(dims: Iterable[Any] | None) -> bool:
+    return any(map(jax.export.is_symbolic_dim, dims or ()))
 
 
 def _as_dims(dims: Any) -> tuple[int | None, ...] | None:
