@@ -212,6 +212,8 @@ def test_summaries(tmp_path):
     assert (values[1].histo.num, values[1].histo.min, sum(values[1].histo.bucket)) == (3, -3, 3)
     events = [*v1.train.summary_iterator(str(next(tmp_path.iterdir())))]
     assert events[-1].step == 4
+    # TensorFlow joins empty buckets.
+    assert list(values[1].histo.bucket) == [0, 1, 0, 2, 0]
 
 
 def test_summaries_of_images_audio_and_text():
@@ -234,6 +236,24 @@ def test_summaries_of_images_audio_and_text():
     assert found[2][0].metadata.plugin_data.plugin_name == "text"
     with pytest.raises(ValueError, match="dtype string"):
         v1.summary.text("t", [1])
+
+
+def test_wrong_images_and_rates_of_audio_clips():
+    rate = v1.placeholder(tf.float32, [])
+    with v1.Session() as session:
+        message = session.run(v1.summary.audio("a", tf.zeros([1, 4]), rate), {rate: 44.0})
+        assert v1.Summary.FromString(message).value[0].audio.sample_rate == 44
+        for images in (
+            tf.zeros([2, 2, 3]),
+            tf.zeros([1, 2, 2, 5]),
+            tf.zeros([1, 2, 2, 3], tf.int32),
+        ):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="expected uint8 or floating"):
+                session.run(v1.summary.image("i", images))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="expected clips"):
+            session.run(v1.summary.audio("b", tf.zeros([1, 4]), [44.0]))
+    with pytest.raises(ValueError, match="max_outputs"):
+        v1.summary.image("i", tf.zeros([1, 2, 2, 3]), max_outputs=0)
 
 
 def test_closed_and_shared_writers(tmp_path):
