@@ -271,6 +271,25 @@ def test_closed_and_shared_writers(tmp_path):
     assert steps == {0, 2}
 
 
+def test_penalties_and_states_of_layers():
+    x, l2 = tf.ones([1000, 2]), tf.keras.regularizers.l2(0.5)
+    v1.layers.dense(x, 3, name="d", kernel_initializer="ones", kernel_regularizer=l2)
+    v1.layers.dense(x, 3, name="d", reuse=True)
+    layer = v1.layers.Dense(1, kernel_initializer="ones", kernel_regularizer=l2)
+    layer(layer(x)[:, :1] * tf.ones([1, 2]))
+    dropped = v1.layers.dropout(x, training=True)
+    assert len(v1.losses.get_regularization_losses()) == 2
+    with v1.Session() as session:
+        assert 0.4 < np.mean(session.run(dropped) == 0) < 0.6  # without an initializer
+        assert not any("seed" in name for name in v1.train.Saver()._variables)
+        session.run(v1.variables_initializer(v1.trainable_variables()))
+        assert session.run(v1.losses.get_regularization_loss()) == 4
+    with pytest.raises(ValueError, match="does not exist"):
+        v1.layers.dense(x, 3, name="e", reuse=True)
+    with pytest.raises(ValueError, match="share variable d/kernel"):
+        v1.layers.dense(x, 4, name="d", reuse=True)
+
+
 def test_an_optimizer_has_other_variables_in_each_graph():
     optimizer = v1.train.AdamOptimizer(0.1)
     found = []
