@@ -129,12 +129,18 @@ def test_remaining_objects_are_visited_again_when_programs_are_freed(monkeypatch
 
 def test_unused_programs_are_removed(monkeypatch, tmp_path):
     monkeypatch.setattr(tiers, "KEPT_LIMIT", 15)
-    for number, name in enumerate(("used", "unused", "current")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "program").write_bytes(bytes(7))
-        os.utime(tmp_path / name, (number, {"used": 5, "unused": 3, "current": 9}[name]))
+    for name, seconds in (("a/read", 5), ("a/unused", 3), ("b/new", 9)):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(bytes(7))
+        os.utime(file, (seconds, 1))
+    (tmp_path / "b" / "link").symlink_to("removed")
     tiers._forget_programs(tmp_path)
-    assert {folder.name for folder in tmp_path.iterdir()} == {"used", "current"}
+    assert sorted(file.name for file in tmp_path.glob("*/*")) == ["link", "new", "read"]
+    monkeypatch.setattr(tiers, "KEPT_LIMIT", 0)
+    tiers._forget_programs(tmp_path)
+    # Other runs can still write to the folders.
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_some_tests_run_the_programs_that_users_get(monkeypatch, request):

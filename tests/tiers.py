@@ -8,6 +8,7 @@
 """
 
 import collections
+import contextlib
 import ctypes
 import gc
 import hashlib
@@ -16,7 +17,6 @@ import json
 import os
 import pathlib
 import resource
-import shutil
 import sys
 
 import pytest
@@ -51,7 +51,6 @@ def share_compiled_programs():
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return  # a user without a folder compiles everything
-    os.utime(folder)
     _forget_programs(PROGRAMS)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
@@ -130,7 +129,7 @@ class Compiling:
 
 
 def _unseen_by_keys():
-    """Return a digest of the processor, the kernels, and the version of the partitioner."""
+    """Return a digest of the features of the processor, the kernels, and the code of the partitioner."""
     told = hashlib.sha256()
     for path in sorted((ROOT / "src/meshflow").rglob("*")):
         if path.suffix in (".py", ".so"):
@@ -140,17 +139,27 @@ def _unseen_by_keys():
     processor = pathlib.Path("/proc/cpuinfo")
     if processor.exists():
         lines = processor.read_text().splitlines()
-        told.update("\n".join(sorted({x for x in lines if x.startswith("flags")})).encode())
+        features = {x for x in lines if x.startswith(("flags", "Features"))}  # of x86 and ARM
+        told.update("\n".join(sorted(features)).encode())
     return told.hexdigest()[:16]
 
 
 def _forget_programs(parent):
-    """Remove the folders that have not been used for the longest time, until the rest is below the limit."""
-    sizes = {folder: sum(f.stat().st_size for f in folder.glob("*")) for folder in parent.glob("*")}
-    for folder in sorted(sizes, key=lambda folder: folder.stat().st_mtime):
-        if sum(sizes.values()) > KEPT_LIMIT:
-            shutil.rmtree(folder, ignore_errors=True)
-            sizes.pop(folder)
+    """Remove the programs that have not been read for the longest time, until the rest is below the limit.
+
+    The folders remain, because runs of other checkouts may write to them.
+    """
+    programs = []
+    for file in parent.glob("*/*"):
+        with contextlib.suppress(OSError):  # another run has removed it
+            status = file.stat()
+            programs.append((max(status.st_atime, status.st_mtime), status.st_size, file))
+    size = sum(size for _, size, _ in programs)
+    for _, freed, file in sorted(programs):
+        if size <= KEPT_LIMIT:
+            return
+        file.unlink(missing_ok=True)
+        size -= freed
 
 
 class Freeing:

@@ -156,6 +156,10 @@ def test_wrong_use_is_refused():
 def test_cpus_replace_missing_gpus():
     program = """
 import meshflow as tf
+try:
+    tf.distribute.MirroredStrategy([])
+except ValueError as error:
+    assert "at least one device" in str(error)
 strategy = tf.distribute.MirroredStrategy(["GPU:0", "/gpu:1"])
 print(strategy.num_replicas_in_sync, [d.name[-5:] for d in tf.config.list_logical_devices()])
 print(int(strategy.reduce("SUM", strategy.run(lambda: tf.constant(2)), axis=None)))

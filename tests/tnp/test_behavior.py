@@ -242,9 +242,14 @@ def test_functions_of_tensorflow_promote_by_the_lattice(numpy_behavior, mode):
     assert tf.multiply(half, tf.constant(1.5)).dtype == tf.float32
     assert tf.add(byte, tf.constant(2)).dtype == tf.int32
     assert tf.add(half, 1).dtype == tf.float16
+    # Results of TensorFlow 2.15.
+    assert [(tf.constant(True) + n).dtype.name for n in (1, 1.5, 1j)] == ["int32", "float32", "complex128"]  # fmt: skip
+    assert tf.add(byte, 1j).dtype == tf.complex128
     if mode == "safe":
         with pytest.raises(TypeError):
             tf.add(tf.constant(1), half)
+        with pytest.raises(TypeError):
+            half + 1j
         return
     assert tf.function(tf.add)(byte, half).numpy() == 5.0
     assert tf.matmul(tf.ones([1, 2], tf.int32), tf.ones([2, 1])).numpy().tolist() == [[2.0]]

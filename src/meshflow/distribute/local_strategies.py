@@ -54,7 +54,7 @@ def _find_devices(names: Sequence[object]) -> list[jax.Device]:
     """
     texts = [to_device_string(name) for name in names]
     are_gpus = all(re.search(r"(^|[/:])gpu(:\d+)?$", text.lower()) for text in texts)
-    if not are_gpus or not DeviceState.soft_placement:
+    if not texts or not are_gpus or not DeviceState.soft_placement:
         return [find_jax_device(name) for name in names]
     if not is_backend_started() and not importlib.metadata.entry_points(group="jax_plugins"):
         # Without plugins, JAX finds no GPU when it starts.

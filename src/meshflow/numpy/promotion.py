@@ -37,7 +37,18 @@ def _promote_numpy(kinds: Sequence[Kind]) -> np.dtype:
 
 
 def _promote_lattice(kinds: Sequence[Kind]) -> np.dtype:
+    numbers = [k for k in kinds if not isinstance(k, np.dtype)]
+    if 0 < len(numbers) < len(kinds) and all(
+        k == np.bool_ for k in kinds if isinstance(k, np.dtype)
+    ):
+        # Next to booleans, a Python number has TensorFlow's default dtype.
+        return np.result_type(*map(_get_default_dtype, numbers))
     return np.dtype(jnp.result_type(*kinds))
+
+
+def _get_default_dtype(number: complex) -> np.dtype:
+    names = {bool: "bool", int: "int32", float: "float32"}
+    return np.dtype(names.get(type(number), "complex128"))
 
 
 def _promote_safe(kinds: Sequence[Kind]) -> np.dtype:
@@ -59,7 +70,9 @@ def _is_safe(a: Kind, b: Kind) -> bool:
         return True
     if not isinstance(b, np.dtype):
         kind = _get_kind(a)
-        return not (kind in "iu" and isinstance(b, (float, complex)))
+        if type(b) is complex:
+            return kind in "bc" or (a.itemsize == 8) == (kind == "f")
+        return not (kind in "iu" and type(b) is float)
     if a == b or "b" in (a.kind, b.kind):
         return True
     first, second = sorted((a, b), key=lambda d: ("uifc".index(_get_kind(d)), d.itemsize))

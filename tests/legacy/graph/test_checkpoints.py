@@ -154,3 +154,11 @@ def test_initializers_are_not_called_while_a_graph_is_built(monkeypatch):
     with v1.Session() as session:
         session.run(v.initializer)
         assert calls == [1] and session.run(v).shape == (2, 3)
+
+
+def test_closed_sessions_save_nothing(tmp_path):
+    v1.get_variable("v", initializer=1.0)
+    session, saver = v1.Session(), v1.train.Saver()
+    session.close()
+    with pytest.raises(RuntimeError, match="closed Session"):
+        saver.save(session, tmp_path / "model")

@@ -212,6 +212,8 @@ def test_summaries(tmp_path):
     assert (values[1].histo.num, values[1].histo.min, sum(values[1].histo.bucket)) == (3, -3, 3)
     events = [*v1.train.summary_iterator(str(next(tmp_path.iterdir())))]
     assert events[-1].step == 4
+    # TensorFlow joins empty buckets.
+    assert list(values[1].histo.bucket) == [0, 1, 0, 2, 0]
 
 
 def test_summaries_of_images_audio_and_text():
@@ -236,6 +238,24 @@ def test_summaries_of_images_audio_and_text():
         v1.summary.text("t", [1])
 
 
+def test_wrong_images_and_rates_of_audio_clips():
+    rate = v1.placeholder(tf.float32, [])
+    with v1.Session() as session:
+        message = session.run(v1.summary.audio("a", tf.zeros([1, 4]), rate), {rate: 44.0})
+        assert v1.Summary.FromString(message).value[0].audio.sample_rate == 44
+        for images in (
+            tf.zeros([2, 2, 3]),
+            tf.zeros([1, 2, 2, 5]),
+            tf.zeros([1, 2, 2, 3], tf.int32),
+        ):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="expected uint8 or floating"):
+                session.run(v1.summary.image("i", images))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="expected clips"):
+            session.run(v1.summary.audio("b", tf.zeros([1, 4]), [44.0]))
+    with pytest.raises(ValueError, match="max_outputs"):
+        v1.summary.image("i", tf.zeros([1, 2, 2, 3]), max_outputs=0)
+
+
 def test_closed_and_shared_writers(tmp_path):
     writer = v1.summary.FileWriterCache.get(tmp_path)
     assert v1.summary.FileWriterCache.get(str(tmp_path)) is writer
@@ -249,6 +269,25 @@ def test_closed_and_shared_writers(tmp_path):
     assert len(paths) == 2
     steps = {e.step for path in paths for e in v1.train.summary_iterator(str(path))}
     assert steps == {0, 2}
+
+
+def test_penalties_and_states_of_layers():
+    x, l2 = tf.ones([1000, 2]), tf.keras.regularizers.l2(0.5)
+    v1.layers.dense(x, 3, name="d", kernel_initializer="ones", kernel_regularizer=l2)
+    v1.layers.dense(x, 3, name="d", reuse=True)
+    layer = v1.layers.Dense(1, kernel_initializer="ones", kernel_regularizer=l2)
+    layer(layer(x)[:, :1] * tf.ones([1, 2]))
+    dropped = v1.layers.dropout(x, training=True)
+    assert len(v1.losses.get_regularization_losses()) == 2
+    with v1.Session() as session:
+        assert 0.4 < np.mean(session.run(dropped) == 0) < 0.6  # without an initializer
+        assert not any("seed" in name for name in v1.train.Saver()._variables)
+        session.run(v1.variables_initializer(v1.trainable_variables()))
+        assert session.run(v1.losses.get_regularization_loss()) == 4
+    with pytest.raises(ValueError, match="does not exist"):
+        v1.layers.dense(x, 3, name="e", reuse=True)
+    with pytest.raises(ValueError, match="share variable d/kernel"):
+        v1.layers.dense(x, 4, name="d", reuse=True)
 
 
 def test_an_optimizer_has_other_variables_in_each_graph():

@@ -43,6 +43,12 @@ def test_each_run_draws_other_images(session, name, arguments):
     assert len({session.run(seeded).tobytes() for _ in range(12)}) > 1
 
 
+def test_each_run_draws_other_candidates(session):
+    true_classes = tf.constant([[0, 1]])
+    sampled = tf.random.uniform_candidate_sampler(true_classes, 2, 9, True, 10**6)[0]
+    assert session.run(sampled).tolist() != session.run(sampled).tolist()
+
+
 def test_invalid_values_fail_when_they_are_run(session):
     sums = tf.math.segment_sum([1.0, 2.0], tf.constant([1, 0]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="not increasing"):

@@ -105,6 +105,8 @@ def record_in_graph(function: F) -> F:
             return context.graph.call(public, args, kwargs)
         return function(*args, **kwargs)
 
+    # A graph calls the function in each run, also with constants.
+    public.is_recorded = True  # type: ignore[attr-defined]
     return public  # type: ignore[return-value]
 
 

@@ -191,6 +191,7 @@ class SeedStream:
                 if value is None:
                     value = self.initial_state or self._make_first_state()
                 self._state = Variable(np.array(value, np.int64), trainable=False, name=STATE_NAME)
+                self._state.initializes_in_sessions = True  # type: ignore[attr-defined]
         return self._state
 
     def _make_first_state(self) -> list[int]:

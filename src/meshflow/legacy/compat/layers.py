@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.compat.variables import (
     VariableScope,
@@ -16,7 +17,7 @@ from meshflow.legacy.compat.variables import (
     get_variable_scope,
     variable_scope,
 )
-from meshflow.legacy.graph.graph import has_explicit_graph
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
 # Classes by the names of functions.
 _FUNCTIONS = {
@@ -62,6 +63,23 @@ def _enter_layer_scope(name: str | VariableScope | None, default: str, reuse: ob
         yield inner
 
 
+def _check_sizes(known: Layer, layer: Layer) -> None:
+    """Raise an error if the weights of a layer that is used again have other sizes than those of a new layer."""
+    for name in ("units", "filters", "kernel_size"):
+        found, expected = (getattr(owner, name, None) for owner in (known, layer))
+        if found != expected:
+            raise ValueError(
+                f"Trying to share variable {known.name}/kernel, but specified {name}={expected} and found {name}={found}."
+            )
+
+
+def _collect_penalties(layer: Layer) -> None:
+    """Add the penalties of the weights of a new layer to the collection of the graph."""
+    if has_explicit_graph():
+        for variable, regularize in layer._regularized:
+            get_default_graph().add_to_collection("regularization_losses", regularize(variable))
+
+
 def _make_function(name: str) -> Callable[..., Tensor]:
     class_name = _FUNCTIONS[name]
 
@@ -83,7 +101,14 @@ def _make_function(name: str) -> Callable[..., Tensor]:
             if known is not None and known.weights and has_explicit_graph():
                 check_reuse(known.weights[0].name.partition(":")[0], scope, known.weights[0])
             layer = store.get_or_create_layer(scope.name, lambda: create(*args, **options))
-            return layer(inputs, **named)
+            if known is not None:
+                _check_sizes(known, create(*args, **options))
+            result: Tensor = layer(inputs, **named)
+            if known is None and has_explicit_graph():
+                if scope.reuse is True and layer.weights:
+                    check_reuse(layer.weights[0].name.partition(":")[0], scope, None)
+                _collect_penalties(layer)
+            return result
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Create a `tf.keras.layers.{class_name}` with these arguments, and call it."
@@ -112,9 +137,13 @@ def _make_class(name: str) -> type:
         own_name = None if self._has_default_name else self.name
         default = re.sub(r"_\d+$", "", self.name)
         with _enter_layer_scope(self._layer_scope or own_name, default) as scope:
-            if self._layer_scope is None:
+            is_first = self._layer_scope is None
+            if is_first:
                 self._layer_scope, self._name = scope, scope.name.rpartition("/")[2]
-            return base.__call__(self, *args, **kwargs)
+            result = base.__call__(self, *args, **kwargs)
+            if is_first:
+                _collect_penalties(self)
+            return result
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the layer."""

@@ -115,7 +115,9 @@ class Saver:
         if var_list is None and has_explicit_graph():
             graph = get_default_graph()
             names = "variables", "saveable_objects"
-            var_list = [item for name in names for item in graph.get_collection(name)]
+            items = [item for name in names for item in graph.get_collection(name)]
+            # Checkpoints of TensorFlow have no states of random streams.
+            var_list = [i for i in items if not getattr(i, "initializes_in_sessions", False)]
             if not var_list and not self._allow_empty:
                 raise ValueError("No variables to save")
         if var_list is None:

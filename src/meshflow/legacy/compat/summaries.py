@@ -38,10 +38,10 @@ _LIMITS = np.concatenate([-_POSITIVE_LIMITS[::-1], [0.0], _POSITIVE_LIMITS, [np.
 def _add_summary(
     kind: str,
     name: str,
-    values: TensorLike,
+    inputs: Sequence[TensorLike],
     collections: Sequence[object] | None,
     family: str | None,
-    make_values: Callable[[np.ndarray], Iterable[tuple[str, dict[str, Any]]]],
+    make_values: Callable[..., Iterable[tuple[str, dict[str, Any]]]],
     **options: Any,
 ) -> Tensor:
     """Add an operation that returns a summary.
@@ -49,7 +49,7 @@ def _add_summary(
     Args:
       kind: Name of the function.
       name: Tag.
-      values: The tensor.
+      inputs: The tensor, and further ones that `make_values` takes.
       collections: See `scalar`.
       family: See `scalar`.
       make_values: Returns the ends of tags and the fields of the values of a summary.
@@ -57,16 +57,16 @@ def _add_summary(
     """
     if not has_explicit_graph():
         # As in TensorFlow, the default writer of version 2 gets the summary.
-        written: Tensor = getattr(tf.summary, kind)(name, values, **options)
+        written: Tensor = getattr(tf.summary, kind)(name, inputs[0], **options)
         return written
     scoped = f"{_clean(family)}/{_clean(name)}" if family else _clean(name)
 
-    def write(array: np.ndarray) -> bytes:
-        found = [protos.Summary.Value(tag=tag + end, **f) for end, f in make_values(array)]
+    def write(*arrays: np.ndarray) -> bytes:
+        found = [protos.Summary.Value(tag=tag + end, **f) for end, f in make_values(*arrays)]
         message: bytes = protos.Summary(value=found).SerializeToString()
         return message
 
-    result: Tensor = tf.numpy_function(write, [values], tf.string, name=scoped)
+    result: Tensor = tf.numpy_function(write, list(inputs), tf.string, name=scoped)
     tag = str(result.op.name)  # type: ignore[attr-defined]
     tag = f"{_clean(family)}/{tag}" if family else tag
     result.set_shape([])
@@ -81,13 +81,21 @@ def _clean(name: str) -> str:
 
 
 def _encode_each(
-    kind: str, max_outputs: int, encode: Callable[[np.ndarray], dict[str, Any]]
-) -> Callable[[np.ndarray], Iterator[tuple[str, dict[str, Any]]]]:
-    """Return a function that yields the end of the tag and the fields of each of the first elements."""
+    kind: str, max_outputs: int, encode: Callable[..., dict[str, Any]]
+) -> Callable[..., Iterator[tuple[str, dict[str, Any]]]]:
+    """Return a function that yields the end of the tag and the fields of each of the first elements.
 
-    def make_values(array: np.ndarray) -> Iterator[tuple[str, dict[str, Any]]]:
+    Raises:
+      ValueError: If `max_outputs` is not positive.
+    """
+    if max_outputs < 1:
+        raise ValueError(f"summary.{kind}: expected max_outputs of at least 1, got {max_outputs}.")
+
+    def make_values(
+        array: np.ndarray, *options: np.ndarray
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         for k, element in enumerate(array[:max_outputs]):
-            yield f"/{kind}" if max_outputs == 1 else f"/{kind}/{k}", encode(element)
+            yield f"/{kind}" if max_outputs == 1 else f"/{kind}/{k}", encode(element, *options)
 
     return make_values
 
@@ -109,7 +117,7 @@ def scalar(
     In eager execution, the default writer of `tf.summary` gets the summary.
     """
     return _add_summary(
-        "scalar", name, tensor, collections, family, lambda x: [("", {"simple_value": float(x)})]
+        "scalar", name, [tensor], collections, family, lambda x: [("", {"simple_value": float(x)})]
     )
 
 
@@ -121,7 +129,7 @@ def histogram(
 ) -> Tensor:
     """Return the histogram of the elements of a tensor as a serialized summary; see `scalar`."""
     return _add_summary(
-        "histogram", name, values, collections, family, lambda x: [("", {"histo": _count(x)})]
+        "histogram", name, [values], collections, family, lambda x: [("", {"histo": _count(x)})]
     )
 
 
@@ -145,13 +153,19 @@ def image(
     """
 
     def encode(array: np.ndarray) -> dict[str, Any]:
+        if array.ndim != 3 or array.shape[-1] not in (1, 3, 4) or array.dtype.kind not in "fuV":
+            raise tf.errors.InvalidArgumentError(
+                None, None,
+                "summary.image: expected uint8 or floating-point images [batch, height, width, channels] with 1, 3 "
+                f"or 4 channels, got elements of shape {array.shape} and dtype {array.dtype.name}.",
+            )  # fmt: skip
         height, width, depth = array.shape
         content = tf.io.encode_png(_scale_image(array)).numpy()
         size = {"height": height, "width": width, "colorspace": depth}
         return {"image": protos.Summary.Image(encoded_image_string=content, **size)}
 
     return _add_summary(
-        *("image", name, tensor, collections, family),
+        *("image", name, [tensor], collections, family),
         _encode_each("image", max_outputs, encode),
         max_outputs=max_outputs,
     )
@@ -184,30 +198,32 @@ def audio(
     Args:
       name: Start of the tags.
       tensor: float32 [batch, samples] or [batch, samples, channels] in [-1, 1].
-      sample_rate: Samples per second, a number.
+      sample_rate: Samples per second, a scalar.
       max_outputs: Maximum number of clips.
       collections: See `scalar`.
       family: See `scalar`.
     """
-    if np.ndim(sample_rate):
-        raise tf.errors.InvalidArgumentError(
-            None, None, f"summary.audio: sample_rate must be a scalar, got {sample_rate!r}."
-        )
-    rate = float(np.asarray(sample_rate))
+    rate = tf.convert_to_tensor(sample_rate, tf.float32)
 
-    def encode(array: np.ndarray) -> dict[str, Any]:
+    def encode(array: np.ndarray, rate: np.ndarray) -> dict[str, Any]:
+        if array.ndim not in (1, 2) or rate.ndim:
+            raise tf.errors.InvalidArgumentError(
+                None, None,
+                "summary.audio: expected clips [batch, samples] or [batch, samples, channels] and a scalar as "
+                f"sample_rate, got elements of shape {array.shape} and a rate of shape {rate.shape}.",
+            )  # fmt: skip
         clip = array.reshape(len(array), -1)
         content = tf.audio.encode_wav(clip, max(int(rate), 1)).numpy()
-        sizes = {"length_frames": len(clip), "num_channels": clip.shape[1], "sample_rate": rate}
+        sizes = {"length_frames": len(clip), "num_channels": clip.shape[1]}
         sound = protos.Summary.Audio(
-            encoded_audio_string=content, content_type="audio/wav", **sizes
+            encoded_audio_string=content, content_type="audio/wav", sample_rate=float(rate), **sizes
         )
         return {"audio": sound}
 
     return _add_summary(
-        *("audio", name, tensor, collections, family),
+        *("audio", name, [tensor, rate], collections, family),
         _encode_each("audio", max_outputs, encode),
-        sample_rate=rate,
+        sample_rate=sample_rate,
         max_outputs=max_outputs,
     )
 
@@ -236,7 +252,7 @@ def text(name: str, tensor: TensorLike, collections: Sequence[object] | None = N
         return {"metadata": value.metadata, "tensor": value.tensor}
 
     return _add_summary(
-        "text", name, strings, collections, None, lambda x: [("", make_value(np.asarray(x)))]
+        "text", name, [strings], collections, None, lambda x: [("", make_value(np.asarray(x)))]
     )
 
 
@@ -245,16 +261,16 @@ def _count(array: np.ndarray) -> Any:
     if not np.isfinite(flat).all():
         raise tf.errors.InvalidArgumentError(None, None, "Nan in summary histogram")
     counts = np.bincount(np.searchsorted(_LIMITS, flat, "right"), minlength=len(_LIMITS))
-    used = np.flatnonzero(counts)
-    first, last = (max(used[0] - 1, 0), used[-1] + 1) if used.size else (0, 0)
+    # Each run of empty buckets is one bucket.
+    is_kept = (counts > 0) | np.append(counts[1:] > 0, True)
     return protos.HistogramProto(
         min=float(flat.min(initial=np.inf)),
         max=float(flat.max(initial=-np.inf)),
         num=flat.size,
         sum=float(flat.sum()),
         sum_squares=float((flat**2).sum()),
-        bucket_limit=_LIMITS[first:last].tolist(),
-        bucket=counts[first:last].astype(float).tolist(),
+        bucket_limit=_LIMITS[is_kept].tolist(),
+        bucket=counts[is_kept].astype(float).tolist(),
     )
 
 

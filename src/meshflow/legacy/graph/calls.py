@@ -142,6 +142,8 @@ class Call:
         return getattr(self._function, "__name__", "") in _BRANCHES
 
     def _is_pure(self) -> bool:
+        if getattr(self._function, "is_recorded", False):
+            return False
         package, _, module = str(getattr(self._function, "__module__", "")).partition(".ops.")
         return module.partition(".")[0] in _PURE_PACKAGES or (
             module == "" and package.endswith(".variables.indexing")

@@ -98,8 +98,7 @@ class Session:
           TypeError: If a fetch or a key of `feed_dict` is no tensor.
           ValueError: If a value does not fit its tensor, or a tensor belongs to another graph.
         """
-        if self.is_closed:
-            raise RuntimeError("Attempted to use a closed Session.")
+        self._check_open()
         elements = _map_fetches(self._find_element, fetches)
         leaves: list[Any] = []
         _map_fetches(
@@ -188,8 +187,17 @@ class Session:
         # The caller may change the array after the run.
         return convert_to_tensor(np.array(array))
 
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise RuntimeError("Attempted to use a closed Session.")
+
     def restore_variables(self) -> None:
-        """Set the variables of the graph to the values that they have in this session."""
+        """Set the variables of the graph to the values that they have in this session.
+
+        Raises:
+          RuntimeError: If the session is closed.
+        """
+        self._check_open()
         graph = self._graph
         if graph.session is self:
             return

@@ -40,6 +40,8 @@ class GraphVariable(Variable):
     _in_graph_mode = True
     # Whether a read computes the initial value if no session has done so, as for the weights of Keras layers.
     initializes_on_read = False
+    # Whether a session initializes it, too: the states of random streams, which TensorFlow does not have.
+    initializes_in_sessions = False
 
     def __new__(cls, *args: PyTree, **kwargs: PyTree) -> GraphVariable:
         """Create the variable without variable creators, which have been called already."""
@@ -114,9 +116,12 @@ class GraphVariable(Variable):
         """Return whether the variable has a value."""
         return type(self._value) is not jax.ShapeDtypeStruct
 
+    def _can_initialize(self) -> bool:
+        return self.initializes_in_sessions or (self.initializes_on_read and state.find is None)
+
     def _current(self) -> Array:
         if not self.is_set:
-            if not self.initializes_on_read or state.find is not None:
+            if not self._can_initialize():
                 raise FailedPreconditionError(
                     f"Could not find variable {self._name}: attempting to use an uninitialized value. Run "
                     "tf.compat.v1.global_variables_initializer() in the session first."
@@ -127,7 +132,7 @@ class GraphVariable(Variable):
     def _read_in_trace(self, trace: Trace) -> Tensor:
         if state.read_variables is not None:
             state.read_variables.append(self)
-        if not self.is_set and self.initializes_on_read and state.find is None:
+        if not self.is_set and self._can_initialize():
             with init_scope():
                 self.set_initial_value()
         return super()._read_in_trace(trace)
