@@ -71,6 +71,61 @@ class Divided(Own):
         return tf.reduce_sum((self(x, training=True) - y) ** 2 / rows)
 
 
+class Mirrored(Own):
+    """Rows that are mixed with others, without sums over the rows."""
+
+    def compute_own_loss(self, x, y):
+        mix = lambda v: 0.3 * v + 0.7 * v[::-1]
+        return tf.reduce_mean((self(mix(x), training=True) - mix(y)) ** 2)
+
+
+class CenteredAndNormalized(Centered):
+    """A layer with statistics of the rows, besides other sums over the rows."""
+
+    def __init__(self, parts):
+        super().__init__([*parts, LAYERS.BatchNormalization()])
+
+
+class Limited(Own):
+    """A custom gradient that combines the rows."""
+
+    def compute_own_loss(self, x, y):
+        limit = tf.custom_gradient(lambda v: (v + 0.0, lambda g: tf.clip_by_norm(g, 0.01)))
+        return tf.reduce_mean((limit(self(x, training=True)) - y) ** 2)
+
+
+class RootMeanSquare(Own):
+    """A root, which hardly differs for shares with many similar rows."""
+
+    def compute_own_loss(self, x, y):
+        return tf.sqrt(super().compute_own_loss(x, y))
+
+
+class Largest(Own):
+    """A maximum of integers."""
+
+    def train_step(self, batch):
+        labels = tf.cast(30.0 * batch[0][:, 0], tf.int32)
+        return super().train_step(batch) | {"largest": tf.reduce_max(labels)}
+
+
+class Counting(Own):
+    """A moving average and a counter of the model itself."""
+
+    def __init__(self, parts):
+        super().__init__(parts)
+        self.average = tf.Variable(0.5, trainable=False)
+        self.rows = tf.Variable(0, trainable=False)
+
+    def change(self, gradients, loss):
+        self.average.assign(0.9 * self.average + 0.1 * loss)
+        return gradients
+
+    def train_step(self, batch):
+        self.rows.assign_add(tf.shape(batch[0])[0])
+        return super().train_step(batch) | {"average": self.average, "rows": self.rows}
+
+
 class Metered(tf.keras.Sequential):
     """The losses, penalties and metrics of `compile`, with sample weights."""
 
@@ -153,6 +208,7 @@ SGD = {"optimizer": lambda: tf.keras.optimizers.SGD(0.1, 0.9)}
     ("make", "options", "compiled"),
     [
         (lambda: Clipped(layers(LAYERS.Dropout(0.3))), HALVES, {}),
+        (lambda: Counting(layers()), HALVES, SGD),
         (metered, HALVES | {"zero": 1}, SGD | {"weighted_metrics": ["mae"]}),
         (Makers, HALVES, {}),
         pytest.param(
@@ -177,6 +233,10 @@ def test_steps_equal_those_of_one_device(make, options, compiled):
     [
         (Branching, "has a variable that it updates that is neither a mean nor a sum"),
         (Centered, "computes with rows and with values of all rows of the batch"),
+        (Mirrored, "computes with rows and with values of all rows of the batch"),
+        (CenteredAndNormalized, "computes with rows and with values of all rows of the batch"),
+        (Limited, "computes gradients of rows from values of all rows of the batch"),
+        (Largest, "has one of its results that is neither a mean nor a sum"),
         pytest.param(Divided, "computes with rows and with values", marks=pytest.mark.soak),
     ],
 )
@@ -184,6 +244,16 @@ def test_other_steps_warn(make, reason):
     (message,) = compare(lambda: make(layers()), HALVES, data(36), **SGD)
     assert f"{make.__name__}.train_step computes gradients itself and {reason}" in message
     assert f"the options {HALVES} have no effect" in message
+
+
+@pytest.mark.soak
+def test_losses_of_many_rows_are_distinguished_from_means():
+    fit = {"batch_size": 4096}
+    _, history = trained(lambda: RootMeanSquare(layers()), None, data(4096), 2, fit, **SGD)
+    strategy = STRATEGY(mesh(data=2), "batch:data", **HALVES)
+    with pytest.warns(UserWarning, match="a target of a tape that is neither a mean nor a sum"):
+        _, curves = trained(lambda: RootMeanSquare(layers()), strategy, data(4096), 2, fit, **SGD)
+    np.testing.assert_allclose(curves["loss"], history["loss"], rtol=1e-6)
 
 
 def test_batch_normalization_of_micro_batches():

@@ -19,6 +19,7 @@ import numpy as np
 
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parallel.row_order import RowOrder, makes_indices, pair_variables
 from meshflow.distribute.parallel.step_shares import StepNotSplitError, StepShares
 from meshflow.distribute.parallel.weight_reads import manual_axes_scope
 from meshflow.environment.jax_internals import jex_core
@@ -65,8 +66,14 @@ _DECISIONS = frozenset(
         "argmin",
     ]
 )
-# The calls of these functions remain calls, since their numbers of equations depend on the share.
-_KEPT_CALLS = ("make_indices",)
+# Reductions of integers over rows that are often equal for all shares, although they are no means.
+_REDUCED_DECISIONS = frozenset(
+    ["reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod", "argmax", "argmin"]
+)
+# Number of elements from which a sum hides a term that is a mean, or that does not depend on rows.
+_MANY_ELEMENTS = 1000
+# Smallest change of an earlier value, relative to it, that is compared.
+_SMALLEST_CHANGE = 1e-3
 
 
 class Combination(enum.Enum):
@@ -137,9 +144,8 @@ class StepProgram:
             for a, b in zip(shares.draws.counts, other_shares.draws.counts, strict=False)
             if b == self.ratio * a
         }
-        self._twins: dict[Any, Any] = {}
-        for a, b in zip(self._list_jaxprs(), self._list_jaxprs(True), strict=True):
-            self._twins |= zip(a, b, strict=True)
+        self._twins = pair_variables(self.jaxpr, self._other_jaxpr)
+        self._num_rows = shares.share_rows * shares.repetitions
         self._constants = [
             dict(zip(j.constvars, p.consts, strict=True))
             for j, p in zip((self.jaxpr, self._other_jaxpr), programs, strict=True)
@@ -150,10 +156,6 @@ class StepProgram:
         ]
         self.rows = [*self.jaxpr.invars[: self.num_leaves], self.index]
         self.dependent = self.find_dependent(self.rows)
-
-    def _list_jaxprs(self, other: bool = False) -> list[list[Any]]:
-        jaxpr = self._other_jaxpr if other else self.jaxpr
-        return [list(jaxpr.invars), *[list(eqn.outvars) for eqn in jaxpr.eqns]]
 
     def _are_equal(self, a: Atom, b: Atom) -> bool:
         """Check whether constants in both programs are equal; others always are."""
@@ -224,25 +226,67 @@ class StepProgram:
         """Extract some equations as a program."""
         return extract_program(self.closed, inputs, outputs, [self.jaxpr.eqns[i] for i in eqns])
 
-    def check_rows(self, outputs: Sequence[Atom], has_layer_states: bool) -> None:
+    def check_rows(self, outputs: Sequence[Atom], layer_states: Sequence[Atom]) -> None:
         """Check that each row is computed without the other rows, except in sums over rows.
 
         Args:
           outputs: Results of the program, without gradients.
-          has_layer_states: Whether layers, such as batch normalization, use statistics of the rows of a share.
+          layer_states: New states of layers such as batch normalization, which may also compute with the statistics
+            of the rows of a share that the states depend on.
 
         Raises:
           StepNotSplitError: If a row depends on other rows.
         """
-        partial = {v for v in self.dependent if self.get_row_axis(v) is None} - {*self.rows}
+        statistics = {*self.select(layer_states, self._is_partial)[0]}
+        sums = self._find_sums(lambda i: i not in statistics, includes_counts=True)
+        order = RowOrder(self._num_rows, self.get_row_axis)
         for i in self.select(outputs, lambda eqn: not self.dependent.isdisjoint(eqn.outvars))[0]:
             eqn = self.jaxpr.eqns[i]
             axes = [self.get_row_axis(v) for v in eqn.outvars]
-            is_mixed = not has_layer_states and not partial.isdisjoint(select_variables(eqn.invars))
-            if -1 in axes or (any(a is not None for a in axes) and (self._changed[i] or is_mixed)):
+            is_mixed = not sums.isdisjoint(select_variables(eqn.invars))
+            has_rows = any(a is not None for a in axes)
+            if has_rows and (self._changed[i] or is_mixed or not order.keeps_rows(eqn)):
                 raise StepNotSplitError(
                     "computes with rows and with values of all rows of the batch, or with their number"
                 )
+
+    def check_gradients(self, outputs: Sequence[Atom]) -> None:
+        """Check that the gradients of rows do not depend on sums over the rows, as those of a custom gradient may.
+
+        Raises:
+          StepNotSplitError: If they do.
+        """
+        sums = self._find_sums(lambda _: True, includes_counts=False)
+        for i in self.select(outputs, lambda eqn: not self.dependent.isdisjoint(eqn.outvars))[0]:
+            eqn = self.jaxpr.eqns[i]
+            has_rows = any(self.get_row_axis(v) is not None for v in eqn.outvars)
+            if has_rows and not sums.isdisjoint(select_variables(eqn.invars)):
+                raise StepNotSplitError(
+                    "computes gradients of rows from values of all rows of the batch"
+                )
+
+    def _is_partial(self, eqn: JaxprEqn) -> bool:
+        """Check whether an equation computes values that depend on rows, but have none."""
+        return all(v in self.dependent and self.get_row_axis(v) is None for v in eqn.outvars)
+
+    def _reads_rows(self, eqn: JaxprEqn) -> bool:
+        return any(self.get_row_axis(v) is not None for v in eqn.invars)
+
+    def _find_sums(self, is_selected: Callable[[int], bool], includes_counts: bool) -> set[Any]:
+        """Return the values without rows that depend on sums over rows.
+
+        Args:
+          is_selected: Whether to follow the equation with an index.
+          includes_counts: Whether values that depend on the number of rows are sums, too.
+        """
+        found: set[Any] = set()
+        for i, eqn in enumerate(self.jaxpr.eqns):
+            if self._is_partial(eqn) and is_selected(i):
+                is_sum = self._reads_rows(eqn) or self.index in eqn.invars
+                is_sum |= includes_counts and self._changed[i]
+                if is_sum or not found.isdisjoint(select_variables(eqn.invars)):
+                    found.update(eqn.outvars)
+        return found
 
     # ---- combination of shares -------------------------------------------------------------
 
@@ -270,11 +314,7 @@ class StepProgram:
         self, outputs: Sequence[tuple[Atom, Any]], scale: float
     ) -> list[Combination | None]:
         atoms = [v for v, _ in outputs]
-
-        def is_inside(eqn: JaxprEqn) -> bool:
-            return all(v in self.dependent and self.get_row_axis(v) is None for v in eqn.outvars)
-
-        indices, inputs = self.select(atoms, is_inside)
+        indices, inputs = self.select(atoms, self._is_partial)
         axes = [self.get_row_axis(v) for v in inputs]
         size = sum(math.prod(get_aval(v).shape) for v in inputs)
         if size > _MAX_ELEMENTS or -1 in axes:
@@ -283,15 +323,6 @@ class StepProgram:
                 if len(outputs) == 1
                 else self._compare_each(outputs, scale)
             )
-        generator = np.random.default_rng(0)
-        parts = [[self._draw(generator, v, scale) for v in inputs] for _ in range(self.ratio)]
-        for k, axis in enumerate(axes):
-            for part in parts[1:] if axis is None else []:
-                part[k] = parts[0][k]
-        union = [
-            same[0] if axis is None else np.concatenate(same, axis)
-            for same, axis in zip(zip(*parts, strict=True), axes, strict=True)
-        ]
         one, double = (
             [drop_sharding(jaxpr.eqns[i]) for i in indices]
             for jaxpr in (self.jaxpr, self._other_jaxpr)
@@ -301,7 +332,18 @@ class StepProgram:
             extract_program(self.closed, inputs, atoms, one),
             extract_program(self._other, [self._twins[v] for v in inputs], outvars, double),
         )
-        *found, whole = _run([*((programs[0], part) for part in parts), (programs[1], union)])
+        parts = self._draw_parts(inputs, axes, scale)
+        runs: list[tuple[ClosedJaxpr, Sequence[Any]]] = []
+        for small in self._list_small_inputs(inputs, axes):
+            shrunk = [
+                [v / v.size if k in small else v for k, v in enumerate(part)] for part in parts
+            ]
+            union = [
+                same[0] if axis is None else np.concatenate(same, axis)
+                for same, axis in zip(zip(*shrunk, strict=True), axes, strict=True)
+            ]
+            runs += [*((programs[0], part) for part in shrunk), (programs[1], union)]
+        found = _run(runs)
         known = dict(zip(inputs, parts[0], strict=True))
         steps = self._find_steps(indices)
         results: list[Combination | None] = []
@@ -310,13 +352,47 @@ class StepProgram:
                 results.append(Combination.OTHER)
                 continue
             before = np.asarray(known.get(start, 0.0), np.float64)
-            values = [np.asarray(v[k], np.float64) - before for v in (*found, whole)]
-            dtype = get_aval(atoms[k]).dtype
-            is_half = np.dtype(dtype).itemsize < 4 and _is_float(atoms[k])
+            smallest = _SMALLEST_CHANGE * np.abs(before).max(initial=0.0)
+            is_half = np.dtype(get_aval(atoms[k]).dtype).itemsize < 4 and _is_float(atoms[k])
+            tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
+            kinds = {}
+            for first in range(0, len(found), self.ratio + 1):
+                values = [v[k].astype(np.float64) - before for v in found[first:][: self.ratio + 1]]
+                kinds[_combine(values[:-1], values[-1], tolerance, smallest)] = True
+            kinds.pop(None, None)
             results.append(
-                _combine(values[:-1], values[-1], _HALF_TOLERANCE if is_half else _TOLERANCE)
+                None if not kinds else next(iter(kinds)) if len(kinds) == 1 else Combination.OTHER
             )
         return results
+
+    def _draw_parts(
+        self, inputs: Sequence[Any], axes: Sequence[int | None], scale: float
+    ) -> list[list[np.ndarray]]:
+        """Draw the inputs of each share; those without rows are equal for all shares."""
+        generator = np.random.default_rng(0)
+        parts: list[list[np.ndarray]] = [[] for _ in range(self.ratio)]
+        for variable, axis in zip(inputs, axes, strict=True):
+            # The means of many equally distributed values would hardly differ.
+            levels = generator.permutation(np.linspace(0.4, 1, self.ratio))
+            for part, level in zip(parts, levels, strict=True):
+                is_new = axis is not None or part is parts[0]
+                part.append(
+                    self._draw(generator, variable, scale, level) if is_new else parts[0][len(part)]
+                )
+        return parts
+
+    def _list_small_inputs(
+        self, inputs: Sequence[Any], axes: Sequence[int | None]
+    ) -> list[frozenset[int]]:
+        """Return sets of inputs with many rows, the sums of which are made small so that they hide no other terms."""
+        many = frozenset(
+            k
+            for k, (v, axis) in enumerate(zip(inputs, axes, strict=True))
+            if axis is not None
+            and get_aval(v).dtype in (np.float32, np.float64)
+            and math.prod(get_aval(v).shape) > _MANY_ELEMENTS
+        )
+        return [*dict.fromkeys([frozenset(), many, *(many - {k} for k in sorted(many))])]
 
     def _find_steps(self, indices: Sequence[int]) -> set[Any]:
         """Return the variables that depend on decisions about partial results.
@@ -328,9 +404,15 @@ class StepProgram:
             eqn = self.jaxpr.eqns[i]
             read = [v for v in select_variables(eqn.invars) if v in self.dependent]
             partial = [v for v in read if self.get_row_axis(v) is None]
+            rounds_rows = (
+                eqn.primitive.name in _REDUCED_DECISIONS
+                and self._reads_rows(eqn)
+                and not any(map(_is_float, select_variables(eqn.invars)))
+            )
             rounds = any(_is_float(v) for v in partial) and not any(map(_is_float, eqn.outvars))
             if (
                 rounds
+                or rounds_rows
                 or (partial and eqn.primitive.name in _DECISIONS)
                 or not steps.isdisjoint(read)
             ):
@@ -349,24 +431,29 @@ class StepProgram:
                 indices.setdefault(atom, k)
         return [indices[a] for a in atoms]
 
-    def _draw(self, generator: np.random.Generator, variable: Atom, scale: float) -> np.ndarray:
-        """Draw values that are valid probabilities (for a scale of 1), labels of two classes, or weights."""
+    def _draw(
+        self, generator: np.random.Generator, variable: Atom, scale: float, level: float
+    ) -> np.ndarray:
+        """Draw values that are valid probabilities (for a scale of 1), labels of two classes, or weights.
+
+        Their mean is proportional to `level`, which is at most 1.
+        """
         aval = get_aval(variable)
         if variable is self.index:
             return np.zeros(aval.shape, aval.dtype)
         if np.dtype(aval.dtype).kind in "iub":
-            return generator.integers(0, 2, aval.shape).astype(aval.dtype)
-        return (scale * generator.uniform(0.2, 0.8, aval.shape)).astype(aval.dtype)
+            return (generator.uniform(size=aval.shape) < 0.6 * level).astype(aval.dtype)
+        return (level * scale * generator.uniform(0.2, 0.8, aval.shape)).astype(aval.dtype)
 
 
 def _combine(
-    parts: Sequence[np.ndarray], union: np.ndarray, tolerance: float
+    parts: Sequence[np.ndarray], union: np.ndarray, tolerance: float, smallest: float
 ) -> Combination | None:
-    """Compare the results of shares with that of their union; None if all of them are zero."""
+    """Compare the results of shares with that of their union; None if all of them are `smallest` at most."""
     largest = max(np.abs(v).max(initial=0.0) for v in (*parts, union))
     if not np.isfinite(largest):
         return Combination.OTHER
-    if not largest:
+    if largest <= smallest:
         return None
     total = sum(parts, np.zeros(()))
     for kind, expected in (
@@ -407,7 +494,7 @@ def _is_float(variable: Atom) -> bool:
 
 
 def _is_inlined(eqn: JaxprEqn) -> bool:
-    return is_plain_call(eqn) and eqn.params.get("name") not in _KEPT_CALLS
+    return is_plain_call(eqn) and not makes_indices(eqn)
 
 
 def _run(programs: Sequence[tuple[ClosedJaxpr, Sequence[Any]]]) -> list[list[Any]]:

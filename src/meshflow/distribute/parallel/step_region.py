@@ -197,9 +197,10 @@ class _StepRegion:
         select = lambda atoms: [v for v in atoms if _is_in(v, program.dependent)]
         carried = {*self.carried.values()}
         before = dict(zip(map(id, self.written), self.before, strict=True))
+        is_inside = lambda eqn: not program.dependent.isdisjoint(eqn.outvars)
         states = {
-            # A value that replaces the earlier one does not depend on it.
-            v: before[id(v)] if before[id(v)] in program.select([v], lambda _: True)[1] else None
+            # A value that replaces the earlier one, or is added to a multiple of it, is not added to it.
+            v: before[id(v)] if before[id(v)] in program.select([v], is_inside)[1] else None
             for v in select(self.written)
             if v not in carried
         }
@@ -214,7 +215,10 @@ class _StepRegion:
         results = [v for v in self.results if _is_in(v, rest)]
         self.rows = [v for v in results if program.get_row_axis(v) == 0]
         partial = list(dict.fromkeys(v for v in results if program.get_row_axis(v) != 0))
-        program.check_rows([*self.objectives, *states, *results], bool(self.carried))
+        program.check_rows([*self.objectives, *states, *results], [*self.carried.values()])
+        if not self.carried:
+            pairs = zip(self.total_values, self.shares.totals, strict=True)
+            program.check_gradients([v for v, t in pairs if isinstance(t, GradientTotal)])
         kinds |= zip(partial, program.find_combinations([(v, None) for v in partial]), strict=True)
         self.partial = partial
         self.states = {v: states[v] for v in known}

@@ -422,8 +422,12 @@ def _run_in_shares(model: Any, step: Callable[[PyTree], Any], data: PyTree) -> t
             model._clear_losses()
 
     token = _is_probing.set(True)
+    # The model's own variables, such as counters and moving averages, are those of the step.
     states = [
-        v for v in model.non_trainable_variables if v.aggregation is not VariableAggregation.SUM
+        v
+        for layer in flatten_layers(model, include_self=False)
+        for v in layer._non_trainable_weights
+        if v.aggregation is not VariableAggregation.SUM
     ]
     try:
         result = strategy.run_step(
