@@ -126,3 +126,18 @@ def test_assertions_in_branches_are_omitted_with_a_warning(tmp_path, caplog):
     tf.saved_model.save(module, tmp_path)
     assert "f is saved without its assertions in branches and loops" in caplog.text
     assert tf.saved_model.load(tmp_path).f(tf.constant([3.0, -1.0])).numpy().tolist() == [3.0, -1.0]
+
+
+def test_rows_of_two_ragged_arguments_must_agree(tmp_path):
+    class Sum(tf.Module):
+        @tf.function(input_signature=[tf.RaggedTensorSpec([None, None])] * 2)
+        def add(self, a, b):
+            return a + b
+
+    tf.saved_model.save(Sum(), str(tmp_path))
+    add = tf.saved_model.load(str(tmp_path)).add
+    rows = tf.ragged.constant([[1.0], [2.0, 3.0]])
+    assert add(rows, rows).to_list() == [[2], [4, 6]]
+    for other in ([[1.0]], [[1.0, 2.0], [3.0]]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Unable to broadcast"):
+            add(rows, tf.ragged.constant(other))

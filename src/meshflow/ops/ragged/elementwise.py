@@ -16,7 +16,7 @@ from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_range
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.environment.types import Array, PyTree
-from meshflow.ops import array
+from meshflow.ops import array, debugging
 from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.ops.ragged.indexing import gather_values
 from meshflow.ops.ragged.partition import (
@@ -89,6 +89,8 @@ class _Axes:
             flat = array.reshape(flat, [1, *sizes])
         self.values = flat
         self.rows = self.rows[: depth + 1]
+
+_MISMATCH = "Unable to broadcast: dimension size mismatch in ragged rows."
 
 
 def check_splits_dtypes(ragged: Sequence[RaggedTensor]) -> None:
@@ -220,7 +222,9 @@ def _broadcast_rows(rows: Sequence[Any], maps: list[Array]) -> tuple[Array, list
         lengths = ones * sizes if is_uniform else take(sizes[1:] - sizes[:-1], positions)
         is_known = isinstance(lengths, np.ndarray) and isinstance(target, np.ndarray)
         if is_known and not np.array_equal(target, lengths):
-            raise InvalidValueError("Unable to broadcast: dimension size mismatch in ragged rows.")
+            raise InvalidValueError(_MISMATCH)
+        if target is not None and not is_known and context.exporting:
+            debugging.record_assertion(Tensor(target == lengths), _MISMATCH)
         target = lengths
     if target is None:
         target = ones
