@@ -268,19 +268,19 @@ class OpStreams:
     def __init__(self) -> None:
         self._streams: list[SeedStream] = []
         self._count = 0
-        self._parent: Trace | None = None
+        self.parent: Trace | None = None
 
     @contextlib.contextmanager
     def share(self, parent: Trace | None = None) -> Iterator[None]:
         """Use the streams for the random ops of a trace inside `parent`, in their order."""
         saved, _shared_streams.current = _shared_streams.current, self
-        position = self._count, self._parent
-        self._count, self._parent = 0, parent
+        position = self._count, self.parent
+        self._count, self.parent = 0, parent
         try:
             yield
         finally:
             _shared_streams.current = saved
-            self._count, self._parent = position
+            self._count, self.parent = position
 
     def find(self, make: Callable[[], SeedStream]) -> SeedStream:
         """Return the stream of the next random op of a trace, and make it in the first trace."""
@@ -367,7 +367,7 @@ class _GlobalSeed:
                 scope = scope.parent
             op_seed, scope.num_random_ops = scope.num_random_ops, scope.num_random_ops + 1
         shared = _shared_streams.current
-        if shared is not None and scope.parent is not shared._parent:
+        if shared is not None and scope.parent is not shared.parent:
             shared = None
         make = lambda: SeedStream.for_op(self.make_op_state(op_seed))
         return make() if shared is None else shared.find(make)

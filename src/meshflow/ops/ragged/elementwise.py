@@ -90,6 +90,7 @@ class _Axes:
         self.values = flat
         self.rows = self.rows[: depth + 1]
 
+
 _MISMATCH = "Unable to broadcast: dimension size mismatch in ragged rows."
 
 
