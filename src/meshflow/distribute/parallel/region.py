@@ -112,6 +112,21 @@ def _is_text(value: object) -> bool:
     return isinstance(value, Tensor) and value.dtype is string
 
 
+def split_micro_batches(leaves: Sequence[jax.Array], count: int) -> list[jax.Array]:
+    """Return a device's examples with a new first axis of micro-batches.
+
+    Args:
+      leaves: Arrays with a first axis of rows, and scalars, which all micro-batches have.
+      count: Number of micro-batches.
+    """
+    return [
+        v.reshape(count, v.shape[0] // count, *v.shape[1:])
+        if v.ndim
+        else jnp.broadcast_to(v, (count,))
+        for v in leaves
+    ]
+
+
 def warn_about_remainders(strategy: RegionStrategy, batch: PartitionedBatch, devices: int) -> None:
     """Warn if the first batch cannot be partitioned as requested; later batches have the same size.
 
@@ -399,7 +414,10 @@ class _RegionProgram:
         ]
 
         values = lambda rows: self.traced.run_for_results([k for _, k in totals], rows, captures)
-        means = [v.mean(0) for v in lax.map(values, self._split_micro_batches(leaves))]
+        means = [
+            v.mean(0)
+            for v in lax.map(values, split_micro_batches(leaves, self.shares.micro_batches))
+        ]
         captures = list(captures)
         for (i, _), mean in zip(totals, means, strict=True):
             captures[i] = self._average(mean)
@@ -411,16 +429,6 @@ class _RegionProgram:
         if self._program is None:
             return self.traced.run_on_arrays(leaves, captures)
         return self._program(*leaves, *captures)
-
-    def _split_micro_batches(self, leaves: list[jax.Array]) -> list[jax.Array]:
-        """Return a device's examples with a new first axis of micro-batches."""
-        count = self.shares.micro_batches
-        return [
-            v.reshape(count, v.shape[0] // count, *v.shape[1:])
-            if v.ndim
-            else jnp.broadcast_to(v, (count,))
-            for v in leaves
-        ]
 
     @property
     def _trained_shardings(self) -> list[RegionSharding]:
@@ -476,7 +484,9 @@ class _RegionProgram:
             return (state, sums, squares), results
 
         first = state, sums, jnp.zeros((), jnp.float32)
-        (state, sums, squares), outputs = lax.scan(step, first, self._split_micro_batches(leaves))
+        (state, sums, squares), outputs = lax.scan(
+            step, first, split_micro_batches(leaves, self.shares.micro_batches)
+        )
         results = [
             r.reshape(-1, *r.shape[2:]) if self._is_rows(a) else r.mean(0).astype(a.dtype)
             for r, a in zip(outputs, self._result_avals, strict=True)

@@ -31,7 +31,11 @@ from meshflow.core.values.tensor import read_tensors
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.gradient_compression import CompressedExchange
 from meshflow.distribute.parallel.program import LossProgram, RegionStrategy
-from meshflow.distribute.parallel.region import PartitionedBatch, partition_batch
+from meshflow.distribute.parallel.region import (
+    PartitionedBatch,
+    partition_batch,
+    split_micro_batches,
+)
 from meshflow.distribute.parallel.step_analysis import Combination, StepProgram, drop_sharding
 from meshflow.distribute.parallel.step_shares import (
     GradientTotal,
@@ -519,14 +523,10 @@ class _StageLoop:
                 values, _ = self._reduce_gradients(values, [], [])
             return (states, [s + v for s, v in zip(sums, values, strict=True)]), results
 
-        split = [
-            v.reshape(count, v.shape[0] // count, *v.shape[1:])
-            if v.ndim
-            else jnp.broadcast_to(v, (count,))
-            for v in leaves
-        ]
         indices = first + jnp.arange(count, dtype=jnp.int32)
-        (states, sums), rows = lax.scan(step, (states, zeros), (indices, split))
+        (states, sums), rows = lax.scan(
+            step, (states, zeros), (indices, split_micro_batches(leaves, count))
+        )
         rows = [r.reshape(-1, *r.shape[2:]) for r in rows]
         sums, errors = self._reduce(sums, errors, operands, scatters)
         return [*sums, *rows, *self._average(states)], errors
