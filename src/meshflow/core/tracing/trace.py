@@ -18,10 +18,11 @@ one run of `fn` is sufficient, and Python side effects happen once.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -62,6 +63,8 @@ from meshflow.passes.size_specialization import SizeSpecializer
 if TYPE_CHECKING:
     from meshflow.core.values.shapes import TensorShape
     from meshflow.core.values.size_guards import GuardedSizes
+
+_T = TypeVar("_T")
 
 _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
@@ -772,6 +775,16 @@ def _promote_captures(closed: ClosedJaxpr, scope: TraceContext) -> tuple[ClosedJ
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
     return jex_core.ClosedJaxpr(promoted, constants), sources
+
+
+def run_outside_of_traces(function: Callable[[], _T]) -> _T:
+    """Call a function in another thread, so that its programs do not become a part of those that this thread traces.
+
+    Args:
+      function: A function without arguments.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        return executor.submit(function).result()
 
 
 def trace_shapes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:

@@ -8,7 +8,6 @@ value of the batch is the mean or the sum of those of the shares.
 
 from __future__ import annotations
 
-import concurrent.futures
 import enum
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from meshflow.core.tracing.trace import TracedFunction
+from meshflow.core.tracing.trace import TracedFunction, run_outside_of_traces
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.parallel.row_order import RowOrder, makes_indices, pair_variables
 from meshflow.distribute.parallel.step_shares import StepNotSplitError, StepShares
@@ -318,11 +317,9 @@ class StepProgram:
         axes = [self.get_row_axis(v) for v in inputs]
         size = sum(math.prod(get_aval(v).shape) for v in inputs)
         if size > _MAX_ELEMENTS or -1 in axes:
-            return (
-                [Combination.OTHER] * len(outputs)
-                if len(outputs) == 1
-                else self._compare_each(outputs, scale)
-            )
+            if len(outputs) == 1:
+                return [Combination.OTHER]
+            return [self._compare([output], scale)[0] for output in outputs]
         one, double = (
             [drop_sharding(jaxpr.eqns[i]) for i in indices]
             for jaxpr in (self.jaxpr, self._other_jaxpr)
@@ -419,11 +416,6 @@ class StepProgram:
                 steps.update(eqn.outvars)
         return steps
 
-    def _compare_each(
-        self, outputs: Sequence[tuple[Atom, Any]], scale: float
-    ) -> list[Combination | None]:
-        return [self._compare([output], scale)[0] for output in outputs]
-
     def _find_outputs(self, atoms: Sequence[Atom]) -> list[int]:
         indices: dict[Any, int] = {}
         for k, atom in enumerate(self.jaxpr.outvars):
@@ -509,6 +501,4 @@ def _run(programs: Sequence[tuple[ClosedJaxpr, Sequence[Any]]]) -> list[list[Any
             for program, values in programs
         ]
 
-    # A step is traced in this thread, and these programs do not become a part of it.
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        return executor.submit(run_all).result()
+    return run_outside_of_traces(run_all)

@@ -7,7 +7,6 @@ both, such as a sum with a penalty on weights: they are compared for rows that a
 
 from __future__ import annotations
 
-import concurrent.futures
 import copy
 import enum
 import math as python_math
@@ -19,7 +18,7 @@ import jax
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.tracing.trace import TracedFunction, trace
+from meshflow.core.tracing.trace import TracedFunction, run_outside_of_traces, trace
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import float32, string
 from meshflow.core.values.specs import TensorSpec
@@ -215,6 +214,4 @@ def _evaluate(traced: TracedFunction, rows: list[np.ndarray]) -> float | None:
         return None
     ones = [np.ones(a.shape, a.dtype) for a in avals]
     run = jax.jit(jex_core.jaxpr_as_fun(closed))
-    # A step may be traced or compiled in this thread, and a program of another thread does not become a part of it.
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        return float(executor.submit(run, *rows, *ones).result()[0])
+    return float(run_outside_of_traces(lambda: run(*rows, *ones)[0]))
