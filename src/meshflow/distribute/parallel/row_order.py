@@ -136,16 +136,11 @@ class RowOrder:
 
     # Each of these methods returns the number of arrays in the results, or None if rows are mixed.
 
-    def _keep_rev(self, eqn: JaxprEqn, operands: list[Any], results: list[Any]) -> int | None:
-        is_reversed = self._get_axis(operands[0]) in eqn.params["dimensions"]
-        return None if is_reversed else self._get_outer(operands[0])
-
-    def _keep_cumsum(self, eqn: JaxprEqn, operands: list[Any], results: list[Any]) -> int | None:
-        is_over_rows = self._get_axis(operands[0]) == eqn.params["axis"]
-        return None if is_over_rows else self._get_outer(operands[0])
-
-    def _keep_sort(self, eqn: JaxprEqn, operands: list[Any], results: list[Any]) -> int | None:
-        is_over_rows = self._get_axis(operands[0]) == eqn.params["dimension"]
+    def _keep_along_axes(
+        self, eqn: JaxprEqn, operands: list[Any], results: list[Any]
+    ) -> int | None:
+        axes = eqn.params[_AXIS_PARAMETERS[eqn.primitive.name]]
+        is_over_rows = self._get_axis(operands[0]) in (axes if isinstance(axes, tuple) else [axes])
         return None if is_over_rows else self._get_outer(operands[0])
 
     def _keep_window(self, eqn: JaxprEqn, operands: list[Any], results: list[Any]) -> int | None:
@@ -215,8 +210,14 @@ class RowOrder:
         return None if is_over_rows else self._get_outer(operands[0])
 
 
+# Parameters with the axes along which primitives move or combine elements.
+_AXIS_PARAMETERS = {
+    "rev": "dimensions",
+    "sort": "dimension",
+    **dict.fromkeys(["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"], "axis"),
+}
 _FAMILIES = (
-    dict.fromkeys(["cumprod", "cummax", "cummin", "cumlogsumexp"], "cumsum")
+    dict.fromkeys(_AXIS_PARAMETERS, "along_axes")
     | dict.fromkeys(["scatter_add", "scatter-add", "scatter_mul", "scatter_min"], "scatter")
     | dict.fromkeys(
         [
