@@ -8,6 +8,7 @@ an integer.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -228,10 +229,8 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
         raise ValueError(
             f"Can't convert non-rectangular Python sequence to Tensor: {error}."
         ) from None
-    if not is_array and array.dtype == object and set(map(type, array.flat)) <= _NUMBER_TYPES:
-        array = _convert_large_integers(array, dtype)
-    if dtype is dtypes.uint64 and array.dtype.kind == "f" and not is_array:
-        array = _convert_unsigned_integers(array, value)
+    if not is_array:
+        array = _convert_large_integers(array, value, dtype)
     if array.dtype.kind in "SUO":
         if not is_array:
             # NumPy's fixed-size strings drop trailing zero bytes, and would convert numbers to
@@ -241,8 +240,6 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
     if array.size == 0 and not is_array:
         # The dtype of an empty list is unknown, so it becomes float32.
         return array.astype((dtype or dtypes.float32).dtype)
-    if not is_array and _is_too_large(array, value, dtype):
-        raise ValueError(_TOO_LARGE)
     natural_dtype = dtypes.from_numpy_dtype(array.dtype)
     if dtype is not None:
         if not is_array or dtype is dtypes.string:
@@ -257,23 +254,39 @@ def to_numpy(value: TensorLike, dtype: DType | None) -> np.ndarray:
     return array
 
 
-def _convert_unsigned_integers(array: np.ndarray, value: TensorLike) -> np.ndarray:
-    """Return an array of Python integers, which NumPy converted to floats, or `array` if there are other numbers."""
-    numbers = np.array(value, object)
-    if not numbers.size or set(map(type, numbers.flat)) != {int}:
-        return array
-    if numbers.min() < 0:
-        raise ValueError(_TOO_LARGE)
-    return numbers.astype(np.uint64)
+def _convert_large_integers(
+    array: np.ndarray, value: TensorLike, dtype: DType | None
+) -> np.ndarray:
+    """Return the array of a Python value again, with other elements if these are integers that NumPy made floats or objects.
 
+    NumPy does so if an integer exceeds uint64, or if only some of them exceed int64. Integers that do not fit into a
+    narrower dtype wrap around later, as in TensorFlow.
 
-def _convert_large_integers(array: np.ndarray, dtype: DType | None) -> np.ndarray:
-    """Convert numbers of which an integer exceeds uint64, which is only possible for floating-point dtypes."""
-    try:
+    Raises:
+      ValueError: If an integer does not fit into int64, or into uint64 or a floating-point dtype if that is requested.
+    """
+    kind, is_unsigned = array.dtype.kind, dtype is dtypes.uint64
+    is_float = dtype is not None and (dtype.is_floating or dtype.is_complex)
+    if kind == "O" and set(map(type, array.flat)) <= _NUMBER_TYPES:
         if dtype is not None and dtype.is_floating:
-            return array.astype(np.float64)
-    except OverflowError:
-        pass
+            with contextlib.suppress(OverflowError):
+                return array.astype(np.float64)
+    elif kind == "i" and is_unsigned:
+        if not np.any(array < 0):
+            return array
+    elif kind == "f" and is_unsigned:
+        numbers = np.array(value, object)
+        if not numbers.size or set(map(type, numbers.flat)) != {int}:
+            return array
+        if numbers.min() >= 0:
+            return numbers.astype(np.uint64)
+    elif kind in "uf" and not is_unsigned and not is_float and np.any(array >= 2.0**63):
+        numbers = np.array(value, object)
+        is_large = any(type(v) is int and v >= 2**63 for v in numbers.flat)
+        if not is_large or any(isinstance(v, (float, np.floating)) for v in numbers.flat):
+            return array
+    else:
+        return array
     raise ValueError(_TOO_LARGE)
 
 
@@ -337,23 +350,6 @@ def _check_cast(own: DType, target: DType, value: object) -> None:
         raise DtypeMismatchError(
             f"Cannot convert {shown} (of dtype {own.name}) to a Tensor of dtype {target.name}."
         )
-
-
-def _is_too_large(array: np.ndarray, value: object, dtype: DType | None) -> bool:
-    """Check whether a Python integer does not fit into int64, or into uint64 if that is requested.
-
-    Integers that do not fit into a narrower dtype wrap around, as in TensorFlow.
-    """
-    if dtype is dtypes.uint64:
-        return array.dtype.kind == "i" and bool(np.any(array < 0))
-    is_float = dtype is not None and (dtype.is_floating or dtype.is_complex)
-    if is_float or array.dtype.kind not in "uf" or not np.any(array >= 2.0**63):
-        return False
-    # NumPy converts integers to floats if some of them are unsigned, as it does if there are floats.
-    numbers = list(np.array(value, object).flat)
-    return any(type(v) is int and v >= 2**63 for v in numbers) and not any(
-        isinstance(v, (float, np.floating)) for v in numbers
-    )
 
 
 def constant(
