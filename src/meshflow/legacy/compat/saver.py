@@ -34,6 +34,7 @@ __all__ = ["Saver", "map_by_name"]
 
 # A variable, or a `SaveableObject`.
 SavedItem: TypeAlias = Any
+_VARIABLES = (Variable, ShardedVariable)
 SavedVariables: TypeAlias = (
     Iterable[Variable | ShardedVariable] | Mapping[str, Variable | ShardedVariable]
 )
@@ -280,7 +281,7 @@ class Saver:
         keys = {n: find_key(checkpoint, n) for group in names.values() for n in group}
         with use_session(sess):
             for name, item in self._variables.items():
-                if isinstance(item, (Variable, ShardedVariable)):
+                if isinstance(item, _VARIABLES):
                     assign_stored_value(checkpoint, keys[name], item, self._reshape)
                 else:
                     item.restore([Tensor(checkpoint.read(keys[n])) for n in names[name]], None)
@@ -325,7 +326,7 @@ def map_by_name(variables: SavedVariables) -> dict[str, SavedItem]:
         raise TypeError(f"Expected variables, got {variables!r}.")
     by_name: dict[str, SavedItem] = {}
     for variable in variables:
-        is_variable = isinstance(variable, (Variable, ShardedVariable))
+        is_variable = isinstance(variable, _VARIABLES)
         name = get_full_name(variable) if is_variable else getattr(variable, "name", "")
         item = _find_saveable(name.removesuffix(":0"), variable)
         if by_name.setdefault(name.removesuffix(":0"), item) is not item:
@@ -340,7 +341,7 @@ def _find_saveable(name: str, item: Any) -> SavedItem:
     if hasattr(item, "_gather_saveables_for_checkpoint"):
         saveables = list(create_saveables(item, name).values())
         item = saveables[0] if len(saveables) == 1 else item
-    if not isinstance(item, (Variable, ShardedVariable)) and not hasattr(item, "specs"):
+    if not isinstance(item, _VARIABLES) and not hasattr(item, "specs"):
         raise TypeError(f"Expected a variable to save, got {item!r}.")
     saveable: SavedItem = item
     return saveable
@@ -348,13 +349,13 @@ def _find_saveable(name: str, item: Any) -> SavedItem:
 
 def _list_names(name: str, item: SavedItem) -> list[str]:
     """Return the names of the values of a variable or of a `SaveableObject`."""
-    if isinstance(item, (Variable, ShardedVariable)):
+    if isinstance(item, _VARIABLES):
         return [name]
     return [spec.name for spec in item.specs]
 
 
 def _list_arrays(name: str, item: SavedItem, session: Any) -> dict[str, Any]:
-    if isinstance(item, (Variable, ShardedVariable)):
+    if isinstance(item, _VARIABLES):
         return {name: get_stored_value(item)}
     tensors = {spec.name: spec.tensor for spec in item.specs}
     return {

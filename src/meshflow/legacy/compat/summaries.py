@@ -6,7 +6,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -349,25 +349,26 @@ class FileWriter:
         """Write a summary, a message or its serialized form; a closed writer only warns."""
         if isinstance(summary, bytes):
             summary = protos.Summary.FromString(summary)
-        if self._is_open():
-            cast(EventFile, self._file).add(int(global_step or 0), summary=summary)
+        if (file := self._get_file()) is not None:
+            file.add(int(global_step or 0), summary=summary)
 
-    def _is_open(self) -> bool:
+    def _get_file(self) -> EventFile | None:
+        """Return the open file; warn that there is none."""
         if self._file is None:
             warnings.warn(
                 "Attempting to use a closed FileWriter. The operation will be a noop unless the FileWriter is "
                 "explicitly reopened.",
                 stacklevel=3,
             )
-        return self._file is not None
+        return self._file
 
     def add_graph(self, graph: object, global_step: int | None = None) -> None:
         """Do nothing: graphs of recorded calls are not drawn."""
 
     def flush(self) -> None:
         """Write all summaries to the file; a closed writer only warns."""
-        if self._is_open():
-            cast(EventFile, self._file).flush()
+        if (file := self._get_file()) is not None:
+            file.flush()
 
     def reopen(self) -> None:
         """Open a new file in the same directory if the writer is closed."""
