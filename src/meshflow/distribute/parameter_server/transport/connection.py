@@ -97,9 +97,12 @@ class _HostArrayPickler(pickle.Pickler):
     """Pickler that stores device arrays as host arrays, with their bytes outside the pickle."""
 
     def reducer_override(self, obj: object) -> Any:
-        if isinstance(obj, jax.Array):
-            return _keep_on_host, (np.asarray(obj),)
-        return NotImplemented
+        return _reduce_array(obj)
+
+
+def _reduce_array(obj: object) -> Any:
+    """Return how a device array is pickled, or `NotImplemented` for other objects."""
+    return (_keep_on_host, (np.asarray(obj),)) if isinstance(obj, jax.Array) else NotImplemented
 
 
 def _keep_on_host(array: np.ndarray) -> np.ndarray:
@@ -398,10 +401,8 @@ def _define_value_pickler() -> type[Any]:
 
     class ValuePickler(base):  # type: ignore[misc, valid-type]  # the package is optional
         def reducer_override(self, obj: object) -> Any:
-            is_array = isinstance(obj, jax.Array)
-            return (
-                (_keep_on_host, (np.asarray(obj),)) if is_array else super().reducer_override(obj)
-            )
+            reduced = _reduce_array(obj)
+            return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
     return ValuePickler
 
