@@ -1,4 +1,5 @@
 import inspect
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -479,3 +480,11 @@ def test_methods_have_python_functions_that_are_methods():
     assert python(3, by=4) == 12 and list(inspect.signature(python).parameters) == ["x", "by"]
     assert "scaled" in tf.autograph.to_code(model.scaled)
     assert int(tf.function(python)(tf.constant(3))) == 6
+
+
+def test_objects_that_refer_to_a_variable_are_sources():
+    holder = SimpleNamespace(_should_act_as_resource_variable=True, handle=tf.Variable(3.0))
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(holder)
+        loss = holder.handle**2
+    assert tape.gradient(loss, [holder])[0].numpy() == 6

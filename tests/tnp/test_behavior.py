@@ -253,3 +253,27 @@ def test_functions_of_tensorflow_promote_by_the_lattice(numpy_behavior, mode):
         return
     assert tf.function(tf.add)(byte, half).numpy() == 5.0
     assert tf.matmul(tf.ones([1, 2], tf.int32), tf.ones([2, 1])).numpy().tolist() == [[2.0]]
+
+
+def test_sizes_have_a_dtype():
+    assert tnp.size(tnp.ones([2, 3])).dtype == np.int64
+    count = tf.function(lambda x: tnp.size(x), input_signature=[tf.TensorSpec([None, 3])])
+    assert count(tf.ones([4, 3])).numpy() == 12
+
+
+def test_objects_that_convert_themselves_are_read_in_traces():
+    class Holder:
+        def __init__(self):
+            self.variable = tf.Variable([1.0, 2.0])
+
+        def __tf_tensor__(self, dtype=None, name=None):
+            return tf.convert_to_tensor(self.variable, dtype)
+
+        def __array__(self, dtype=None, copy=None):
+            raise AssertionError("A trace has no array.")
+
+    holder = Holder()
+    double = tf.function(lambda: tnp.add(holder, holder))
+    assert double().numpy().tolist() == [2, 4]
+    holder.variable.assign([3.0, 4.0])
+    assert double().numpy().tolist() == [6, 8]

@@ -85,7 +85,9 @@ def _as_tensor(value: Any) -> Tensor:
         return convert.convert_to_tensor(value)
     if isinstance(value, (list, tuple)) and contains_tensors(value):
         return array_ops.stack(promote(value))
-    if isinstance(value, (np.ndarray, np.generic, jax.Array, jax.core.Tracer)):
+    if isinstance(value, (np.ndarray, np.generic, jax.Array, jax.core.Tracer)) or hasattr(
+        value, "__tf_tensor__"
+    ):
         return convert.convert_to_tensor(value)
     try:
         array = np.asarray(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, overload
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +14,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.numpy import promotion
 from meshflow.numpy.conversion import asarray, get_numpy_dtype, is_python_number, to_numpy_dtype
+from meshflow.ops.array import inspection
 
 __all__ = [
     *("bool_", "can_cast", "complex128", "complex64", "complex_", "dtype", "e", "finfo", "float16"),
@@ -69,15 +70,27 @@ def ndim(a: TensorLike) -> int:
     return asarray(a).ndim
 
 
-def size(x: TensorLike, axis: int | None = None) -> int:
-    """Return the number of elements of a value, or its size along an axis.
+@overload
+def size(x: TensorLike, axis: int) -> int: ...
+@overload
+def size(x: TensorLike, axis: None = None) -> np.int64 | Tensor: ...
+@overload
+def size(x: TensorLike, axis: int | None) -> int | np.int64 | Tensor: ...
+def size(x: TensorLike, axis: int | None = None) -> int | np.int64 | Tensor:
+    """Return the number of elements of a value as an int64 number, or its size along an axis as an int.
+
+    The number of elements is an int32 tensor if it is not known while a function is traced.
 
     Example:
-      >>> tnp.size([[1, 2, 3]]), tnp.size([[1, 2, 3]], 0)
-      (3, 1)
+      >>> tnp.size([[1, 2, 3]]) == 3, tnp.size([[1, 2, 3]]).dtype, tnp.size([[1, 2, 3]], 0)
+      (True, dtype('int64'), 1)
     """
-    sizes = asarray(x).shape.as_list()
-    return math.prod(sizes) if axis is None else sizes[axis]
+    array = asarray(x)
+    sizes = array.shape.as_list()
+    if axis is not None:
+        return sizes[axis]
+    count = math.prod(sizes)
+    return np.int64(count) if isinstance(count, int) else inspection.size(array)
 
 
 def isscalar(num: Any) -> bool:

@@ -269,7 +269,7 @@ def take(
       array([10, 30])
     """
     if mode == "raise":
-        size = sizes.size(a, axis)
+        size: Any = sizes.size(a, axis)
         check_indices(asarray(indices), size, axis or 0)
         mode = "wrap"
     return _take(a, indices, axis=axis, out=out, mode=mode)

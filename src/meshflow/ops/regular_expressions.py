@@ -66,11 +66,17 @@ def make_replacer(pattern: bytes, rewrite: bytes, replace_all: bool) -> Callable
       replace_all: Whether to replace more than the first match.
 
     Raises:
-      InvalidArgumentError: If the pattern is invalid or too large, or if the rewrite has other uses
-        of the backslash or groups that do not exist.
+      InvalidArgumentError: If the pattern is invalid or too large.
+
+    As in TensorFlow, a rewrite with a group that does not exist replaces nothing. Another invalid use of the
+    backslash ends a rewrite: `GlobalReplace` inserts the text before it, and `Replace` replaces nothing.
     """
     expression = _compile_pattern(pattern)
-    match, parts = expression.Match, _parse_rewrite(rewrite, expression.NumberOfCapturingGroups())
+    parts, is_valid = _parse_rewrite(rewrite)
+    groups = max((p for p in parts if isinstance(p, int)), default=0)
+    if groups > expression.NumberOfCapturingGroups() or not (is_valid or replace_all):
+        return lambda text: text
+    match = expression.Match
 
     def replace(text: bytes) -> bytes:
         pieces: list[bytes] = []
@@ -97,19 +103,17 @@ def make_replacer(pattern: bytes, rewrite: bytes, replace_all: bool) -> Callable
     return replace
 
 
-def _parse_rewrite(rewrite: bytes, groups: int) -> list[bytes | int]:
-    """Return the parts of a replacement: texts, and indices of groups."""
+def _parse_rewrite(rewrite: bytes) -> tuple[list[bytes | int], bool]:
+    """Return the parts of a replacement, texts and indices of groups, and whether all of it is valid."""
     parts: list[bytes | int] = []
     for text, escape in re.findall(rb"([^\\]+)|\\(.?)", rewrite, re.DOTALL):
         if text or escape == b"\\":
             parts.append(text or escape)
-        elif escape.isdigit() and int(escape) <= groups:
+        elif escape.isdigit():
             parts.append(int(escape))
         else:
-            raise InvalidArgumentError(
-                f"Invalid rewrite string {rewrite!r} for a pattern with {groups} groups."
-            )
-    return parts
+            return parts, False
+    return parts, True
 
 
 def _get_character_width(text: bytes, start: int) -> int:

@@ -341,6 +341,10 @@ MODULES = {
     "python.util.tf_inspect": f"{_HELPERS} inspect _inspect=inspect",
     "python.tf2": "enabled=tf.__internal__.tf2.enabled",
     # Messages.
+    "compiler.tf2xla.python.xla": "meshflow.shims.xla_functions tf tf.math tf.bitwise tf.linalg "
+    "convert_element_type=tf.cast bitcast_convert_type=tf.bitcast select=tf.where dot=tf.matmul eq=tf.equal "
+    "ne=tf.not_equal lt=tf.less le=tf.less_equal gt=tf.greater ge=tf.greater_equal max=tf.maximum "
+    "min=tf.minimum mul=tf.multiply sub=tf.subtract neg=tf.negative",
     "core": "tf.compat.v1 tf.compat.v1.summary tf.compat.v1.train meshflow.saved_model.graph.format.messages "
     "meshflow.io.messages",
     "core.framework.types_pb2": "meshflow.shims.proto_files",

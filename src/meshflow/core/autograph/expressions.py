@@ -1,4 +1,4 @@
-"""Transformation of expressions: calls, `and`/`or`/`not`, `a if c else b`, `a < b < c`, `x.shape`.
+"""Transformation of expressions: calls, `and`/`or`/`not`, `a if c else b`, `a < b < c`.
 
 Operands that Python evaluates only if needed become lambdas. An operand with `:=` cannot become
 one, because the name would be local to the lambda; such an expression remains plain Python.
@@ -40,15 +40,8 @@ class ExpressionTransformer(ast.NodeTransformer):
                 ]
             return node
         self.generic_visit(node)
-        reads_shape = isinstance(callee, ast.Attribute) and callee.attr == "get_shape"
         node.func = ast.copy_location(ast_nodes.call_runtime("convert_callee", node.func), callee)
-        return _hide_symbols(node) if reads_shape else node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """Make `x.shape` return None for sizes that only the running program knows."""
-        self.generic_visit(node)
-        reads_shape = node.attr == "shape" and isinstance(node.ctx, ast.Load)
-        return _hide_symbols(node) if reads_shape else node
+        return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Rewrite `and` and `or` as calls with lazily evaluated operands."""
@@ -104,10 +97,6 @@ class ExpressionTransformer(ast.NodeTransformer):
         """Return a local class unchanged."""
         # The methods are converted when they are called.
         return node
-
-
-def _hide_symbols(shape: ast.expr) -> ast.Call:
-    return ast.copy_location(ast_nodes.call_runtime("hide_symbols", shape), shape)
 
 
 def is_static(test: ast.expr) -> bool:

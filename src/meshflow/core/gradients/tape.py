@@ -131,6 +131,8 @@ class GradientTape(JacobianMethods):
         for item in nest.flatten(tensor):
             if isinstance(item, CompositeTensor):
                 self.watch([part for part in split_value(item) if is_differentiable(part)])
+            elif hasattr(item, "_should_act_as_resource_variable"):
+                self.watch(item.handle)
             elif hasattr(item, "_components"):
                 self.watch(list_components(item))
             elif hasattr(item, "_watch_on"):
@@ -399,10 +401,15 @@ def suspend_tapes() -> Iterator[None]:
 def _list_components(leaves: Sequence[Any]) -> list[Any]:
     """Replace composite tensors by their parts with gradients, and variables by those that hold their values."""
     return [
-        part.handle if isinstance(part, Variable) else part
+        part.handle if not isinstance(part, Tensor) and _is_variable(part) else part
         for leaf in leaves
         for part in (list_components(leaf) if isinstance(leaf, CompositeTensor) else [leaf])
     ]
+
+
+def _is_variable(value: object) -> bool:
+    """Return whether a value is a variable, or refers to one as the variables of Keras Core do."""
+    return isinstance(value, Variable) or hasattr(value, "_should_act_as_resource_variable")
 
 
 def _take_gradient(source: Any, gradients: Iterator[Any]) -> Any:

@@ -176,7 +176,7 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
             "SingularMonitoredSession StepCounterHook StopAtStepHook SummarySaverHook SyncReplicasOptimizer VocabInfo "
             "WorkerSessionCreator assert_global_step basic_train_loop sdca_fprint sdca_optimizer sdca_shrink_l1",
         ),
-        "io.write_graph __internal__.FuncGraph __internal__.create_c_op __internal__.lift_to_graph",
+        "io.write_graph __internal__.create_c_op __internal__.lift_to_graph",
     )
 )
 _NAMES_BY_REASON[_QUEUES] = _expand(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, overload
 
@@ -271,7 +272,7 @@ class TensorShape:
 
 
 class StaticShape(TensorShape):
-    """A shape as converted code reads it: sizes that only the running program knows are None.
+    """A shape as users' code reads it: sizes that only the running program knows are None.
 
     Ops that take it still use the symbols of these sizes.
     """
@@ -323,8 +324,23 @@ def hide_symbols(shape: Any) -> Any:
     return shape
 
 
+# Packages that compute with the symbols of unknown sizes.
+_PACKAGES_WITH_SYMBOLS = frozenset({"jax", "meshflow", "optax"})
+
+
+def show_shape(shape: TensorShape) -> TensorShape:
+    """Return a shape to the caller of the calling function, such as the reader of `x.shape`.
+
+    Users' code reads None for sizes that only the running program knows, as in TensorFlow.
+    """
+    if context.trace is None or not _has_symbols(shape._dims):
+        return shape
+    package = sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]
+    return shape if package in _PACKAGES_WITH_SYMBOLS else StaticShape(shape)
+
+
 def _has_symbols(dims: Iterable[Any] | None) -> bool:
-    return any(map(jax.export.is_symbolic_dim, dims or ()))
+    return any(type(n) is not int and jax.export.is_symbolic_dim(n) for n in dims or ())
 
 
 def _as_dims(dims: Any) -> tuple[int | None, ...] | None:

@@ -27,7 +27,7 @@ from meshflow.core.runtime.device_to_host import to_host
 from meshflow.core.runtime.devices import find_device, get_array_device
 from meshflow.core.runtime.transfers import transfer
 from meshflow.core.values import dtypes
-from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape, show_shape
 from meshflow.core.values.withheld_text import check_text
 from meshflow.environment.types import Array, NumpyValue, PyTree
 
@@ -138,7 +138,7 @@ class Tensor(_Operators):
     @property
     def shape(self) -> TensorShape:
         """Return the static shape."""
-        return TensorShape(self._value.shape)
+        return show_shape(TensorShape(self._value.shape))
 
     @property
     def ndim(self) -> int:
@@ -165,7 +165,7 @@ class Tensor(_Operators):
 
     def get_shape(self) -> TensorShape:
         """Return the static shape."""
-        return self.shape
+        return show_shape(TensorShape(self._value.shape))
 
     # Libraries call these private methods of TensorFlow.
     def _rank(self) -> int | None:

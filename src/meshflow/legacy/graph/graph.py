@@ -500,6 +500,27 @@ def has_explicit_graph() -> bool:
     return context.graph is not None and context.trace is None
 
 
+class FuncGraph(Graph):
+    """Graph in which libraries record a function, for example to infer the shapes of its results.
+
+    Args:
+      name: Name of the graph.
+
+    Example:
+      >>> with tf.__internal__.FuncGraph("scratch").as_default():
+      ...     tf.square(tf.compat.v1.placeholder(tf.float32, [None, 2])).shape
+      TensorShape([None, 2])
+    """
+
+    building_function = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.inputs: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+
+
 def _call_on_graph_tensors(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> PyTree:

@@ -21,6 +21,7 @@ _FUNCTIONS = "meshflow.legacy.internal"
 _NAMES: dict[str, str] = {
     **dict.fromkeys(("EagerTensor", "SymbolicTensor"), "Tensor"),
     "types.Tensor": f"{_FUNCTIONS}.tensor_base:TensorBase",
+    "FuncGraph": "meshflow.legacy.graph.graph:FuncGraph",
     "CompositeTensor": "meshflow.core.values.composite:CompositeTensor",
     "autograph.control_status_ctx": f"{_FUNCTIONS}.functions:control_status_ctx",
     "autograph.tf_convert": f"{_FUNCTIONS}.functions:tf_convert",

@@ -22,7 +22,6 @@ from meshflow.core.autograph.runtime.structure_template import (
     restore_items,
 )
 from meshflow.core.staging.structure import undefined
-from meshflow.core.values.shapes import hide_symbols
 
 __all__ = [
     "StructureTemplate",
@@ -32,7 +31,6 @@ __all__ = [
     "convert_callee",
     "copy_items",
     "for_stmt",
-    "hide_symbols",
     "if_exp",
     "if_stmt",
     "not_",
