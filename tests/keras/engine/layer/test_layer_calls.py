@@ -330,3 +330,21 @@ def test_masks_after_several_calls_belong_to_the_first_call():
     first, second = layer(tf.keras.Input((3, 1))), layer(tf.keras.Input((5, 1)))
     assert layer.output_mask is first._keras_mask
     assert layer.get_output_mask_at(1) is second._keras_mask
+
+
+def test_unknown_sizes_of_several_inputs_follow_from_the_same_image():
+    class Pyramid(tf.keras.layers.Layer):
+        def call(self, maps):
+            enlarged = tf.repeat(tf.repeat(maps["small"], 2, 1), 2, 2)
+            return maps["large"] + enlarged, tf.shape(maps["small"])[1]
+
+    image = tf.keras.Input([None, None, 3])
+    large = tf.keras.layers.AveragePooling2D()(image)
+    maps = {"large": large, "small": tf.keras.layers.AveragePooling2D()(large)}
+    combined, height = Pyramid()(maps)
+    assert combined.shape.as_list() == [None, None, None, 3] and height.shape.rank == 0
+    model = tf.keras.Model(image, combined)
+    assert model(tf.ones([1, 8, 16, 3])).shape == [1, 4, 8, 3]
+    # Sizes that never fit are still an error.
+    with pytest.raises(ValueError, match="ncompatible shapes"):
+        Pyramid()({"large": image, "small": maps["small"]})

@@ -43,6 +43,9 @@ _PLACEHOLDER_ELEMENTS = 8
 # Used if a call fails with large sizes, for example when it slices a table of position embeddings
 # to the input length.
 _SMALL_PLACEHOLDER_SIZES = (6, 12)
+# Unknown sizes of the inputs of a graph, when sizes inside it must be related, for example because one is half of another.
+# They can be halved ten times.
+_RELATED_SIZES = (3 << 10, 5 << 10)
 # All sizes that replace unknown ones.
 INVENTED_SIZES = (*_PLACEHOLDER_SIZES, *_SMALL_PLACEHOLDER_SIZES)
 # Maximum number of elements of a placeholder value, beyond which these sizes are used.
@@ -51,6 +54,17 @@ _MAX_ELEMENTS = 1 << 22
 _SIZE = re.compile(r"(?<![\w.])\d{1,6}(?![\w.])")
 # Maximum number of combinations of sizes that an inference tries.
 _MAX_CHOICES = 64
+
+# Returns the specs of symbolic tensors for a size of the inputs of their graph; `graph.related_shapes` sets it.
+_trace_graph: Callable[[list[KerasTensor], int], list[TensorSpec]] | None = None
+
+
+def register_graph_trace(
+    function: Callable[[list[KerasTensor], int], list[TensorSpec]],
+) -> None:
+    """Register the function that returns the specs of symbolic tensors for a size of the inputs of their graph."""
+    global _trace_graph
+    _trace_graph = function
 
 
 def infer_outputs(
@@ -97,12 +111,43 @@ def _infer_with_known_sizes(
     call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, probes: tuple[ShapeProbe, ShapeProbe],
     error: Exception,
 ) -> PyTree:  # fmt: skip
-    """Repeat an inference with known sizes for unknown ones, or raise the error that it had."""
+    """Repeat an inference with other sizes for unknown ones, or raise the error that it had."""
+    with contextlib.suppress(Exception):
+        return _infer_with_related_sizes(call, args, kwargs, probes)
     for filled_args, filled_kwargs in _substitute_known_sizes(args, kwargs, str(error)):
         with contextlib.suppress(Exception):
             return _infer_with_probes(call, filled_args, filled_kwargs, probes)
     _restore_unknown_sizes(error, call, args, kwargs)
     raise error
+
+
+def _infer_with_related_sizes(
+    call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, probes: tuple[ShapeProbe, ShapeProbe]
+) -> PyTree:
+    """Return the result structure of a call on tensors whose unknown sizes follow from those of the same inputs.
+
+    A layer that adds a feature map to the enlarged map of the next level, for example, works only if the first one is
+    twice as large.
+
+    Raises:
+      ValueError: If there are no such tensors.
+    """
+    leaves = nest.flatten((args, kwargs))
+    related = [v for v in leaves if _has_substitutable_sizes(v) and None in v.shape.as_list()[1:]]
+    if _trace_graph is None or len(related) < 2:
+        raise ValueError("No unknown sizes are related.")
+    for size, root in zip(_PLACEHOLDER_SIZES, _RELATED_SIZES, strict=True):
+        for tensor, spec in zip(related, _trace_graph(related, root), strict=True):
+            tensor.related_shapes[size] = spec.shape
+    try:
+        result = _compare_traces(call, args, kwargs, _PLACEHOLDER_SIZES, probes)
+    finally:
+        for tensor in related:
+            tensor.related_shapes.clear()
+    for tensor in nest.flatten(result):
+        # They belong to other sizes of the inputs.
+        tensor.known_values = {}
+    return result
 
 
 def _restore_unknown_sizes(
@@ -355,7 +400,8 @@ def _make_placeholder(value: Any, size: int) -> Any:
         blank: np.ndarray = np.empty([size if d is None else d for d in value.shape], object)
         blank.fill(UnknownString())
         return Tensor(blank)
-    return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
+    shape = value.related_shapes.get(size, value.shape)
+    return TensorSpec([size if d is None else d for d in shape], value.dtype)
 
 
 def _fill_spec(spec: PyTree, size: int) -> PyTree:

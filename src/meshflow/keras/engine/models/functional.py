@@ -14,6 +14,7 @@ from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.tensor import is_tensor
 from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras import registry, serialization, settings
+from meshflow.keras.engine.graph import related_shapes  # noqa: F401 - registers its function
 from meshflow.keras.engine.graph.graph import Graph, fit_input
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model, replace_intermediate_inputs

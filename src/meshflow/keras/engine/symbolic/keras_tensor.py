@@ -76,6 +76,8 @@ class KerasTensor(_Base):
         self._keras_mask = None
         # Values of shape tensors for each placeholder size that replaces the unknown sizes.
         self.known_values: dict[int, Any] = {}
+        # Shapes that replace the unknown one in a trace, by the placeholder size; see `layer.shape_inference`.
+        self.related_shapes: dict[int, TensorShape] = {}
         # Weak references: the layers own the nodes, and a tensor may outlive a model.
         self._users: list[weakref.ref[Node]] = []
 
