@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -572,7 +573,8 @@ def vectorized_map(
         if all(is_shared):
             return traced.run_on_arrays(arrays, captured)
         vectorized = jax.vmap(
-            traced.run_on_arrays, in_axes=([None if s else 0 for s in is_shared], None)
+            functools.partial(traced.run_row, keeps_derivatives=True),
+            in_axes=([None if s else 0 for s in is_shared], None),
         )
         return vectorized(arrays, captured)
 

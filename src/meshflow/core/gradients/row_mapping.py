@@ -47,7 +47,7 @@ def map_rows(fn: Callable[..., PyTree], elements: PyTree) -> PyTree:
 def _run_vmapped(traced: TracedFunction, arguments: list[Any], captures: list[Any]) -> list[Any]:
     # JAX's rules for loops do not accept NumPy arrays as mapped values.
     rows = [jax.numpy.asarray(a) for a in arguments]
-    return jax.vmap(lambda args: traced.run_on_arrays(args, captures))(rows)
+    return jax.vmap(lambda args: traced.run_row(args, captures, True))(rows)
 
 
 def _make_row_spec(tensor: Tensor) -> TensorSpec:

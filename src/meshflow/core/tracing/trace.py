@@ -56,6 +56,7 @@ from meshflow.environment.jax_internals import (
     jex_core,
 )
 from meshflow.environment.types import ClosedJaxpr, PyTree, Var
+from meshflow.passes.branch_checks import has_conditional_checks, make_row_function
 from meshflow.passes.jaxprs import summarize_jaxpr
 from meshflow.passes.simplification_barriers import insert_simplification_barriers
 from meshflow.passes.size_specialization import SizeSpecializer
@@ -389,13 +390,15 @@ class TracedFunction:
         if context.trace is not None:
             return self._base_op
         if self._rewritten_op is None or self._rewritten_op[0] != PassPipeline.version:
-            closed = apply_installed_passes(self.closed_jaxpr)
-            if not self.allows_simplification:
-                closed = insert_simplification_barriers(closed)
+            closed = self._rewrite()
             is_same = closed is self.closed_jaxpr
             op = self._base_op if is_same else self._make_op(closed)
             self._rewritten_op = PassPipeline.version, op
         return self._rewritten_op[1]
+
+    def _rewrite(self) -> ClosedJaxpr:
+        closed = apply_installed_passes(self.closed_jaxpr)
+        return closed if self.allows_simplification else insert_simplification_barriers(closed)
 
     def specialize(self, sizes: GuardedSizes, shapes: Sequence[tuple[int, ...]]) -> TracedFunction:
         """Return the function for known sizes.
@@ -431,6 +434,24 @@ class TracedFunction:
         Returns the result arrays, then the new values of the written variables.
         """
         return self.op.call((arguments, captures), ())
+
+    def run_row(
+        self, arguments: Sequence[Any], captures: Sequence[Any], keeps_derivatives: bool = False
+    ) -> list[Any]:
+        """Run the program for one of the rows of `jax.vmap`, so that it fails only in checks that the row needs.
+
+        Args:
+          arguments: Arguments of the program.
+          captures: Captures of the program.
+          keeps_derivatives: See `make_row_function`.
+
+        Returns:
+          The result arrays, then the new values of the written variables.
+        """
+        if not has_conditional_checks(self.closed_jaxpr.jaxpr):
+            return self.run_on_arrays(arguments, captures)
+        closed = self._rewrite() if context.trace is None else self.closed_jaxpr
+        return make_row_function(closed, keeps_derivatives)(*arguments, *captures)
 
     def run_for_results(
         self, indices: Sequence[int], arguments: Sequence[Any], captures: Sequence[Any]

@@ -182,7 +182,7 @@ class AffineMaps:
         if self._program is None:
 
             def compute(leaves: list[Any], captures: list[Any]) -> list[Any]:
-                results = self._traced.run_on_arrays(leaves, captures)
+                results = self._traced.run_row(leaves, captures)
                 return [results[i] for i in self._computed_results]
 
             self._program = compile_for_cpu(jax.vmap(compute, in_axes=(0, None)))

@@ -41,6 +41,7 @@ from meshflow.ops.deferred_host_values import (
 )
 from meshflow.ops.files import FileContents, read_file
 from meshflow.ops.host import host_scope
+from meshflow.passes.branch_checks import make_row_function
 from meshflow.passes.jaxprs import select_needed_equations
 
 __all__ = ["HostPlan", "HostResult", "split_blocks"]
@@ -270,7 +271,7 @@ class HostPlan:
             _, read = select_needed_equations(part, outputs)
             arguments = part.invars[: len(self._sources)]
             self._used_arguments = [i for i, v in enumerate(arguments) if v in read]
-            run = jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(part, closed.consts))
+            run = make_row_function(jex_core.ClosedJaxpr(part, closed.consts))
             in_avals = closed.in_avals[: len(self._sources)]
 
             def compute(_: np.ndarray, inputs: list[Any], captures: list[Any]) -> list[Any]:

@@ -699,7 +699,7 @@ class ElementFunction:
             return self.affine_maps.compute(leaves)
         traced = self._vectorized
         if not isinstance(self._vectorized, tuple):
-            vectorized = compile_for_cpu(jax.vmap(traced.run_on_arrays, in_axes=(0, None)))
+            vectorized = compile_for_cpu(jax.vmap(traced.run_row, in_axes=(0, None)))
             self._vectorized = traced, vectorized
         traced, vectorized = self._vectorized
         count = len(leaves[0])

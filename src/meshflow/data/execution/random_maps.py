@@ -96,9 +96,7 @@ class RandomMap:
             if index is not None:
                 initial_states[index] = value
         last, states = jax.lax.scan(advance, initial_states, length=len(leaves[0]))
-        compute = lambda row, own: traced.run_on_arrays(row, insert_states(own))[
-            : traced.num_results
-        ]
+        compute = lambda row, own: traced.run_row(row, insert_states(own))[: traced.num_results]
         results = jax.vmap(compute)(leaves, states)
         return results, [
             jax.numpy.concatenate([s, e[None]]) for s, e in zip(states, last, strict=True)

@@ -301,7 +301,7 @@ class SpmdProgram:
         def run(operands: Sequence[Sequence[jax.Array]], _: object) -> list[jax.Array]:
             arguments, captures = operands
             run_mapped = jax.vmap(
-                lambda *arrays: tuple(traced.run_on_arrays(arrays, ())),
+                lambda *arrays: tuple(traced.run_row(arrays, (), True)),
                 in_axes=in_axes,
                 out_axes=out_axes,
                 axis_name=REPLICA_AXIS,
