@@ -126,3 +126,13 @@ def test_images_thinner_than_a_block_are_scaled_by_pillow(monkeypatch, height, w
         image = tf.io.decode_jpeg(data, ratio=ratio)
         assert image.shape == (-(-height // ratio), -(-width // ratio), 3)
         np.testing.assert_allclose(image, 100, atol=2)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quality_of_a_traced_function():
+    image = tf.constant(np.random.default_rng(0).uniform(size=(16, 16, 3)), tf.float32)
+    expected = tf.image.adjust_jpeg_quality(image, 30)
+    adjust = tf.function(tf.image.adjust_jpeg_quality)
+    assert np.array_equal(adjust(image, tf.constant(30)), expected)
+    draw = tf.function(lambda x: tf.image.random_jpeg_quality(x, 30, 31))
+    assert np.array_equal(draw(image), expected)

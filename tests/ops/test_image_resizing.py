@@ -214,3 +214,13 @@ def test_boxes_in_arrays_of_numpy_are_rounded():
     np.testing.assert_array_equal(crops, np.ones([1, 2, 2, 3]))
     with pytest.raises((TypeError, ValueError)):
         tf.image.crop_and_resize(images, tf.constant(boxes), [0], [2, 2])
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bicubic", "area", "lanczos5", "nearest"])
+def test_float64_images_are_resized_in_float32(method):
+    image = np.random.default_rng(0).normal(size=(5, 4, 3))
+    for array in (image, image[None]):
+        wide = tf.image.resize(array, (3, 3), method)
+        narrow = tf.image.resize(array.astype("float32"), (3, 3), method)
+        assert np.array_equal(tf.cast(wide, tf.float32), narrow)
+        assert wide.dtype.name == ("float64" if method == "nearest" else "float32")

@@ -466,7 +466,7 @@ def adjust_jpeg_quality(
       TensorShape([8, 8, 3])
     """
     image = convert_to_tensor(image)
-    quality = int(convert_to_tensor(jpeg_quality))
+    quality = int(convert_to_tensor(jpeg_quality).require_value("a quality"))
     if not 0 <= quality <= 100:
         raise InvalidArgumentError(
             f"adjust_jpeg_quality: quality must be in [0,100], got {quality}."

@@ -81,10 +81,10 @@ def _resize(images: TensorLike, height: int, width: int, method: str, antialias:
         rows = _find_nearest(height, images.shape[-3])
         columns = _find_nearest(width, images.shape[-2])
         return jnp.take(jnp.take(images, rows, axis=-3), columns, axis=-2)
-    wide = images if images.dtype in (jnp.float32, jnp.float64) else images.astype(jnp.float32)
+    wide = images.astype(jnp.float32)
     # The other kernels smooth images of the same size, too, or read their neighbors.
     if wide.shape == shape and (method == "area" or (method == "bilinear" and not antialias)):
-        return wide.astype(jnp.float32)
+        return wide
     for axis, new in ((-2, width), (-3, height)):
         wide = _resize_axis(wide, axis, new, method, antialias)
     return wide.astype(jnp.float32)
@@ -210,7 +210,7 @@ def resize(
     if preserve_aspect_ratio:
         height, width = fit_size((height, width), images.shape[-3:-1])
     array: Any = getattr(images, "_value", None)
-    on_host = type(array) is np.ndarray and array.ndim == 3 and array.dtype != np.float64
+    on_host = type(array) is np.ndarray and array.ndim == 3
     if on_host and not antialias and not any(t.watches(images) for t in context.tapes):
         # The array is probably a decoded file: XLA would compile a program for every image size.
         return Tensor(resize_array(array, height, width, method))
