@@ -206,7 +206,8 @@ def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
         and (result := _map_symbolic_rows(call, count, signature)) is not None
     ):
         return result
-    outputs = list(map(call, range(int(count))))
+    # The function may change and return the same dictionary for each row.
+    outputs = [nest.map_structure(lambda row: row, call(i)) for i in range(int(count))]
     if not outputs:
         return nest.flatten(elems)[0]
 
