@@ -343,3 +343,22 @@ def test_a_function_in_a_map_may_have_results_of_any_size():
     (batch,) = data
     assert batch.shape == (3, 4, 4, 1)
     assert set(batch.numpy().sum((1, 2, 3)).astype(int)) <= {16 + 2 * n for n in (1, 2, 3)}
+
+
+def test_elements_do_not_change_with_the_arrays():
+    rows, labels = np.zeros((3, 2), "float32"), np.zeros(3, "int64")
+    frame = pytest.importorskip("pandas").DataFrame({"a": labels})
+    datasets = [
+        tf.data.Dataset.from_tensor_slices(rows),
+        tf.data.Dataset.from_tensor_slices({"x": rows, "y": labels}).map(lambda d: d["x"]),
+        tf.data.Dataset.from_tensors((rows, labels)),
+        tf.data.Dataset.from_tensor_slices(frame["a"]),
+        tf.data.Dataset.from_tensor_slices(dict(frame)),
+        tf.keras.utils.timeseries_dataset_from_array(rows, labels, 2),
+    ]
+    rows += 1
+    labels += 1
+    frame.iloc[:, 0] = 1
+    for dataset in datasets:
+        for array in tf.nest.flatten(next(iter(dataset))):
+            assert not array.numpy().any()

@@ -209,3 +209,18 @@ def test_sparse_results_of_other_sizes_are_padded():
     stacked = tf.map_fn(tf.sparse.eye, tf.constant([3, 2]), fn_output_signature=spec)
     expected = np.stack([np.eye(3), np.diag([1.0, 1.0, 0.0])])
     np.testing.assert_array_equal(tf.sparse.to_dense(stacked), expected)
+
+
+def test_mapped_rows_may_share_a_dictionary():
+    shared = {}
+
+    def double(row):
+        shared["row"] = row * 2
+        return shared
+
+    ragged = tf.ragged.constant([[1, 2], [3]])
+    signature = {"row": tf.RaggedTensorSpec([None], tf.int32)}
+    assert tf.map_fn(double, ragged, fn_output_signature=signature)["row"].to_list() == [
+        [2, 4],
+        [6],
+    ]

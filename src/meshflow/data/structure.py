@@ -80,6 +80,22 @@ def to_arrays(value: PyTree) -> PyTree:
     return map_leaves(value, to_array)
 
 
+def copy_arrays(value: PyTree) -> PyTree:
+    """Copy the NumPy arrays and pandas objects of a structure, so that later changes of them have no effect.
+
+    Read-only arrays and memory-mapped files are returned as they are.
+    """
+    return map_leaves(value, _copy_leaf)
+
+
+def _copy_leaf(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        is_shared = value.flags.writeable and not isinstance(value, np.memmap)
+    else:
+        is_shared = type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "copy")
+    return value.copy() if is_shared else value
+
+
 def to_tensor(value: Any) -> Any:
     """Convert a leaf to a tensor; return datasets and sparse tensors as they are."""
     if (

@@ -88,7 +88,7 @@ class SourceMethods(DatasetNode):
         """
         if slice_recording.is_recording():
             return cast(Any, slice_recording.RecordedSlices(tensors, _slice_tensors))
-        return _slice_tensors(tensors)
+        return _slice_tensors(structure.copy_arrays(tensors))
 
     @overload
     @staticmethod
@@ -131,7 +131,7 @@ class SourceMethods(DatasetNode):
           >>> tf.data.Dataset.from_tensors([1, 2, 3]).element_spec.shape
           TensorShape([3])
         """
-        return constructors.Tensors(tensors)
+        return constructors.Tensors(structure.copy_arrays(tensors))
 
     @overload
     @staticmethod

@@ -51,7 +51,7 @@ def timeseries_dataset_from_array(
       >>> x.numpy().tolist(), y.numpy().tolist()
       ([[0, 1, 2], [1, 2, 3]], [0, 10])
     """
-    data = structure.to_array(data)
+    data = structure.to_array(structure.copy_arrays(data))
     steps = len(data)
     for name, value in (("sampling_rate", sampling_rate), ("sequence_stride", sequence_stride)):
         if not 0 < value < steps:
@@ -68,7 +68,7 @@ def timeseries_dataset_from_array(
     start, end = start_index or 0, end_index or steps
     count = end - start - (sequence_length - 1) * sampling_rate
     if targets is not None:
-        targets = structure.to_array(targets)
+        targets = structure.to_array(structure.copy_arrays(targets))
         count = min(count, len(targets))
         targets = targets[start:end]
     data = data[start:end]
