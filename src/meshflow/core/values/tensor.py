@@ -41,6 +41,8 @@ else:
 # A value that `convert_to_tensor` accepts: a tensor, variable, array, number or nested list.
 TensorLike = Any
 
+_INT = frozenset([int])
+
 _SYMBOLIC_HELP = (
     "its value is only known when the traced function runs. Use tf.cond, tf.while_loop or "
     "tf.where, write the code as a plain `if`/`while`/`for` inside a tf.function with "
@@ -138,7 +140,10 @@ class Tensor(_Operators):
     @property
     def shape(self) -> TensorShape:
         """Return the static shape."""
-        return show_shape(TensorShape(self._value.shape))
+        sizes = self._value.shape
+        if context.trace is None or _INT.issuperset(map(type, sizes)):
+            return TensorShape(sizes)
+        return show_shape(TensorShape(sizes))
 
     @property
     def ndim(self) -> int:

@@ -57,3 +57,39 @@ def test_losses_after_training():
     model(X)
     assert float(model.losses[0]) == 30
     assert np.isfinite(model.evaluate(X, Y, verbose=0))
+
+
+def test_new_step_functions_are_traced_again():
+    class Scaled(tf.keras.Model):
+        scale = 2.0
+
+        def call(self, x):
+            return x * self.scale
+
+        def test_step(self, data):
+            return {"scale": tf.constant(self.scale)}
+
+        def train_step(self, data):
+            return {"scale": tf.constant(self.scale)}
+
+    model = Scaled()
+    model.compile("sgd", "mse")
+    x = np.ones((2, 1), "float32")
+
+    def read_scales():
+        scales = [model.predict(x, verbose=0)[0, 0], model.predict_on_batch(x)[0, 0]]
+        scales += [model.fit(x, x, verbose=0).history["scale"][0]]
+        scales += [model.evaluate(x, x, verbose=0, return_dict=True)["scale"]]
+        scales += [model.train_on_batch(x, x, return_dict=True)["scale"]]
+        return set(scales)
+
+    assert read_scales() == {2}
+    model.scale = 3.0
+    # As in Keras, a change of Python state has no effect on traced steps.
+    assert read_scales() == {2}
+    for kind in ("train", "test", "predict"):
+        getattr(model, f"make_{kind}_function")(force=True)
+    assert read_scales() == {3}
+    model.scale = 4.0
+    model.train_function = model.test_function = model.predict_function = None
+    assert read_scales() == {4}

@@ -332,6 +332,7 @@ class TrainingSteps(StepCounterMethods):
             return lambda batches: function(
                 iter([_unpack_single_input(as_tensors(b)) for b in batches])
             )
+        self._make_function(kind, force=False)
         step, counter = self._get_step(kind), self._step_counters[kind]
         runs_many = isinstance(step, CompiledStep) and self._steps_per_execution > 1
         attribute = f"{kind}_function"
@@ -354,6 +355,10 @@ class TrainingSteps(StepCounterMethods):
 
     def _count_steps(self, kind: str) -> Callable[[PyTree], Any]:
         """Return a step that counts its calls."""
+        self._make_function(kind, force=False)
+        return self._make_counted_step(kind)
+
+    def _make_counted_step(self, kind: str) -> Callable[[PyTree], Any]:
         step, counter = self._get_step(kind), self._step_counters[kind]
 
         def run(batch: PyTree) -> Any:
@@ -390,7 +395,11 @@ class TrainingSteps(StepCounterMethods):
     def _make_function(self, kind: str, force: bool) -> Callable[[Iterator[Any]], Any]:
         name = f"{kind}_function"
         if getattr(self, name) is None or force:
-            setattr(self, name, _StepFunction(self._count_steps(kind)))
+            if force or name in self._steps:
+                # As in Keras, programs call this method or set the attribute to None after a change of the model.
+                self._steps.pop(kind, None)
+            self._steps[name] = _StepFunction(self._make_counted_step(kind))
+            setattr(self, name, self._steps[name])
         function: Callable[[Iterator[Any]], Any] = getattr(self, name)
         return function
 
