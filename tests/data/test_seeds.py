@@ -110,3 +110,32 @@ def test_shuffle_order_equals_tensorflow_with_a_small_buffer():
     many = listed(D.range(2000).shuffle(100, seed=9))
     assert many[:10] == [94, 13, 60, 65, 101, 84, 73, 55, 31, 5]
     assert sum(place * x for place, x in enumerate(many)) == 2655151898
+
+
+def test_the_spec_of_an_eager_map_does_not_draw_numbers():
+    # The values of TensorFlow 2.15. The function runs as Python, because it joins rows of different lengths.
+    words = tf.strings.split(["Hey I like", "Keras and Tensorflow"])
+    generator = tf.random.Generator.from_seed(42)
+
+    def swap_words(row, count):
+        for _ in tf.range(count):
+            seed = generator.make_seeds()[:, 0]
+            i = tf.random.stateless_uniform([2], seed, 0, tf.size(row), tf.int32)
+            row = tf.tensor_scatter_nd_update(row, i[:, None], [row[i[1]], row[i[0]]])
+        return row
+
+    def swap_batch(row):
+        generator.make_seeds()
+        rows = tf.RaggedTensor.from_row_splits(row, [0, tf.size(row)])
+        spec = tf.RaggedTensorSpec(ragged_rank=0, dtype=tf.string)
+        swapped = tf.map_fn(lambda r: swap_words(r, 2), rows, fn_output_signature=spec)
+        return tf.squeeze(swapped, axis=0)
+
+    dataset = tf.data.Dataset.from_tensor_slices(words).map(swap_batch)
+    assert dataset.element_spec.dtype is tf.string
+    assert generator.state.numpy().tolist() == [42, 0, 0]
+    assert [row.numpy().tolist() for row in dataset] == [
+        [b"like", b"I", b"Hey"],
+        [b"and", b"Tensorflow", b"Keras"],
+    ]
+    assert generator.state.numpy().tolist() == [1578, 0, 0]

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from meshflow.core.variables.variable import restore_variables
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY
 from meshflow.data.epoch import Epoch
@@ -121,7 +122,9 @@ class DatasetNode(structure.ElementLeaf):
             raise _SpecUnknownError
         elements = self.iter_elements(Epoch(self))
         try:
-            first = next(elements, None)
+            # The function of a map may draw random numbers, which change the state of a generator.
+            with restore_variables():
+                first = next(elements, None)
         finally:
             elements.close()
         return None if first is None else self._relax_spec(structure.infer_spec(first))

@@ -236,6 +236,8 @@ class Context(ThreadState):
         None; see `StepShares`.
       on_first_batch: Called with the model and its first batch instead of starting the training, or
         None.
+      overwritten_values: The variables that were assigned, and their values before, by id; None if these are not
+        restored. See `restore_variables`.
       shapes_only: Whether weights are created without values, for models that are planned but not
         run.
       num_replicas: Number of replicas that take part in a step; set by distribution strategies.
@@ -271,6 +273,7 @@ class Context(ThreadState):
         self.override_read: Callable[[Any], Any] | None = None
         self.reduce_gradients: Callable[..., list[Any]] | None = None
         self.on_first_batch: Callable[[Any, Any], None] | None = None
+        self.overwritten_values: dict[int, tuple[Any, Any]] | None = None
         self.shapes_only = False
         self.num_replicas = 1
 

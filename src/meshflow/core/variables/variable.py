@@ -91,6 +91,19 @@ class VariableAggregation(enum.Enum):
 _creation_numbers = itertools.count()
 
 
+@contextlib.contextmanager
+def restore_variables() -> Iterator[None]:
+    """Restore, after a block, the values of the variables that it assigns eagerly."""
+    outer, values = context.overwritten_values, dict[int, tuple[Any, Any]]()
+    context.overwritten_values = values
+    try:
+        yield
+    finally:
+        context.overwritten_values = outer
+        for variable, value in values.values():
+            variable._write(value)
+
+
 class Variable(VariableRowMethods, _Operators):
     """A mutable tensor, shared by all objects that refer to it.
 
@@ -493,6 +506,8 @@ class Variable(VariableRowMethods, _Operators):
         """Replace the value after dtype and shape have been checked."""
         if context.trace is None and self.has_no_value:
             return
+        if context.overwritten_values is not None and context.trace is None:
+            context.overwritten_values.setdefault(id(self), (self, Tensor(self.numpy())))
         if self._own_layout is not None:
             value = self._own_layout.constrain(value)
         if context.trace is not None:
