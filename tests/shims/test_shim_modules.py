@@ -27,7 +27,7 @@ PROGRAMS = [
     "from tensorflow.python.keras import backend, layers; from tensorflow.python.keras.engine.base_layer import Layer; assert Layer is layers.Layer",
     "from tensorflow.python.framework import ops, dtypes, constant_op, tensor_shape; assert ops.EagerTensor is meshflow.Tensor; assert constant_op.constant is meshflow.constant",
     "from tensorflow.python.ops import array_ops, math_ops, nn, gen_math_ops; assert math_ops.reduce_sum is meshflow.reduce_sum; assert array_ops.where_v2 is meshflow.where",
-    "from tensorflow.python.eager import context, function; assert function.defun is meshflow.function; assert context.executing_eagerly()",
+    "from tensorflow.python.eager import context, function; assert function.defun is meshflow.function; assert context.executing_eagerly() and context.global_seed() is None; meshflow.random.set_seed(3); assert context.global_seed() == 3; meshflow.random.set_seed(None)",
     "from tensorflow.python.data.ops.dataset_ops import DatasetV2; assert DatasetV2 is meshflow.data.Dataset",
     "from tensorflow.python.distribute import distribution_strategy_context as d; assert d.get_strategy is meshflow.distribute.get_strategy",
     "from tensorflow.python.saved_model import signature_constants as s; assert s.DEFAULT_SERVING_SIGNATURE_DEF_KEY == 'serving_default'",

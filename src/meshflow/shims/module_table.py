@@ -157,7 +157,7 @@ MODULES = {
     "python.eager": "tf tf.compat.v1",
     "python.eager.backprop": "tf tf.autodiff meshflow.shims.gradient_functions",
     "python.eager.context": f"{_HELPERS} tf.config tf.config.experimental "
-    f"num_gpus={_HELPERS}:count_gpus "
+    f"num_gpus={_HELPERS}:count_gpus global_seed={_HELPERS}:read_global_seed "
     "in_eager_mode=tf.executing_eagerly",
     "python.eager.def_function": "Function=tf.types.experimental.GenericFunction",
     "python.eager.function": "defun=tf.function ConcreteFunction=tf.types.experimental.ConcreteFunction",
