@@ -39,7 +39,7 @@ _lax: Any = jax.lax
 
 
 def _to_ints(values: TensorLike) -> list[int]:
-    """Return the elements of a vector whose values are known while a function is traced."""
+    """Return the elements of a vector that are known while a function is traced."""
     static = np.asarray(to_static_value(values))
     return [int(v) for v in static.reshape(-1)]
 
@@ -155,7 +155,7 @@ def pad(
     padding_interior: TensorLike,
     name: str | None = None,
 ) -> Tensor:
-    """Pad each dimension in front, behind and between elements; negative numbers in front and behind crop.
+    """Pad each dimension before, after and between elements; negative numbers before and after crop.
 
     Example:
       >>> from meshflow.shims import xla_functions
@@ -214,7 +214,7 @@ def concatenate(values: Sequence[TensorLike], axis: int, name: str = "concat") -
 
 @op(name="xla_reduce_precision", kinds="f")
 def reduce_precision(operand: TensorLike, exponent_bits: int, mantissa_bits: int) -> Tensor:
-    """Round floating-point numbers to a format with fewer bits; the dtype stays the same."""
+    """Round floating-point numbers to a format with fewer bits, without a change of the dtype."""
     return _lax.reduce_precision(operand, exponent_bits, mantissa_bits)
 
 

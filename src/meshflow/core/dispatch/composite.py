@@ -38,7 +38,7 @@ from meshflow.core.values.composite import (
 )
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike
-from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape, show_shape
+from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import (
     as_size,
@@ -137,7 +137,7 @@ class IndexedSlices(CompositeTensor):
         if sizes is None and is_symbolic_tensor(self._dense_shape):
             return TensorShape([None, *self._values.shape[1:]])
         sizes = np.asarray(self._dense_shape.array if sizes is None else sizes).tolist()
-        return show_shape(TensorShape(sizes))
+        return TensorShape(sizes).show()
 
     @property
     def device(self) -> str:
@@ -609,7 +609,7 @@ class SparseTensor(CompositeTensor):
         if sizes is None and is_symbolic_tensor(self._dense_shape):
             return TensorShape([None] * self._dense_shape.shape[0])
         sizes = np.asarray(self._dense_shape.array) if sizes is None else sizes
-        return show_shape(TensorShape([as_size(n) for n in sizes]))
+        return TensorShape([as_size(n) for n in sizes]).show()
 
     @property
     def _type_spec(self) -> SparseTensorSpec:
@@ -617,7 +617,7 @@ class SparseTensor(CompositeTensor):
 
     def get_shape(self) -> TensorShape:
         """Return the shape of the full tensor."""
-        return show_shape(self.shape)
+        return self.shape.show()
 
     def check_indices(self, message: str = _OUT_OF_BOUNDS, **options: Any) -> Tensor:
         """Check that the elements are within the dense shape, and return their indices.

@@ -49,6 +49,10 @@ def is_smaller(size: Any, other: Any) -> bool:
     return bool(difference < 0)
 
 
+# Packages that compute with the symbols of unknown sizes.
+_PACKAGES_WITH_SYMBOLS = frozenset({"jax", "meshflow", "optax"})
+
+
 class TensorShape:
     """The static shape of a tensor: a tuple of sizes, with `None` for unknown sizes.
 
@@ -66,6 +70,16 @@ class TensorShape:
 
     def __init__(self, dims: ShapeLike | Iterable[Any]) -> None:
         self._dims = _as_dims(dims)
+
+    def show(self) -> TensorShape:
+        """Return the shape for the caller of the calling function, such as the reader of `x.shape`.
+
+        Users' code reads None for sizes that only the running program knows, as in TensorFlow.
+        """
+        if context.trace is None or not _has_symbols(self._dims):
+            return self
+        package = sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]
+        return self if package in _PACKAGES_WITH_SYMBOLS else StaticShape(self)
 
     @property
     def rank(self) -> int | None:
@@ -322,21 +336,6 @@ def hide_symbols(shape: Any) -> Any:
     if isinstance(shape, TensorShape) and _has_symbols(shape._dims):
         return StaticShape(shape)
     return shape
-
-
-# Packages that compute with the symbols of unknown sizes.
-_PACKAGES_WITH_SYMBOLS = frozenset({"jax", "meshflow", "optax"})
-
-
-def show_shape(shape: TensorShape) -> TensorShape:
-    """Return a shape to the caller of the calling function, such as the reader of `x.shape`.
-
-    Users' code reads None for sizes that only the running program knows, as in TensorFlow.
-    """
-    if context.trace is None or not _has_symbols(shape._dims):
-        return shape
-    package = sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]
-    return shape if package in _PACKAGES_WITH_SYMBOLS else StaticShape(shape)
 
 
 def _has_symbols(dims: Iterable[Any] | None) -> bool:

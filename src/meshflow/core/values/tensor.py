@@ -27,7 +27,7 @@ from meshflow.core.runtime.device_to_host import to_host
 from meshflow.core.runtime.devices import find_device, get_array_device
 from meshflow.core.runtime.transfers import transfer
 from meshflow.core.values import dtypes
-from meshflow.core.values.shapes import ShapeLike, TensorShape, show_shape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.withheld_text import check_text
 from meshflow.environment.types import Array, NumpyValue, PyTree
 
@@ -143,7 +143,7 @@ class Tensor(_Operators):
         sizes = self._value.shape
         if context.trace is None or _INT.issuperset(map(type, sizes)):
             return TensorShape(sizes)
-        return show_shape(TensorShape(sizes))
+        return TensorShape(sizes).show()
 
     @property
     def ndim(self) -> int:
@@ -170,7 +170,7 @@ class Tensor(_Operators):
 
     def get_shape(self) -> TensorShape:
         """Return the static shape."""
-        return show_shape(TensorShape(self._value.shape))
+        return TensorShape(self._value.shape).show()
 
     # Libraries call these private methods of TensorFlow.
     def _rank(self) -> int | None:

@@ -101,7 +101,7 @@ def restore_variables() -> Iterator[None]:
     finally:
         context.overwritten_values = outer
         for variable, value in values.values():
-            variable._write(value)
+            variable.assign(value, read_value=False)
 
 
 class Variable(VariableRowMethods, _Operators):

@@ -17,7 +17,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32, int32, int64
-from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape, show_shape
+from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host
@@ -403,7 +403,7 @@ class RaggedTensor(CompositeTensor, _Operators):
         """Return the static shape, with None for ragged dimensions."""
         partition = self._partition
         lengths = [partition.static_nrows, partition.static_uniform_row_length]
-        return show_shape(TensorShape([*lengths, *self._values.shape.as_list()[1:]]))
+        return TensorShape([*lengths, *self._values.shape.as_list()[1:]]).show()
 
     @property
     def ndim(self) -> int:
@@ -412,7 +412,7 @@ class RaggedTensor(CompositeTensor, _Operators):
 
     def get_shape(self) -> TensorShape:
         """Return the static shape."""
-        return show_shape(self.shape)
+        return self.shape.show()
 
     def consumers(self) -> list[Any]:
         """Return an empty list: the operations that use the rows are not recorded."""
