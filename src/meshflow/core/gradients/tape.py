@@ -322,8 +322,10 @@ class GradientTape(JacobianMethods):
             if gradient is None and unconnected is UnconnectedGradients.ZERO:
                 gradient = zeros_like(source)
             results.append(gradient)
-        if context.reduce_gradients is not None:
-            results = context.reduce_gradients(self, targets, seeds, flat_sources, results)
+        if context.batch_gradients is not None:
+            results = context.batch_gradients.reduce_gradients(
+                self, targets, seeds, flat_sources, results
+            )
         remaining = iter(results)
         return nest.pack_sequence_as(sources, [_take_gradient(leaf, remaining) for leaf in leaves])
 

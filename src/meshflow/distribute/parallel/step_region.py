@@ -36,7 +36,11 @@ from meshflow.distribute.parallel.region import (
     partition_batch,
     split_micro_batches,
 )
-from meshflow.distribute.parallel.step_analysis import Combination, StepProgram, drop_sharding
+from meshflow.distribute.parallel.step_analysis import (
+    Combination,
+    StepProgram,
+    bind_without_mesh,
+)
 from meshflow.distribute.parallel.step_shares import (
     GradientTotal,
     ShareIndex,
@@ -53,7 +57,7 @@ from meshflow.distribute.parallel.zero import (
 from meshflow.distribute.replicas.shares import ShareTotal
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ArrayLike, Atom, PyTree, Var
-from meshflow.passes.jaxprs import bind_equation, get_aval
+from meshflow.passes.jaxprs import get_aval
 
 __all__ = ["run_step_in_shares"]
 
@@ -62,7 +66,7 @@ def run_step_in_shares(
     strategy: RegionStrategy,
     step: Callable[[PyTree], PyTree],
     batch: PyTree,
-    layer_states: Sequence[Variable],
+    list_layer_states: Callable[[], Sequence[Variable]],
     find_programs: Callable[[Sequence[Variable]], Sequence[LossProgram]],
 ) -> PyTree:
     """Run a training step of a global batch in shares, while a function is traced.
@@ -71,7 +75,8 @@ def run_step_in_shares(
       strategy: The strategy.
       step: Function of a batch.
       batch: The global batch.
-      layer_states: States of layers, which each micro-batch updates.
+      list_layer_states: Function that returns, after a trace of the step, the states that calls of layers update;
+        each micro-batch updates them.
       find_programs: Function that divides trained variables by their optimizers, each of which is that of
         a program.
 
@@ -101,7 +106,7 @@ def run_step_in_shares(
         traces = [trace_step(one, step, parts) for one in all_shares]
     shares.draws.check_split()
     other, traced = traces[:2]
-    make_region = functools.partial(_StepRegion, strategy, parts, layer_states)
+    make_region = functools.partial(_StepRegion, strategy, parts, list_layer_states())
     if has_one_row:
         known = make_region(larger, other, StepProgram(other, larger, traces[2], largest))
         region = make_region(shares, traced, StepProgram(traced, shares), known)
@@ -212,19 +217,29 @@ class _StepRegion:
         wanted += states.items()
         wanted = list(dict(wanted).items())
         kinds = dict(zip((v for v, _ in wanted), program.find_combinations(wanted), strict=True))
+        if not all(self.shares.custom_gradients) and any(
+            kinds.get(v) is Combination.MEAN for v in select(self.objectives)
+        ):
+            raise StepNotSplitError(
+                "has a custom gradient that is not proportional to the gradient of its result"
+            )
         known = [v for v in states if kinds[v] is not Combination.OTHER]
-        # Other values may be computed from the final states, such as results of metrics.
-        final = {*known, *self.carried.values()}
+        # Other values may be computed from the losses of the batch, such as decisions about them, and from the final
+        # states, such as results of metrics.
+        losses = [
+            v for v in dict.fromkeys(select(self.objectives)) if kinds[v] is not Combination.OTHER
+        ]
+        final = {*known, *losses, *self.carried.values()}
         rest = program.find_dependent([*program.rows, *self.carried], final)
         results = [v for v in self.results if _is_in(v, rest)]
         self.rows = [v for v in results if program.get_row_axis(v) == 0]
         partial = list(dict.fromkeys(v for v in results if program.get_row_axis(v) != 0))
         program.check_rows([*self.objectives, *states, *results], [*self.carried.values()])
-        if not self.carried:
+        if not self.carried or self.shares.custom_gradients:
             pairs = zip(self.total_values, self.shares.totals, strict=True)
             program.check_gradients([v for v, t in pairs if isinstance(t, GradientTotal)])
         kinds |= zip(partial, program.find_combinations([(v, None) for v in partial]), strict=True)
-        self.partial = partial
+        self.partial = list(dict.fromkeys([*partial, *losses]))
         self.states = {v: states[v] for v in known}
         self.kinds = kinds
         for values, noun in (
@@ -312,8 +327,8 @@ class _StepRegion:
         )
         read = lambda a: _detach(a.val) if isinstance(a, jex_core.Literal) else env[a]
         for i in indices:
-            eqn = drop_sharding(self.program.jaxpr.eqns[i])
-            values = bind_equation(eqn, [read(a) for a in eqn.invars])
+            eqn = self.program.jaxpr.eqns[i]
+            values = bind_without_mesh(eqn, [read(a) for a in eqn.invars])
             for variable, value in zip(eqn.outvars, values, strict=True):
                 env.setdefault(variable, value)
         return [read(a) for a in atoms]

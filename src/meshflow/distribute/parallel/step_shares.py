@@ -148,6 +148,7 @@ class StepShares(BatchShares):
       index: Placeholder of the index of the share.
       objectives: Sums of the targets of the tapes.
       source_shapes: Shapes of the tensors that the step differentiates with respect to.
+      custom_gradients: For each custom gradient whether it is proportional to that of its result.
     """
 
     splits_draws = True
@@ -177,6 +178,7 @@ class StepShares(BatchShares):
         self.finishers.clear()
         self.objectives: list[Tensor] = []
         self.source_shapes: list[tuple[int, ...]] = []
+        self.custom_gradients: list[bool] = []
         self.draws.start()
 
     @property
@@ -193,6 +195,10 @@ class StepShares(BatchShares):
         """Update a metric with the mean of a value over all shares."""
         mean = self.mean_over_all_shares(convert_to_tensor(value))
         metric.update_state(mean, sample_weight=self.num_rows)
+
+    def add_custom_gradient(self, is_linear: bool) -> None:
+        """Note a custom gradient, and whether it is proportional to that of its result."""
+        self.custom_gradients.append(is_linear)
 
     def reduce_gradients(
         self,
@@ -213,12 +219,18 @@ class StepShares(BatchShares):
         """
         if all(g is None for g in gradients):
             return list(gradients)
-        self._check_scope()
-        has_variables = any(
+        self.source_shapes += [
+            tuple(s.shape)
+            for s, g in zip(sources, gradients, strict=True)
+            if g is not None and not isinstance(s, Variable)
+        ]
+        if not any(
             isinstance(s, Variable) and g is not None
             for s, g in zip(sources, gradients, strict=True)
-        )
-        if has_variables and any(other is not tape for other in context.tapes):
+        ):
+            return list(gradients)
+        self._check_scope()
+        if any(other is not tape for other in context.tapes):
             raise StepNotSplitError(
                 "computes gradients of variables while another tape records them"
             )
@@ -226,15 +238,12 @@ class StepShares(BatchShares):
         objective = len(self.objectives) - 1
         results: list[Any] = []
         for source, gradient in zip(sources, gradients, strict=True):
-            if gradient is None:
-                results.append(None)
-            elif isinstance(source, Variable):
+            if gradient is None or not isinstance(source, Variable):
+                results.append(gradient)
+            else:
                 total = GradientTotal(convert_to_tensor(to_dense(gradient)), source, objective)
                 self.totals.append(total)
                 results.append(read_tensor(total))
-            else:
-                self.source_shapes.append(tuple(source.shape))
-                results.append(gradient)
         return results
 
     def _check_scope(self) -> None:
@@ -246,6 +255,9 @@ class StepShares(BatchShares):
 
 def _sum_targets(targets: Sequence[Tensor], seeds: Sequence[Any]) -> Tensor:
     """Return the sum of the targets of a tape, weighted by their initial gradients."""
+    if len(targets) == 1 and seeds[0] is None and targets[0].dtype is float32:
+        # The step may also use the target itself, such as the loss.
+        return targets[0] if not targets[0].ndim else math.reduce_sum(targets[0])
     terms = [
         math.reduce_sum(math.cast(t if s is None else t * math.cast(s, t.dtype), float32))
         for t, s in zip(targets, seeds, strict=True)
@@ -256,12 +268,12 @@ def _sum_targets(targets: Sequence[Tensor], seeds: Sequence[Any]) -> Tensor:
 
 @contextmanager
 def _gradients_scope(shares: StepShares) -> Iterator[None]:
-    saved, context.reduce_gradients = context.reduce_gradients, shares.reduce_gradients
+    saved, context.batch_gradients = context.batch_gradients, shares
     try:
         with shares_scope(shares), philox.share_draws_scope(shares.draws):
             yield
     finally:
-        context.reduce_gradients = saved
+        context.batch_gradients = saved
 
 
 def trace_step(

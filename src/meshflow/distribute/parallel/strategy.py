@@ -333,11 +333,11 @@ class MeshStrategy(Strategy):
         self,
         step: Callable[[PyTree], PyTree],
         batch: PyTree,
-        layer_states: Sequence[Variable],
+        list_layer_states: Callable[[], Sequence[Variable]],
         find_programs: Callable[[Sequence[Variable]], Sequence[LossProgram]],
     ) -> PyTree:
         """Run a training step that computes gradients itself; see `run_step_in_shares`."""
-        return run_step_in_shares(self, step, batch, layer_states, find_programs)
+        return run_step_in_shares(self, step, batch, list_layer_states, find_programs)
 
     @property
     def computes_predictions(self) -> bool:

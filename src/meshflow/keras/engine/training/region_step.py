@@ -403,6 +403,68 @@ class _GradientCalls:
     count = 0
 
 
+class _LayerStates:
+    """Recorder of the states of layers that only their calls update while a step is traced.
+
+    The model's own variables, such as counters and moving averages, are those of the step.
+
+    Args:
+      model: The model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._states = [
+            v
+            for layer in flatten_layers(model, include_self=False)
+            for v in layer._non_trainable_weights
+            if v.aggregation is not VariableAggregation.SUM
+        ]
+        self._is_inside = False
+        self._values: dict[int, Any] = {}
+        self._by_layers: set[int] = set()
+        self._by_step: set[int] = set()
+
+    def list_written(self) -> list[Variable]:
+        """Return the states that calls of layers have updated, and the step itself has not."""
+        written = self._by_layers - self._by_step
+        return [v for v in self._states if id(v) in written]
+
+    @contextmanager
+    def record(self) -> Iterator[None]:
+        """Record updates in the current trace while the context is open."""
+        saved, context.label_layer = context.label_layer, self
+        self._trace: Any = context.trace
+        self._values.clear()
+        try:
+            yield
+            self._note_updates(self._by_step)
+        finally:
+            context.label_layer = saved
+
+    @contextmanager
+    def __call__(self, layer: Any, whole: bool = False) -> Iterator[None]:
+        """Open the scope in which a layer computes."""
+        if self._is_inside or context.trace is not self._trace:
+            yield
+            return
+        self._note_updates(self._by_step)
+        self._is_inside = True
+        try:
+            yield
+        finally:
+            self._is_inside = False
+        self._note_updates(self._by_layers)
+
+    def _note_updates(self, found: set[int]) -> None:
+        """Add the states that have been updated since the last call of this method."""
+        for state in self._states:
+            if id(state) in self._trace.writes:
+                value = self._trace.read(state)
+                if value is not self._values.get(id(state)):
+                    self._values[id(state)] = value
+                    found.add(id(state))
+
+
 def _run_in_shares(model: Any, step: Callable[[PyTree], Any], data: PyTree) -> tuple[bool, Any]:
     """Run a step that computes gradients itself in shares of the batch, if options request it.
 
@@ -415,23 +477,19 @@ def _run_in_shares(model: Any, step: Callable[[PyTree], Any], data: PyTree) -> t
     if not has_shares or strategy.scratch is not None or get_host_values() is not None:
         return False, None
 
+    states = _LayerStates(model)
+
     def run(batch: PyTree) -> Any:
         try:
-            return convert_if_enabled(step)(batch)
+            with states.record():
+                return convert_if_enabled(step)(batch)
         finally:
             model._clear_losses()
 
     token = _is_probing.set(True)
-    # The model's own variables, such as counters and moving averages, are those of the step.
-    states = [
-        v
-        for layer in flatten_layers(model, include_self=False)
-        for v in layer._non_trainable_weights
-        if v.aggregation is not VariableAggregation.SUM
-    ]
     try:
         result = strategy.run_step(
-            run, data, states, functools.partial(_divide_by_optimizers, model)
+            run, data, states.list_written, functools.partial(_divide_by_optimizers, model)
         )
         _warn_about_options(model, strategy, _get_reason(model), _OWN_STEP_ADVICE, True, True)
         return True, result
