@@ -11,6 +11,7 @@ its results need.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -26,8 +27,10 @@ from jax.typing import DTypeLike
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import suspend_autocast
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import TracedFunction
-from meshflow.core.values.tensor import read_tensors
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, read_tensors
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.gradient_compression import CompressedExchange
 from meshflow.distribute.parallel.program import LossProgram, RegionStrategy
@@ -41,6 +44,7 @@ from meshflow.distribute.parallel.step_analysis import (
     StepProgram,
     bind_without_mesh,
 )
+from meshflow.distribute.parallel.step_pipeline import NeededOutputs, StepPipeline
 from meshflow.distribute.parallel.step_shares import (
     GradientTotal,
     ShareIndex,
@@ -68,7 +72,7 @@ def run_step_in_shares(
     batch: PyTree,
     list_layer_states: Callable[[], Sequence[Variable]],
     find_programs: Callable[[Sequence[Variable]], Sequence[LossProgram]],
-) -> PyTree:
+) -> tuple[PyTree, str | None]:
     """Run a training step of a global batch in shares, while a function is traced.
 
     Args:
@@ -81,7 +85,8 @@ def run_step_in_shares(
         a program.
 
     Returns:
-      The result of the step.
+      The result of the step, and the reason for which it is not computed by a pipeline, although an option
+      requests one, or None.
 
     Raises:
       StepNotSplitError: If the step cannot be computed in shares; nothing has been changed then.
@@ -114,6 +119,17 @@ def run_step_in_shares(
         region = make_region(shares, traced, StepProgram(traced, shares, other, larger))
     with suspend_autocast():
         tensors = read_tensors([c for c in traced.captures if not _is_placeholder(c)])
+    reason: str | None = None
+    if strategy.options.pipeline is not None:
+        try:
+            known = _run_pipeline(strategy, region, make_shares(1, larger, True), step)
+            op = Op(
+                "step", lambda o, _: region.complete(*o), differentiable=False, is_foldable=False
+            )
+            outputs = apply(op, (tensors, known))
+            return region.assign(outputs), None
+        except (StepNotSplitError, InvalidValueError) as error:
+            reason = str(error)
     if strategy.options.compress and axes:
         trained = {
             id(t.variable): t.variable for t in shares.totals if isinstance(t, GradientTotal)
@@ -125,13 +141,36 @@ def run_step_in_shares(
     operands = [parts.leaves, tensors, slots, [e.operands for e in region.exchanges]]
     op = Op("step", lambda o, _: region.run(*o), differentiable=False, is_foldable=False)
     outputs, errors = apply(op, operands)
-    traced.assign_variables(outputs[region.num_results :])
     for exchange, values in zip(region.exchanges, errors, strict=True):
         for slot, value in zip(exchange.slots, values, strict=True):
             slot.assign(value)
-    shares.finish()
-    results = [*outputs[: region.num_results], *[None] * (traced.num_results - region.num_results)]
-    return traced.rebuild_result(results)[0]
+    return region.assign(outputs), reason
+
+
+def _run_pipeline(
+    strategy: RegionStrategy,
+    region: _StepRegion,
+    shares: StepShares,
+    step: Callable[[PyTree], PyTree],
+) -> list[Tensor]:
+    """Run the only stage of a step in a pipeline, and return the values of `region.pipelined`."""
+    needed = region.find_pipelined_outputs()
+    indices = convert_to_tensor(np.arange(shares.num_parts, dtype=np.int32))
+    batch = dataclasses.replace(region.batch, leaves=[*region.batch.leaves, indices])
+    variables = [t.variable for t in region.shares.totals if isinstance(t, GradientTotal)]
+    pipeline = StepPipeline(
+        strategy, shares, batch, lambda: trace_step(shares, step, batch), variables, needed
+    )
+    result = pipeline.apply()
+    strategy.pipelined = pipeline
+    assert result.variables is not None
+    gradients = dict(zip(map(id, result.variables), result.gradients, strict=True))
+    return [
+        *(gradients[id(v)] for v in variables),
+        *result.metric_values,
+        *result.predictions,
+        *read_tensors(needed.states),
+    ]
 
 
 def _is_placeholder(capture: object) -> bool:
@@ -279,7 +318,76 @@ class _StepRegion:
                 return levels
             stages = new
 
+    def assign(self, outputs: Sequence[Tensor]) -> PyTree:
+        """Assign the variables that the step writes, and return its result."""
+        self.traced.assign_variables(outputs[self.num_results :])
+        self.shares.finish()
+        missing = [None] * (self.traced.num_results - self.num_results)
+        return self.traced.rebuild_result([*outputs[: self.num_results], *missing])[0]
+
+    # ---- in a pipeline ---------------------------------------------------------------------
+
+    def find_pipelined_outputs(self) -> NeededOutputs:
+        """Return the outputs of the step that a pipeline computes.
+
+        Raises:
+          StepNotSplitError: If the step has another form than a loss, its gradients, and other values of the same stage.
+        """
+        shares = self.shares
+        if len(shares.objectives) != 1 or any(self._get_stage(v) > 1 for v in self._list_outputs()):
+            raise StepNotSplitError("computes with rows after its first gradients of variables")
+        if shares.source_shapes:
+            raise StepNotSplitError("computes gradients of tensors")
+        if not all(isinstance(t, GradientTotal) for t in shares.totals):
+            raise StepNotSplitError(
+                "computes means over the rows of the batch before its gradients"
+            )
+        if self.strategy.options.compress:
+            raise StepNotSplitError("exchanges compressed gradients")
+        (objective,) = self.objectives
+        positions = {v: i for i, v in enumerate(self.program.jaxpr.outvars) if isinstance(v, Var)}
+        variables = {
+            v: c
+            for v, c in zip(self.written, self.traced.writes, strict=True)
+            if isinstance(v, Var)
+        }
+        is_sum = _is_in(objective, self.kinds) and self.kinds[objective] is Combination.SUM
+        sums: list[tuple[Any, bool]] = [(positions[v], False) for v in self.partial]
+        sums += [(variables[v], before is not None) for v, before in self.states.items()]
+        return NeededOutputs(
+            self.num_results,
+            float(shares.num_parts) if is_sum else 1.0,
+            sums,
+            [positions[v] for v in dict.fromkeys(self.rows)],
+            [variables[v] for v in self.carried.values()],
+        )
+
+    def complete(self, captures: Sequence[jax.Array], known: Sequence[jax.Array]) -> list[Any]:
+        """Compute the step's results and new values of variables, given those that depend on rows.
+
+        Args:
+          captures: Values of the captured tensors and variables.
+          known: Gradients, means over the shares, rows, and final states of `find_pipelined_outputs`.
+        """
+        env = self._start(captures)
+        values = iter(known)
+        env |= {p: g for p, g in zip(self.totals, values, strict=False) if p is not None}
+        for v in [*self.partial, *self.states]:
+            total = next(values) * (self._get_weight(v) * self.shares.num_parts)
+            dtype = get_aval(v).dtype
+            total = (jnp.rint(total) if dtype.kind in "iu" else total).astype(dtype)
+            before = self.states.get(v)
+            env[v] = total if before is None else env[before] + total
+        env |= zip([*dict.fromkeys(self.rows), *self.carried.values()], values, strict=True)
+        return self._compute([*self.results, *self.written], env)
+
     # ---- over the mesh ---------------------------------------------------------------------
+
+    def _start(self, captures: Sequence[jax.Array]) -> dict[Any, Any]:
+        """Return the values of constants and captures."""
+        constants = map(_detach, self.program.closed.consts)
+        env: dict[Any, Any] = dict(zip(self.program.jaxpr.constvars, constants, strict=True))
+        return env | dict(zip(self.inputs, captures, strict=True))
 
     def run(
         self,
@@ -299,9 +407,7 @@ class _StepRegion:
         Returns:
           The results of the step and the new values of the written variables, and new errors.
         """
-        constants = map(_detach, self.program.closed.consts)
-        env: dict[Any, Any] = dict(zip(self.program.jaxpr.constvars, constants, strict=True))
-        env |= zip(self.inputs, captures, strict=True)
+        env = self._start(captures)
         stages = {self._get_stage(v) for v in self._list_outputs()}
         for stage in sorted(stages):
             errors = self._run_stage(stage, leaves, env, errors, values)

@@ -8,13 +8,14 @@ batch, so the code that follows, such as clipping and optimizers, computes with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch.operation import Op
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.gradients.tape_nodes import to_dense
 from meshflow.core.runtime import philox
@@ -29,10 +30,17 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.region import PartitionedBatch
 from meshflow.distribute.parallel.weight_reads import manual_axes_scope
 from meshflow.distribute.replicas.shares import BatchShares, ShareTotal, shares_scope
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import JaxprEqn, PyTree
 from meshflow.ops import math
 
-__all__ = ["GradientTotal", "ShareIndex", "StepNotSplitError", "StepShares", "trace_step"]
+__all__ = [
+    "GradientTotal",
+    "ShareIndex",
+    "StepNotSplitError",
+    "StepShares",
+    "is_outside_of_tape",
+    "trace_step",
+]
 
 
 class StepNotSplitError(Exception):
@@ -141,6 +149,7 @@ class StepShares(BatchShares):
       repetitions: Number of times that a share has its rows, as if the batch had fewer shares.
       other: Shares with more rows that were traced before, if this trace is to run; otherwise
         None.
+      in_pipeline: Whether stages of a pipeline compute the shares.
 
     Attributes:
       share_rows: Number of rows of a share.
@@ -162,8 +171,11 @@ class StepShares(BatchShares):
         batch: PartitionedBatch,
         repetitions: int = 1,
         other: StepShares | None = None,
+        in_pipeline: bool = False,
     ) -> None:
         super().__init__(strategy, axes, sizes, batch.micro_batches, batch.divided)
+        self.in_pipeline = in_pipeline
+        self.tapes: list[GradientTape] = []
         self.repetitions = repetitions
         self.num_rows = next((leaf.shape[0] for leaf in batch.leaves if leaf.ndim), 1)
         self.share_rows = self.num_rows // self.num_parts
@@ -177,6 +189,7 @@ class StepShares(BatchShares):
         self.totals.clear()
         self.finishers.clear()
         self.objectives: list[Tensor] = []
+        self.tapes.clear()
         self.source_shapes: list[tuple[int, ...]] = []
         self.custom_gradients: list[bool] = []
         self.draws.start()
@@ -234,6 +247,7 @@ class StepShares(BatchShares):
             raise StepNotSplitError(
                 "computes gradients of variables while another tape records them"
             )
+        self.tapes.append(tape)
         self.objectives.append(_sum_targets(targets, seeds))
         objective = len(self.objectives) - 1
         results: list[Any] = []
@@ -266,11 +280,40 @@ def _sum_targets(targets: Sequence[Tensor], seeds: Sequence[Any]) -> Tensor:
     return math.add_n(terms) if terms else convert_to_tensor(jnp.zeros((), np.float32))
 
 
+_OUTSIDE_OF_TAPE = "outside-of-tape"
+
+
+def _label_op(op: Op) -> AbstractContextManager[None]:
+    """Return a scope that marks the equations of an op if no tape records it."""
+    return nullcontext() if context.tapes else jax.named_scope(_OUTSIDE_OF_TAPE)
+
+
+def is_outside_of_tape(eqn: JaxprEqn) -> bool:
+    """Check whether no tape has recorded an equation in the trace of a pipelined step."""
+    return _OUTSIDE_OF_TAPE in str(eqn.source_info.name_stack)
+
+
+@contextmanager
+def _derivatives_scope(shares: StepShares) -> Iterator[None]:
+    """Keep operations in a form that JAX differentiates as their tape would, if a pipeline computes the gradients."""
+    saved = context.outer_tapes, context.label_op
+    if shares.in_pipeline:
+        context.outer_tapes, context.label_op = True, _label_op
+    try:
+        yield
+    finally:
+        context.outer_tapes, context.label_op = saved
+
+
 @contextmanager
 def _gradients_scope(shares: StepShares) -> Iterator[None]:
     saved, context.batch_gradients = context.batch_gradients, shares
     try:
-        with shares_scope(shares), philox.share_draws_scope(shares.draws):
+        with (
+            shares_scope(shares),
+            philox.share_draws_scope(shares.draws),
+            _derivatives_scope(shares),
+        ):
             yield
     finally:
         context.batch_gradients = saved
@@ -299,6 +342,11 @@ def trace_step(
     def run(*leaves: PyTree) -> PyTree:
         shares.start(context.trace)
         read_tensor(shares.index)
+        if shares.in_pipeline:
+            # The last leaf has the index of each share.
+            assert context.trace is not None
+            *leaves, indices = leaves  # type: ignore[assignment]
+            context.trace.write(shares.index, math.reduce_sum(indices))
         with _gradients_scope(shares):
             result = step(batch.rebuild(leaves))
         return result, shares.objectives, [t.value for t in shares.totals]

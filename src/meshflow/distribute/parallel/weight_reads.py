@@ -147,7 +147,7 @@ def manual_axes_scope(shares: BatchShares) -> Iterator[None]:
 
 def _list_manual_axes(shares: BatchShares) -> tuple[str, ...]:
     strategy = shares.strategy
-    if strategy.options.pipeline is None or shares.splits_draws:
+    if not shares.in_pipeline:
         return shares.axes
     names = strategy.mesh.jax_mesh.axis_names
     return tuple(n for n in names if n not in strategy.rule_dimensions)

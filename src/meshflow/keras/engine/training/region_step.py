@@ -435,6 +435,7 @@ class _LayerStates:
         saved, context.label_layer = context.label_layer, self
         self._trace: Any = context.trace
         self._values.clear()
+        self._labels = saved
         try:
             yield
             self._note_updates(self._by_step)
@@ -444,16 +445,17 @@ class _LayerStates:
     @contextmanager
     def __call__(self, layer: Any, whole: bool = False) -> Iterator[None]:
         """Open the scope in which a layer computes."""
-        if self._is_inside or context.trace is not self._trace:
-            yield
-            return
-        self._note_updates(self._by_step)
-        self._is_inside = True
-        try:
-            yield
-        finally:
-            self._is_inside = False
-        self._note_updates(self._by_layers)
+        with nullcontext() if self._labels is None else self._labels(layer, whole):
+            if self._is_inside or context.trace is not self._trace:
+                yield
+                return
+            self._note_updates(self._by_step)
+            self._is_inside = True
+            try:
+                yield
+            finally:
+                self._is_inside = False
+            self._note_updates(self._by_layers)
 
     def _note_updates(self, found: set[int]) -> None:
         """Add the states that have been updated since the last call of this method."""
@@ -488,10 +490,15 @@ def _run_in_shares(model: Any, step: Callable[[PyTree], Any], data: PyTree) -> t
 
     token = _is_probing.set(True)
     try:
-        result = strategy.run_step(
+        result, reason = strategy.run_step(
             run, data, states.list_written, functools.partial(_divide_by_optimizers, model)
         )
-        _warn_about_options(model, strategy, _get_reason(model), _OWN_STEP_ADVICE, True, True)
+        if reason is not None:
+            _reasons[model] = reason
+        is_pipelined = strategy.options.pipeline is not None and reason is None
+        _warn_about_options(
+            model, strategy, _get_reason(model), _OWN_STEP_ADVICE, True, True, is_pipelined
+        )
         return True, result
     except _GradientsDelegated:
         _delegating_models.add(model)
@@ -559,9 +566,10 @@ def _warn_about_options(
     advice: str,
     is_compiled: bool = False,
     has_shares: bool = False,
+    has_pipeline: bool = False,
 ) -> None:
     """Warn once that options have no effect, because the strategy does not compute the gradients of a model."""
-    options = strategy.options.get_loss_options(is_compiled, has_shares)
+    options = strategy.options.get_loss_options(is_compiled, has_shares, has_pipeline)
     if options and model not in _warned_models:
         _warned_models.add(model)
         warnings.warn(
