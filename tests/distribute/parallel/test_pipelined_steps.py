@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from distribute.parallel.training import LAYERS, data, mesh, same_weights, trained
+from distribute.parallel.training import LAYERS, mesh, same_weights, trained
 
 PIPELINE = tf.distribute.Pipeline
 

@@ -9,6 +9,7 @@ import numpy as np
 from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, Jaxpr, Var
+from meshflow.passes.jaxprs import get_aval
 
 __all__ = ["is_linear"]
 
@@ -80,7 +81,7 @@ def _find_linear_results(jaxpr: Jaxpr, is_argument: Sequence[bool]) -> list[bool
         dependent.update(eqn.outvars)
         read = [v for v in operands if depends(v)]
         has_linear = all(map(is_proportional, read))
-        if not has_linear or any(v.aval.dtype.kind in "iub" for v in eqn.outvars):
+        if not has_linear or any(get_aval(v).dtype.kind in "iub" for v in eqn.outvars):
             continue
         if name in _CALLS:
             (inner,) = map(to_open_jaxpr, find_inner_jaxprs(eqn))

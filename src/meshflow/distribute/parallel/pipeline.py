@@ -158,6 +158,18 @@ class PipelinedStep:
         Returns:
           The gradients, the values for metrics, and the predictions.
         """
+        result, state = self.compute()
+        self.traced.assign_variables(state)
+        self.shares.finish()
+        return result
+
+    def compute(self) -> tuple[RegionResult, list[Tensor]]:
+        """Run the pipeline as a part of the traced step.
+
+        Returns:
+          The gradients, the values for metrics, and the predictions; and new values of the variables that the
+          pipeline writes.
+        """
         op = Op("pipeline", lambda o, _: self.run(*o), differentiable=False, is_foldable=False)
         arrays = [b.value() for pack in self._buffers for b in pack.values()]
         outputs = list(apply(op, (self.batch.leaves, self._read_captures(), arrays)))
@@ -166,8 +178,6 @@ class PipelinedStep:
         count = len(buffers) + len(self._gathered) if self.schedule.has_backward_passes else 0
         gradients, outputs = iter(outputs[:count]), outputs[count:]
         state, results = outputs[: len(self.traced.writes)], outputs[len(self.traced.writes) :]
-        self.traced.assign_variables(state)
-        self.shares.finish()
         noted, predictions = self._rebuild_results(results)
         pairs: list[tuple[Any, Variable]] = []
         for buffer, gradient in zip(buffers, gradients, strict=False):
@@ -182,9 +192,8 @@ class PipelinedStep:
         order = {id(get_storage(v)): n for n, v in reversed([*enumerate(self.variables)])}
         order |= {id(v): n for n, v in enumerate(self.variables)}
         pairs.sort(key=lambda pair: order.get(id(pair[1]), 0))
-        return RegionResult(
-            noted, [g for g, _ in pairs], predictions, variables=[v for _, v in pairs]
-        )
+        gradients_of_weights, weights = [g for g, _ in pairs], [v for _, v in pairs]
+        return RegionResult(noted, gradients_of_weights, predictions, variables=weights), state
 
     # ---- weights on their stages -------------------------------------------------------------
 

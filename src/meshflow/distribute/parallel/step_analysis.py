@@ -32,6 +32,7 @@ from meshflow.passes.jaxprs import (
     inline_calls,
     is_plain_call,
     select_variables,
+    trace_atoms,
 )
 
 __all__ = ["Combination", "StepProgram", "bind_without_mesh"]
@@ -512,14 +513,13 @@ def _run_without_mesh(program: AnyJaxpr, operands: Sequence[Any]) -> list[Any]:
 
 def _drop_inner_sharding(value: Any) -> Any:
     """Return a parameter of an equation with programs that belong to no mesh."""
-    if isinstance(value, (tuple, list)):
-        return (
-            type(value)(map(_drop_inner_sharding, value)) if type(value) in (tuple, list) else value
-        )
+    if type(value) in (tuple, list):
+        return type(value)(map(_drop_inner_sharding, value))
     if not isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
         return value
-    specs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in to_open_jaxpr(value).invars]
-    closed = jax.make_jaxpr(lambda *arrays: _run_without_mesh(value, arrays))(*specs)
+    closed = trace_atoms(
+        lambda *arrays: _run_without_mesh(value, arrays), to_open_jaxpr(value).invars
+    )
     return closed if isinstance(value, jex_core.ClosedJaxpr) else closed.jaxpr
 
 

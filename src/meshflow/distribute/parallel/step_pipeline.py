@@ -66,7 +66,7 @@ class _TapeProgram:
         self.variables = self.weights = list(variables)
 
     def get_update_group(self, variable: Variable) -> UpdateGroup | None:
-        """Return None: the step updates single weights, and no arrays of several ones."""
+        """Return None: the step updates single weights, each of which devices hold in parts, and no arrays of several ones."""
         return None
 
 
@@ -145,7 +145,12 @@ class StepPipeline(PipelinedStep):
             closed = jax.make_jaxpr(run, axis_env=axes or None)(*specs)
         count = 1 + len(needed.sums) + len(needed.rows)
         slots = [TensorSlot(i) for i in range(count)]
-        structure = slots[0], [], slots[1 : 1 + len(needed.sums)], slots[1 + len(needed.sums) :]
+        structure: Any = (
+            slots[0],
+            [],
+            slots[1 : 1 + len(needed.sums)],
+            slots[1 + len(needed.sums) :],
+        )
         return TracedFunction("pipelined", closed, captures, [*needed.states], structure, count)
 
 

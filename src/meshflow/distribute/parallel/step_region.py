@@ -117,17 +117,13 @@ def run_step_in_shares(
         region = make_region(shares, traced, StepProgram(traced, shares), known)
     else:
         region = make_region(shares, traced, StepProgram(traced, shares, other, larger))
-    with suspend_autocast():
-        tensors = read_tensors([c for c in traced.captures if not _is_placeholder(c)])
     reason: str | None = None
     if strategy.options.pipeline is not None:
         try:
-            known = _run_pipeline(strategy, region, make_shares(1, larger, True), step)
-            op = Op(
-                "step", lambda o, _: region.complete(*o), differentiable=False, is_foldable=False
-            )
-            outputs = apply(op, (tensors, known))
-            return region.assign(outputs), None
+            values = _run_pipeline(strategy, region, make_shares(1, larger, True), step)
+            run = lambda operands, _: region.complete(*operands)
+            op = Op("step", run, differentiable=False, is_foldable=False)
+            return region.assign(apply(op, (region.read_captures(), values))), None
         except (StepNotSplitError, InvalidValueError) as error:
             reason = str(error)
     if strategy.options.compress and axes:
@@ -138,7 +134,7 @@ def run_step_in_shares(
             CompressedExchange(strategy, p) for p in find_programs([*trained.values()])
         ]
     slots = [[slot.value() for slot in e.slots] for e in region.exchanges]
-    operands = [parts.leaves, tensors, slots, [e.operands for e in region.exchanges]]
+    operands = [parts.leaves, region.read_captures(), slots, [e.operands for e in region.exchanges]]
     op = Op("step", lambda o, _: region.run(*o), differentiable=False, is_foldable=False)
     outputs, errors = apply(op, operands)
     for exchange, values in zip(region.exchanges, errors, strict=True):
@@ -161,7 +157,7 @@ def _run_pipeline(
     pipeline = StepPipeline(
         strategy, shares, batch, lambda: trace_step(shares, step, batch), variables, needed
     )
-    result = pipeline.apply()
+    result, states = pipeline.compute()
     strategy.pipelined = pipeline
     assert result.variables is not None
     gradients = dict(zip(map(id, result.variables), result.gradients, strict=True))
@@ -169,7 +165,7 @@ def _run_pipeline(
         *(gradients[id(v)] for v in variables),
         *result.metric_values,
         *result.predictions,
-        *read_tensors(needed.states),
+        *states,
     ]
 
 
@@ -317,6 +313,11 @@ class _StepRegion:
             if new == stages:
                 return levels
             stages = new
+
+    def read_captures(self) -> list[Tensor]:
+        """Return the values of the captured tensors and variables."""
+        with suspend_autocast():
+            return read_tensors([c for c in self.traced.captures if not _is_placeholder(c)])
 
     def assign(self, outputs: Sequence[Tensor]) -> PyTree:
         """Assign the variables that the step writes, and return its result."""

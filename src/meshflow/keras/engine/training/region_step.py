@@ -413,6 +413,7 @@ class _LayerStates:
     """
 
     def __init__(self, model: Any) -> None:
+        self._labels: Any = None
         self._states = [
             v
             for layer in flatten_layers(model, include_self=False)
