@@ -63,7 +63,21 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ArrayLike, Atom, PyTree, Var
 from meshflow.passes.jaxprs import get_aval
 
-__all__ = ["run_step_in_shares"]
+__all__ = ["count_step_loops", "run_step_in_shares"]
+
+
+def count_step_loops(
+    strategy: RegionStrategy,
+    step: Callable[[PyTree], PyTree],
+    batch: PyTree,
+    list_layer_states: Callable[[], Sequence[Variable]],
+) -> int:
+    """Count the loops over micro-batches in which a training step runs, by tracing it; see `run_step_in_shares`.
+
+    Raises:
+      StepNotSplitError: If the step cannot be computed in shares.
+    """
+    return len(_trace_region(strategy, step, batch, list_layer_states)[0].list_stages())
 
 
 def run_step_in_shares(
@@ -91,6 +105,46 @@ def run_step_in_shares(
     Raises:
       StepNotSplitError: If the step cannot be computed in shares; nothing has been changed then.
     """
+    region, larger = _trace_region(strategy, step, batch, list_layer_states)
+    reason: str | None = None
+    if strategy.options.pipeline is not None:
+        axes = region.shares.axes, region.shares.sizes
+        shares = StepShares(strategy, *axes, region.batch, 1, larger, in_pipeline=True)
+        try:
+            values = _run_pipeline(strategy, region, shares, step)
+            run = lambda operands, _: region.complete(*operands)
+            op = Op("step", run, differentiable=False, is_foldable=False)
+            return region.assign(apply(op, (region.read_captures(), values))), None
+        except (StepNotSplitError, InvalidValueError) as error:
+            reason = str(error)
+    if strategy.options.compress and strategy.batch_dimensions:
+        totals = region.shares.totals
+        trained = {id(t.variable): t.variable for t in totals if isinstance(t, GradientTotal)}
+        region.exchanges = [
+            CompressedExchange(strategy, p) for p in find_programs([*trained.values()])
+        ]
+    slots = [[slot.value() for slot in e.slots] for e in region.exchanges]
+    operands = [
+        region.batch.leaves,
+        region.read_captures(),
+        slots,
+        [e.operands for e in region.exchanges],
+    ]
+    op = Op("step", lambda o, _: region.run(*o), differentiable=False, is_foldable=False)
+    outputs, errors = apply(op, operands)
+    for exchange, values in zip(region.exchanges, errors, strict=True):
+        for slot, value in zip(exchange.slots, values, strict=True):
+            slot.assign(value)
+    return region.assign(outputs), reason
+
+
+def _trace_region(
+    strategy: RegionStrategy,
+    step: Callable[[PyTree], PyTree],
+    batch: PyTree,
+    list_layer_states: Callable[[], Sequence[Variable]],
+) -> tuple[_StepRegion, StepShares]:
+    """Return the stages of a step, and the shares with more rows with which it was compared."""
     axes = strategy.batch_dimensions
     sizes = [strategy.mesh.dim_size(a) for a in axes]
     parts = partition_batch(batch, math.prod(sizes), strategy.options.micro_batches)
@@ -117,30 +171,7 @@ def run_step_in_shares(
         region = make_region(shares, traced, StepProgram(traced, shares), known)
     else:
         region = make_region(shares, traced, StepProgram(traced, shares, other, larger))
-    reason: str | None = None
-    if strategy.options.pipeline is not None:
-        try:
-            values = _run_pipeline(strategy, region, make_shares(1, larger, True), step)
-            run = lambda operands, _: region.complete(*operands)
-            op = Op("step", run, differentiable=False, is_foldable=False)
-            return region.assign(apply(op, (region.read_captures(), values))), None
-        except (StepNotSplitError, InvalidValueError) as error:
-            reason = str(error)
-    if strategy.options.compress and axes:
-        trained = {
-            id(t.variable): t.variable for t in shares.totals if isinstance(t, GradientTotal)
-        }
-        region.exchanges = [
-            CompressedExchange(strategy, p) for p in find_programs([*trained.values()])
-        ]
-    slots = [[slot.value() for slot in e.slots] for e in region.exchanges]
-    operands = [parts.leaves, region.read_captures(), slots, [e.operands for e in region.exchanges]]
-    op = Op("step", lambda o, _: region.run(*o), differentiable=False, is_foldable=False)
-    outputs, errors = apply(op, operands)
-    for exchange, values in zip(region.exchanges, errors, strict=True):
-        for slot, value in zip(exchange.slots, values, strict=True):
-            slot.assign(value)
-    return region.assign(outputs), reason
+    return region, larger
 
 
 def _run_pipeline(
@@ -409,10 +440,13 @@ class _StepRegion:
           The results of the step and the new values of the written variables, and new errors.
         """
         env = self._start(captures)
-        stages = {self._get_stage(v) for v in self._list_outputs()}
-        for stage in sorted(stages):
+        for stage in self.list_stages():
             errors = self._run_stage(stage, leaves, env, errors, values)
         return self._compute([*self.results, *self.written], env), errors
+
+    def list_stages(self) -> list[int]:
+        """Return the numbers of the stages, each of which is a loop over the micro-batches."""
+        return sorted({self._get_stage(v) for v in self._list_outputs()})
 
     def _list_outputs(self) -> list[Any]:
         totals = [v for v, p in zip(self.total_values, self.totals, strict=True) if p is not None]

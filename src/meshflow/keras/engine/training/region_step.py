@@ -24,6 +24,7 @@ from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.program import CompressionState, RegionResult, UpdateGroup
 from meshflow.distribute.parallel.stage_buffers import StageBuffer, get_storage
+from meshflow.distribute.parallel.step_region import count_step_loops
 from meshflow.distribute.parallel.step_shares import StepNotSplitError
 from meshflow.distribute.replicas.shares import BatchShares, current_shares, rematerialization_scope
 from meshflow.environment.types import PyTree
@@ -36,6 +37,7 @@ from meshflow.ops import math
 __all__ = [
     "ModelProgram",
     "compute_loss_and_gradients",
+    "count_gradient_loops",
     "delegates_gradients",
     "evaluate_batch",
     "find_gradient_strategy",
@@ -81,25 +83,60 @@ def delegates_gradients(model: Any, batch: PyTree) -> bool:
       model: A compiled model; its variables need no values.
       batch: Argument of the step, with arrays, tensors or specs as leaves.
     """
-    step = convert_if_enabled(model.train_step)
+    try:
+        _probe(model, convert_if_enabled(model.train_step), batch)
+    except _GradientsDelegated:
+        return True
+    return False
+
+
+class _MicroBatches:
+    """Options of a strategy with two micro-batches on one device, for a trace that does not run."""
+
+    options = ParallelOptions(micro_batches=2)
+    batch_dimensions = zero_dimensions = ()
+    scratch = mesh = None
+
+
+def count_gradient_loops(model: Any, batch: PyTree) -> int:
+    """Count the loops over micro-batches in which a `train_step` with gradients of its own runs, by tracing it.
+
+    Args:
+      model: A compiled model; its variables need no values.
+      batch: Argument of the step, with arrays, tensors or specs as leaves.
+
+    Returns:
+      The number, or 0 if micro-batches cannot compute the step.
+    """
+    strategy: Any = _MicroBatches()
+    found = 0
+
+    def run(data: PyTree) -> None:
+        nonlocal found
+        states, step = _make_share_step(model, model.train_step)
+        found = count_step_loops(strategy, step, data, states.list_written)
+
+    return found if _probe(model, run, batch) else 0
+
+
+def _probe(model: Any, function: Callable[[PyTree], Any], batch: PyTree) -> bool:
+    """Trace a function of a batch, and return whether it has neither failed nor delegated its gradients."""
     specs = [TensorSpec(tuple(v.shape), v.dtype) for v in nest.flatten(batch) if v is not None]
 
     def run(*rows: Any) -> PyTree:
         supply = iter(rows)
-        return step(nest.map_structure(lambda v: None if v is None else next(supply), batch))
+        return function(nest.map_structure(lambda v: None if v is None else next(supply), batch))
 
     token = _is_probing.set(True)
     try:
         trace(run, tuple(specs), name="asked", isolated=True)
-    except _GradientsDelegated:
-        return True
     except Exception:
         # The step's own errors appear when it runs.
         return False
     finally:
         _is_probing.reset(token)
         model._clear_losses()
-    return False
+    return True
 
 
 def find_gradient_strategy(model: Any, batch: PyTree = None) -> GradientStrategy | None:
@@ -468,6 +505,22 @@ class _LayerStates:
                     found.add(id(state))
 
 
+def _make_share_step(
+    model: Any, step: Callable[[PyTree], Any]
+) -> tuple[_LayerStates, Callable[[PyTree], Any]]:
+    """Return the recorder of the states that a step updates by layers, and the step to trace."""
+    states = _LayerStates(model)
+
+    def run(batch: PyTree) -> Any:
+        try:
+            with states.record():
+                return convert_if_enabled(step)(batch)
+        finally:
+            model._clear_losses()
+
+    return states, run
+
+
 def _run_in_shares(model: Any, step: Callable[[PyTree], Any], data: PyTree) -> tuple[bool, Any]:
     """Run a step that computes gradients itself in shares of the batch, if options request it.
 
@@ -480,15 +533,7 @@ def _run_in_shares(model: Any, step: Callable[[PyTree], Any], data: PyTree) -> t
     if not has_shares or strategy.scratch is not None or get_host_values() is not None:
         return False, None
 
-    states = _LayerStates(model)
-
-    def run(batch: PyTree) -> Any:
-        try:
-            with states.record():
-                return convert_if_enabled(step)(batch)
-        finally:
-            model._clear_losses()
-
+    states, run = _make_share_step(model, step)
     token = _is_probing.set(True)
     try:
         result, reason = strategy.run_step(

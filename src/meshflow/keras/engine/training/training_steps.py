@@ -29,6 +29,7 @@ from meshflow.keras.engine.training.pure_steps import bind_state, takes_state
 from meshflow.keras.engine.training.region_step import (
     ModelProgram,
     compute_loss_and_gradients,
+    count_gradient_loops,
     delegates_gradients,
     evaluate_batch,
     find_gradient_strategy,
@@ -234,8 +235,11 @@ class TrainingSteps(StepCounterMethods):
         Options that split the loss require this.
         """
         is_overridden = getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
-        data = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
-        return not is_overridden or delegates_gradients(self, _unpack_single_input(data))
+        return not is_overridden or delegates_gradients(self, _make_step_argument(batch))
+
+    def _count_gradient_loops(self, batch: tuple[Any, ...]) -> int:
+        """Count the loops over micro-batches of a `train_step` with gradients of its own; 0 if it has none."""
+        return count_gradient_loops(self, _make_step_argument(batch))
 
     # ---- compiled steps --------------------------------------------------------------------
 
@@ -403,6 +407,12 @@ class _StepFunction:
 
     def __call__(self, iterator: Iterator[Any]) -> Any:
         return self._run(_to_host(next(iterator)))
+
+
+def _make_step_argument(batch: tuple[Any, ...]) -> PyTree:
+    """Return the argument of a step for a batch (x, y, sample_weight), without the last elements that are missing."""
+    data = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
+    return _unpack_single_input(data)
 
 
 def _unpack_single_input(batch: PyTree) -> PyTree:
