@@ -160,6 +160,18 @@ class RootMeanSquare(Own):
         return tf.sqrt(super().compute_own_loss(x, y))
 
 
+class Reported(Own):
+    """A result and a variable that are the number of rows."""
+
+    def __init__(self, parts):
+        super().__init__(parts)
+        self.rows = tf.Variable(0, trainable=False)
+
+    def train_step(self, batch):
+        self.rows.assign(tf.shape(batch[0])[0])
+        return super().train_step(batch) | {"rows": tf.shape(batch[0])[0]}
+
+
 class Largest(Own):
     """A maximum of integers."""
 
@@ -299,6 +311,7 @@ def test_steps_equal_those_of_one_device(make, options, compiled):
         (Combined, "computes gradients of rows from values of all rows of the batch"),
         (CombinedAndNormalized, "computes gradients of rows from values of all rows of the batch"),
         (Largest, "has one of its results that is neither a mean nor a sum"),
+        (Reported, "has a result, or a new value of a variable, that depends only on the number"),
         pytest.param(Divided, "computes with rows and with values", marks=pytest.mark.soak),
     ],
 )

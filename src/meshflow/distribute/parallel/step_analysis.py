@@ -155,6 +155,8 @@ class StepProgram:
             dict(zip(j.constvars, p.consts, strict=True))
             for j, p in zip((self.jaxpr, self._other_jaxpr), programs, strict=True)
         ]
+        self.constant_outputs = [self._get_constant(v, 0) for v in self.jaxpr.outvars]
+        self.check_constants([self._get_constant(v, 1) for v in self._other_jaxpr.outvars])
         self._changed = [
             not all(map(self._are_equal, a.invars, b.invars))
             for a, b in zip(self.jaxpr.eqns, self._other_jaxpr.eqns, strict=True)
@@ -162,14 +164,36 @@ class StepProgram:
         self.rows = [*self.jaxpr.invars[: self.num_leaves], self.index]
         self.dependent = self.find_dependent(self.rows)
 
+    def _get_constant(self, atom: Atom, program: int) -> Any:
+        """Return the value of a constant in one of both programs; None for other variables."""
+        return (
+            atom.val if isinstance(atom, jex_core.Literal) else self._constants[program].get(atom)
+        )
+
+    def check_constants(self, others: Sequence[Any]) -> None:
+        """Check that constant outputs do not depend on the number of rows.
+
+        Args:
+          others: Constant outputs of the program for other rows; None for other outputs.
+
+        Raises:
+          StepNotSplitError: If they do.
+        """
+        if not all(map(self._is_same_constant, self.constant_outputs, others)):
+            raise StepNotSplitError(
+                "has a result, or a new value of a variable, that depends only on the number of rows"
+            )
+
     def _are_equal(self, a: Atom, b: Atom) -> bool:
         """Check whether constants in both programs are equal; others always are."""
-        values = []
-        for atom, constants in zip((a, b), self._constants, strict=True):
-            values.append(atom.val if isinstance(atom, jex_core.Literal) else constants.get(atom))
-        if values[0] is None or values[1] is None or values[0] is values[1]:
+        return self._is_same_constant(self._get_constant(a, 0), self._get_constant(b, 1))
+
+    def _is_same_constant(self, a: Any, b: Any) -> bool:
+        if a is b:
             return True
-        first, second = (np.asarray(v) for v in values)
+        if a is None or b is None:
+            return False
+        first, second = np.asarray(a), np.asarray(b)
         # Bytes are compared, since some constants are NaN.
         if first.shape != second.shape or first.tobytes() == second.tobytes():
             return True

@@ -320,6 +320,7 @@ class _StepRegion:
 
     def _copy_classes(self, other: _StepRegion) -> None:
         """Copy the results of `_classify`, by the positions of outputs."""
+        self.program.check_constants(other.program.constant_outputs)
         pairs = zip(other.program.jaxpr.outvars, self.program.jaxpr.outvars, strict=True)
         own = {a: b for a, b in pairs if not isinstance(a, jex_core.Literal)}
         before = dict(zip(filter(None, other.before), filter(None, self.before), strict=True))

@@ -212,7 +212,9 @@ def explain_own_step(optimizer, zero, micro_batches=1):
             self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
             return {"loss": loss}
 
-    strategy = tf.distribute.MeshStrategy(mesh(data=4), "batch:data", zero=zero, micro_batches=micro_batches)
+    strategy = tf.distribute.MeshStrategy(
+        mesh(data=4), "batch:data", zero=zero, micro_batches=micro_batches
+    )
     with strategy.scope(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = Taped([tf.keras.Input([64]), LAYERS.Dense(128, "tanh"), LAYERS.Dense(64)])

@@ -508,6 +508,10 @@ class CostModel:
 
     def _compute_step_bytes(self, choice: PlanChoice, split: SplitProfile) -> dict[str, int]:
         sizes, d, rows = self.get_sizes(choice), choice.data, self._count_rows(choice)
+        if choice.zero == 3 and self.profile.own_step and choice.micro_batches > 1:
+            # A loop of the step gathers all weights at its start, and scatters gradients as with ZeRO 2.
+            scattered = dataclasses.replace(choice, zero=2, keeps_weights=False)
+            return self._compute_step_bytes(scattered, split) | {"gathered": sizes.divisible}
         layers = range(len(self.profile.layers))
         recomputes = choice.recompute == "layer" and "activations" not in choice.offload
         gathered_layer = 0
