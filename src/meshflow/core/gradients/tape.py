@@ -71,7 +71,7 @@ class GradientTape(JacobianMethods):
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
         self._persistent = persistent
-        self._watch_accessed = watch_accessed_variables
+        self.watches_accessed_variables = watch_accessed_variables
         self._clear()
         self._recording = False
         self._used = False
@@ -156,7 +156,7 @@ class GradientTape(JacobianMethods):
     def record_read(self, variable: Variable, value: Tensor) -> None:
         """Record that `value` was read from `variable`."""
         if id(variable) not in self._variables:
-            if not (self._watch_accessed and variable.trainable):
+            if not (self.watches_accessed_variables and variable.trainable):
                 return
             self._variables[id(variable)] = variable
         if is_differentiable(value) and id(value) not in self._watched:

@@ -24,7 +24,7 @@ from meshflow.distribute.parallel.step_shares import StepNotSplitError, StepShar
 from meshflow.distribute.parallel.weight_reads import manual_axes_scope
 from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
+from meshflow.environment.types import Array, Atom, ClosedJaxpr, JaxprEqn, Var
 from meshflow.passes.jaxprs import (
     bind_equation,
     extract_program,
@@ -164,13 +164,13 @@ class StepProgram:
         self.rows = [*self.jaxpr.invars[: self.num_leaves], self.index]
         self.dependent = self.find_dependent(self.rows)
 
-    def _get_constant(self, atom: Atom, program: int) -> Any:
+    def _get_constant(self, atom: Atom, program: int) -> object:
         """Return the value of a constant in one of both programs; None for other variables."""
         return (
             atom.val if isinstance(atom, jex_core.Literal) else self._constants[program].get(atom)
         )
 
-    def check_constants(self, others: Sequence[Any]) -> None:
+    def check_constants(self, others: Sequence[object]) -> None:
         """Check that constant outputs do not depend on the number of rows.
 
         Args:
@@ -188,7 +188,7 @@ class StepProgram:
         """Check whether constants in both programs are equal; others always are."""
         return self._is_same_constant(self._get_constant(a, 0), self._get_constant(b, 1))
 
-    def _is_same_constant(self, a: Any, b: Any) -> bool:
+    def _is_same_constant(self, a: object, b: object) -> bool:
         if a is b:
             return True
         if a is None or b is None:
@@ -510,7 +510,7 @@ def _drop_sharding(eqn: JaxprEqn) -> JaxprEqn:
     return eqn.replace(params={**eqn.params, "sharding": None})
 
 
-def bind_without_mesh(eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+def bind_without_mesh(eqn: JaxprEqn, operands: Sequence[Array]) -> list[Array]:
     """Return the results of an equation, and of the programs inside, on another mesh than that of its trace."""
     inner = find_inner_jaxprs(eqn)
     if eqn.primitive.name == "reshard":
@@ -523,7 +523,7 @@ def bind_without_mesh(eqn: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     return bind_equation(_drop_sharding(eqn.replace(params=params)), operands)
 
 
-def _run_without_mesh(program: AnyJaxpr, operands: Sequence[Any]) -> list[Any]:
+def _run_without_mesh(program: AnyJaxpr, operands: Sequence[Array]) -> list[Array]:
     jaxpr = to_open_jaxpr(program)
     constants = map(np.asarray, getattr(program, "consts", ()))
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
@@ -535,9 +535,9 @@ def _run_without_mesh(program: AnyJaxpr, operands: Sequence[Any]) -> list[Any]:
     return [read(a) for a in jaxpr.outvars]
 
 
-def _drop_inner_sharding(value: Any) -> Any:
+def _drop_inner_sharding(value: object) -> object:
     """Return a parameter of an equation with programs that belong to no mesh."""
-    if type(value) in (tuple, list):
+    if type(value) is tuple or type(value) is list:
         return type(value)(map(_drop_inner_sharding, value))
     if not isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
         return value

@@ -26,7 +26,7 @@ from meshflow.distribute.parallel.step_shares import (
 )
 from meshflow.distribute.parallel.weight_reads import manual_axes_scope
 from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import Jaxpr, Var
+from meshflow.environment.types import Atom, Jaxpr, PyTree, Var
 from meshflow.passes.jaxprs import (
     extract_program,
     get_aval,
@@ -112,7 +112,7 @@ class StepPipeline(PipelinedStep):
         captured = {
             id(c): v for c, v in zip(traced.captures, jaxpr.invars[num_leaves:], strict=True)
         }
-        if any(not tape._watch_accessed for tape in shares.tapes):
+        if any(not tape.watches_accessed_variables for tape in shares.tapes):
             raise StepNotSplitError("has a tape that does not watch all variables")
         written = dict(
             zip(map(id, traced.writes), jaxpr.outvars[traced.num_results :], strict=True)
@@ -145,7 +145,7 @@ class StepPipeline(PipelinedStep):
             closed = jax.make_jaxpr(run, axis_env=axes or None)(*specs)
         count = 1 + len(needed.sums) + len(needed.rows)
         slots = [TensorSlot(i) for i in range(count)]
-        structure: Any = (
+        structure: PyTree = (
             slots[0],
             [],
             slots[1 : 1 + len(needed.sums)],
@@ -154,7 +154,7 @@ class StepPipeline(PipelinedStep):
         return TracedFunction("pipelined", closed, captures, [*needed.states], structure, count)
 
 
-def _check_path(jaxpr: Jaxpr, trained: set[Var], objective: Any) -> None:
+def _check_path(jaxpr: Jaxpr, trained: set[Var], objective: Atom) -> None:
     """Check that the tape has recorded all operations between trained variables and its target.
 
     Raises:

@@ -74,8 +74,11 @@ def compute_expected_traffic(
     layouts = [WeightLayout.from_variable(v, strategy) for v in weights]
     rows = (*batch, *[None] * (3 - len(batch)))
     updates = getattr(model.optimizer, "gradient_accumulation_steps", None) or 1
-    own_step = not model._delegates_gradients(rows)
-    has_loop = own_step and _has_loop(strategy, model, rows)
+    loops = model._count_gradient_loops(rows)
+    own_step, options = loops is not None, strategy.options
+    has_loop = (
+        loops == 1 and options.micro_batches > 1 and not (options.pipeline or options.compress)
+    )
     _check_formula_exists(strategy, model, updates, own_step, has_loop)
     program = model._make_loss_program()
     with suspend_layouts(model):
@@ -103,7 +106,6 @@ def compute_expected_traffic(
         has_slots = [w.slots > 0 for w in profile.weights]
         sent |= count_own_step_traffic(layouts, has_slots, terms, updates)
     else:
-        options = strategy.options
         recompute = options.recompute if isinstance(options.recompute, str) else None
         # The loop of a step with gradients of its own keeps weights.
         budget = profile.parameters if has_loop else options.max_live_parameters
@@ -130,14 +132,6 @@ def compute_expected_traffic(
         for name, count in sent.items()
         if (exchange := _make_exchange(strategy, name, count, layouts)).sent
     ]
-
-
-def _has_loop(strategy: MeshStrategy, model: Any, rows: tuple[PyTree, ...]) -> bool:
-    """Check whether a step with gradients of its own is one loop over micro-batches."""
-    options = strategy.options
-    if options.pipeline is not None or options.compress or options.micro_batches == 1:
-        return False
-    return bool(model._count_gradient_loops(rows) == 1)
 
 
 def _check_formula_exists(

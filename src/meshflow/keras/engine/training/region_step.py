@@ -119,7 +119,7 @@ def count_gradient_loops(model: Any, batch: PyTree) -> int:
     return found if _probe(model, run, batch) else 0
 
 
-def _probe(model: Any, function: Callable[[PyTree], Any], batch: PyTree) -> bool:
+def _probe(model: Any, function: Callable[[PyTree], object], batch: PyTree) -> bool:
     """Trace a function of a batch, and return whether it has neither failed nor delegated its gradients."""
     specs = [TensorSpec(tuple(v.shape), v.dtype) for v in nest.flatten(batch) if v is not None]
 
@@ -506,12 +506,12 @@ class _LayerStates:
 
 
 def _make_share_step(
-    model: Any, step: Callable[[PyTree], Any]
-) -> tuple[_LayerStates, Callable[[PyTree], Any]]:
+    model: Any, step: Callable[[PyTree], PyTree]
+) -> tuple[_LayerStates, Callable[[PyTree], PyTree]]:
     """Return the recorder of the states that a step updates by layers, and the step to trace."""
     states = _LayerStates(model)
 
-    def run(batch: PyTree) -> Any:
+    def run(batch: PyTree) -> PyTree:
         try:
             with states.record():
                 return convert_if_enabled(step)(batch)

@@ -229,17 +229,19 @@ class TrainingSteps(StepCounterMethods):
         """Return the forward pass and loss that strategies and planners trace."""
         return ModelProgram(self)
 
-    def _delegates_gradients(self, batch: tuple[Any, ...]) -> bool:
-        """Check whether `train_step` delegates loss and gradients to Keras.
+    def _count_gradient_loops(self, batch: tuple[PyTree, ...]) -> int | None:
+        """Count the loops over micro-batches in which a `train_step` that computes gradients itself runs.
 
-        Options that split the loss require this.
+        Returns:
+          The number; 0 if micro-batches cannot compute the step, and None if it delegates loss and gradients to Keras, as
+          options that split the loss require.
         """
+        data = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
+        argument = _unpack_single_input(data)
         is_overridden = getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
-        return not is_overridden or delegates_gradients(self, _make_step_argument(batch))
-
-    def _count_gradient_loops(self, batch: tuple[Any, ...]) -> int:
-        """Count the loops over micro-batches of a `train_step` with gradients of its own; 0 if it has none."""
-        return count_gradient_loops(self, _make_step_argument(batch))
+        if not is_overridden or delegates_gradients(self, argument):
+            return None
+        return count_gradient_loops(self, argument)
 
     # ---- compiled steps --------------------------------------------------------------------
 
@@ -407,12 +409,6 @@ class _StepFunction:
 
     def __call__(self, iterator: Iterator[Any]) -> Any:
         return self._run(_to_host(next(iterator)))
-
-
-def _make_step_argument(batch: tuple[Any, ...]) -> PyTree:
-    """Return the argument of a step for a batch (x, y, sample_weight), without the last elements that are missing."""
-    data = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
-    return _unpack_single_input(data)
 
 
 def _unpack_single_input(batch: PyTree) -> PyTree:
