@@ -71,10 +71,11 @@ class GradientTape(JacobianMethods):
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
         self._persistent = persistent
-        self.watches_accessed_variables = watch_accessed_variables
+        self._watch_accessed = watch_accessed_variables
         self._clear()
         self._recording = False
         self._used = False
+        self._was_reset = False
         self._stack: list[Recorder] | None = None
 
     @property
@@ -156,7 +157,7 @@ class GradientTape(JacobianMethods):
     def record_read(self, variable: Variable, value: Tensor) -> None:
         """Record that `value` was read from `variable`."""
         if id(variable) not in self._variables:
-            if not (self.watches_accessed_variables and variable.trainable):
+            if not (self._watch_accessed and variable.trainable):
                 return
             self._variables[id(variable)] = variable
         if is_differentiable(value) and id(value) not in self._watched:
@@ -198,8 +199,14 @@ class GradientTape(JacobianMethods):
 
     def reset(self) -> None:
         """Delete all nodes and watched tensors."""
+        self._was_reset = True
         self._clear()
         self._used = False
+
+    @property
+    def has_all_reads(self) -> bool:
+        """Whether the tape has recorded all reads of trainable variables since its start."""
+        return self._watch_accessed and not self._was_reset
 
     def watched_variables(self) -> tuple[Variable, ...]:
         """Return the watched variables, in the order in which they were created."""

@@ -112,8 +112,13 @@ class StepPipeline(PipelinedStep):
         captured = {
             id(c): v for c, v in zip(traced.captures, jaxpr.invars[num_leaves:], strict=True)
         }
-        if any(not tape.watches_accessed_variables for tape in shares.tapes):
-            raise StepNotSplitError("has a tape that does not watch all variables")
+        is_recorded = all(tape.has_all_reads for tape in shares.tapes)
+        if not is_recorded or not all(v.trainable for v in self._program.variables):
+            raise StepNotSplitError("has a tape that has not recorded all reads of its variables")
+        if not all(shares.custom_gradients):
+            raise StepNotSplitError(
+                "has a custom gradient that is not proportional to the gradient of its result"
+            )
         written = dict(
             zip(map(id, traced.writes), jaxpr.outvars[traced.num_results :], strict=True)
         )
