@@ -15,6 +15,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.dispatch.recorded_op import is_differentiable
+from meshflow.core.gradients.linearity import is_linear
 from meshflow.core.gradients.tape import GradientTape, suspend_tapes
 from meshflow.core.gradients.tape_nodes import FunctionNode, to_dense
 from meshflow.core.runtime.context import context
@@ -97,7 +98,8 @@ class _CustomGradientFunction:
 
     @staticmethod
     def _run(call: _Call) -> PyTree:
-        if context.trace is not None and not context.tapes:
+        is_traced = not context.tapes or context.batch_gradients is not None
+        if context.trace is not None and is_traced:
             return _run_traced(call)
         return _run_recorded(call)
 
@@ -337,6 +339,13 @@ def _run_traced(call: _Call) -> PyTree:
         return gradients, [to_dense(by_variable.get(id(c))) for c in forward.captures]
 
     backward = trace(gradient, (tensors, list(forward.out_specs)))
+    if context.batch_gradients is not None:
+        context.batch_gradients.add_custom_gradient(
+            is_linear(
+                backward.closed_jaxpr.jaxpr,
+                range(len(tensors), len(tensors) + len(forward.out_specs)),
+            )
+        )
     extra = [
         (c, t) for c, t in zip(backward.captures, backward.get_captured_tensors(), strict=True)
     ]

@@ -75,6 +75,7 @@ class GradientTape(JacobianMethods):
         self._clear()
         self._recording = False
         self._used = False
+        self._was_reset = False
         self._stack: list[Recorder] | None = None
 
     @property
@@ -200,8 +201,14 @@ class GradientTape(JacobianMethods):
 
     def reset(self) -> None:
         """Delete all nodes and watched tensors."""
+        self._was_reset = True
         self._clear()
         self._used = False
+
+    @property
+    def has_all_reads(self) -> bool:
+        """Whether the tape has recorded all reads of trainable variables since its start."""
+        return self._watch_accessed and not self._was_reset
 
     def watched_variables(self) -> tuple[Variable, ...]:
         """Return the watched variables, in the order in which they were created."""
@@ -324,8 +331,10 @@ class GradientTape(JacobianMethods):
             if gradient is None and unconnected is UnconnectedGradients.ZERO:
                 gradient = zeros_like(source)
             results.append(gradient)
-        if context.reduce_gradients is not None:
-            results = context.reduce_gradients(self, targets, seeds, flat_sources, results)
+        if context.batch_gradients is not None:
+            results = context.batch_gradients.reduce_gradients(
+                self, targets, seeds, flat_sources, results
+            )
         remaining = iter(results)
         return nest.pack_sequence_as(sources, [_take_gradient(leaf, remaining) for leaf in leaves])
 

@@ -124,6 +124,23 @@ class ValueProbe(Protocol):
         """Return a placeholder array for a traced tensor, which has no value."""
 
 
+class BatchGradients(Protocol):
+    """Replaces the gradients of a share of a batch; see `StepShares`."""
+
+    def reduce_gradients(
+        self,
+        tape: Any,
+        targets: Sequence[Any],
+        seeds: Sequence[Any],
+        sources: Sequence[Any],
+        gradients: Sequence[Any],
+    ) -> list[Any]:
+        """Return the gradients of the batch, given those of a share."""
+
+    def add_custom_gradient(self, is_linear: bool) -> None:
+        """Note a custom gradient, and whether it is proportional to that of its result."""
+
+
 class SizeSource(Protocol):
     """Sizes that replace unknown ones in a trace that only determines shapes.
 
@@ -232,8 +249,8 @@ class Context(ThreadState):
       label_op: Returns the scope that assigns equations to a public op, or None.
       override_read: Returns the tensor that a trace reads instead of a variable's own value, or
         None; see `MeshStrategy`.
-      reduce_gradients: Replaces the gradients of a tape, of a share of a batch, by those of the batch, or
-        None; see `StepShares`.
+      batch_gradients: Replaces the gradients of a tape, of a share of a batch, by those of the batch, or
+        None.
       on_first_batch: Called with the model and its first batch instead of starting the training, or
         None.
       overwritten_values: The variables that were assigned, and their values before, by id; None if these are not
@@ -271,7 +288,7 @@ class Context(ThreadState):
         self.label_layer: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
         self.label_op: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
         self.override_read: Callable[[Any], Any] | None = None
-        self.reduce_gradients: Callable[..., list[Any]] | None = None
+        self.batch_gradients: BatchGradients | None = None
         self.on_first_batch: Callable[[Any, Any], None] | None = None
         self.overwritten_values: dict[int, tuple[Any, Any]] | None = None
         self.shapes_only = False

@@ -154,8 +154,8 @@ def format_device_name(device_type: str, index: int) -> str:
 
 
 def get_array_device(value: Array) -> str:
-    """Return the full name of the device that holds an array; an empty string for a tracer."""
-    if isinstance(value, jax.core.Tracer):
+    """Return the full name of the device that holds an array; an empty string for a tracer, or a shape without values."""
+    if isinstance(value, (jax.core.Tracer, jax.ShapeDtypeStruct)):
         return ""
     if isinstance(value, np.ndarray):
         return format_device_name("CPU", 0)

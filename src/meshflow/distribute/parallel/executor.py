@@ -588,7 +588,8 @@ class PipelineLoop:
                 for n, z in pack.make_zeros(floats=True).items()
             }
 
-        scalars = [jnp.zeros((), jnp.float32) for _, rows in self.results if not rows]
+        wide = lambda dtype: jnp.promote_types(dtype, jnp.float32)
+        scalars = [jnp.zeros(a.shape, wide(a.dtype)) for a, rows in self.results if not rows]
         rows = [jnp.zeros((m, *a.shape), a.dtype) for a, rows in self.results if rows]
         weights = [zeros(pack) for pack in self.weights if self.trains]
         return LoopCarry(weights, _stack_trees(first), scalars, rows)

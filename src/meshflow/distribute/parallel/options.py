@@ -297,15 +297,18 @@ class ParallelOptions:
             or "activations" in self.offload_patterns
         )
 
-    def get_loss_options(self, is_compiled: bool, has_shares: bool = False) -> dict[str, Any]:
+    def get_loss_options(
+        self, is_compiled: bool, has_shares: bool = False, has_pipeline: bool = False
+    ) -> dict[str, Any]:
         """Return the fields that have an effect only if the strategy computes the gradients.
 
         Args:
           is_compiled: Whether the step is compiled, so that layers can be recomputed in any case.
           has_shares: Whether the step is computed in shares of the batch, so that only fields remain that need
             the loss of `compile`.
+          has_pipeline: Whether the step is computed by a pipeline.
         """
-        names = {"stack", "pipeline"}
+        names = {"stack"} if has_pipeline else {"stack", "pipeline"}
         if not has_shares:
             names |= {"micro_batches", "compress", "deferred_batch_norm"}
         if self.recompute == "gathers" or not is_compiled:
@@ -317,7 +320,7 @@ class ParallelOptions:
     @property
     def splits_own_steps(self) -> bool:
         """Whether training steps that compute gradients themselves are computed in shares of a batch."""
-        return self.micro_batches > 1 or self.compress is not None
+        return self.micro_batches > 1 or self.compress is not None or self.pipeline is not None
 
     def get_non_defaults(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""

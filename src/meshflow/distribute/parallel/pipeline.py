@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -38,7 +38,6 @@ from meshflow.distribute.parallel.program import (
 )
 from meshflow.distribute.parallel.region import (
     PartitionedBatch,
-    partition_batch,
     trace_share,
     warn_about_remainders,
 )
@@ -82,10 +81,10 @@ class PipelinedStep:
     Args:
       strategy: The strategy.
       program: Forward pass and loss of the model.
-      x: Inputs of the global batch.
-      y: Targets, or None.
-      sample_weight: Weights of the examples, or None.
+      batch: The partitioned batch (x, y, sample_weight).
       trains: Whether to compute gradients.
+      share: Shares of the batch, and the function that traces the program for one of them; by default those of the
+        program.
 
     Attributes:
       schedule: The schedule.
@@ -101,23 +100,23 @@ class PipelinedStep:
         self,
         strategy: RegionStrategy,
         program: LossProgram,
-        x: PyTree,
-        y: PyTree,
-        sample_weight: PyTree,
+        batch: PartitionedBatch,
         trains: bool = True,
+        share: tuple[BatchShares, Callable[[], TracedFunction]] | None = None,
     ) -> None:
-        self.strategy = strategy
+        self.strategy, self.batch, self._program = strategy, batch, program
         options, axes = strategy.options, strategy.batch_dimensions
         self.mesh, self.over = strategy.mesh, options.pipeline_options.over
         sizes = [self.mesh.dim_size(a) for a in axes]
         devices = math.prod(sizes)
-        self.batch: PartitionedBatch = partition_batch(
-            (x, y, sample_weight), devices, options.micro_batches
-        )
         if trains:
-            warn_about_remainders(strategy, self.batch, devices)
-        divided = self.batch.divided and devices > 1
-        self.shares = BatchShares(strategy, axes, sizes, self.batch.micro_batches, divided)
+            warn_about_remainders(strategy, batch, devices)
+        if share is None:
+            divided = batch.divided and devices > 1
+            self.shares = BatchShares(strategy, axes, sizes, batch.micro_batches, divided)
+            trace_program = lambda: trace_share(self.shares, program, batch)
+        else:
+            self.shares, trace_program = share
         spec = options.pipeline_options.schedule if trains else "forward"
         devices = self.mesh.dim_size(self.over)
         self.schedule: Schedule = resolve_schedule(spec, devices, self.batch.micro_batches)
@@ -128,9 +127,9 @@ class PipelinedStep:
         if not getattr(program.model, "built", True):
             # The first trace builds the layers, so that calls which only build a layer are not
             # recorded as calls of the model.
-            trace_share(self.shares, program, self.batch)
+            trace_program()
         self.stages: PipelineStages = trace_stages(
-            lambda: trace_share(self.shares, program, self.batch),
+            trace_program,
             self.schedule.stages,
             options.pipeline_options.balance if trains else "cost",
             lambda capture: any(get_captured_variable(capture) is v for v in program.variables),
@@ -159,6 +158,18 @@ class PipelinedStep:
         Returns:
           The gradients, the values for metrics, and the predictions.
         """
+        result, state = self.compute()
+        self.traced.assign_variables(state)
+        self.shares.finish()
+        return result
+
+    def compute(self) -> tuple[RegionResult, list[Tensor]]:
+        """Run the pipeline as a part of the traced step.
+
+        Returns:
+          The gradients, the values for metrics, and the predictions; and new values of the variables that the
+          pipeline writes.
+        """
         op = Op("pipeline", lambda o, _: self.run(*o), differentiable=False, is_foldable=False)
         arrays = [b.value() for pack in self._buffers for b in pack.values()]
         outputs = list(apply(op, (self.batch.leaves, self._read_captures(), arrays)))
@@ -167,8 +178,6 @@ class PipelinedStep:
         count = len(buffers) + len(self._gathered) if self.schedule.has_backward_passes else 0
         gradients, outputs = iter(outputs[:count]), outputs[count:]
         state, results = outputs[: len(self.traced.writes)], outputs[len(self.traced.writes) :]
-        self.traced.assign_variables(state)
-        self.shares.finish()
         noted, predictions = self._rebuild_results(results)
         pairs: list[tuple[Any, Variable]] = []
         for buffer, gradient in zip(buffers, gradients, strict=False):
@@ -183,9 +192,8 @@ class PipelinedStep:
         order = {id(get_storage(v)): n for n, v in reversed([*enumerate(self.variables)])}
         order |= {id(v): n for n, v in enumerate(self.variables)}
         pairs.sort(key=lambda pair: order.get(id(pair[1]), 0))
-        return RegionResult(
-            noted, [g for g, _ in pairs], predictions, variables=[v for _, v in pairs]
-        )
+        gradients_of_weights, weights = [g for g, _ in pairs], [v for _, v in pairs]
+        return RegionResult(noted, gradients_of_weights, predictions, variables=weights), state
 
     # ---- weights on their stages -------------------------------------------------------------
 
@@ -328,7 +336,7 @@ class PipelinedStep:
             elif write is not None:
                 roles.carried[i] = write
         out = self.traced.closed_jaxpr.out_avals
-        results = [(out[i], self._is_rows(out[i])) for i in self._list_needed_results(self.traced)]
+        results = [(out[i], self._has_rows(i)) for i in self._list_needed_results(self.traced)]
         return PipelineLoop(
             self.stages.programs,
             self._capture_avals,
@@ -346,7 +354,9 @@ class PipelinedStep:
             self.strategy.scratch,
         )
 
-    def _is_rows(self, aval: jax.ShapeDtypeStruct) -> bool:
+    def _has_rows(self, result: int) -> bool:
+        """Check whether a result of the trace has a row for each example."""
+        aval = self.traced.closed_jaxpr.out_avals[result]
         leaves = self.traced.closed_jaxpr.in_avals[: len(self.batch.leaves)]
         rows = next((a.shape[0] for a in leaves if a.shape), 1)
         return bool(aval.shape) and aval.shape[0] == rows

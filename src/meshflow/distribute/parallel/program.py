@@ -47,6 +47,7 @@ class RegionStrategy(Protocol):
       batch_dimensions: Mesh dimensions that batches are split over.
       rule_dimensions: Other mesh dimensions that rules split weights over.
       has_divided: Whether a batch has been partitioned already.
+      pipelined: The pipeline of the step that was traced last.
     """
 
     mesh: Mesh
@@ -56,6 +57,7 @@ class RegionStrategy(Protocol):
     batch_dimensions: tuple[str, ...]
     rule_dimensions: set[str]
     has_divided: bool
+    pipelined: Any
 
     @property
     def zero_dimensions(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ value of the batch is the mean or the sum of those of the shares.
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
@@ -21,17 +22,20 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.parallel.row_order import RowOrder, makes_indices, pair_variables
 from meshflow.distribute.parallel.step_shares import StepNotSplitError, StepShares
 from meshflow.distribute.parallel.weight_reads import manual_axes_scope
+from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
+from meshflow.environment.types import Array, Atom, ClosedJaxpr, JaxprEqn, Var
 from meshflow.passes.jaxprs import (
+    bind_equation,
     extract_program,
     get_aval,
     inline_calls,
     is_plain_call,
     select_variables,
+    trace_atoms,
 )
 
-__all__ = ["Combination", "StepProgram", "drop_sharding"]
+__all__ = ["Combination", "StepProgram", "bind_without_mesh"]
 
 _T = TypeVar("_T")
 # Largest number of elements of the values for which partial results are computed.
@@ -69,6 +73,8 @@ _DECISIONS = frozenset(
 _REDUCED_DECISIONS = frozenset(
     ["reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod", "argmax", "argmin"]
 )
+# Equations of functions with derivatives of their own, which run the function itself.
+_DERIVATIVE_RULES = frozenset(["custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"])
 # Number of elements from which a sum hides a term that is a mean, or that does not depend on rows.
 _MANY_ELEMENTS = 1000
 # Smallest change of an earlier value, relative to it, that is compared.
@@ -149,6 +155,8 @@ class StepProgram:
             dict(zip(j.constvars, p.consts, strict=True))
             for j, p in zip((self.jaxpr, self._other_jaxpr), programs, strict=True)
         ]
+        self.constant_outputs = [self._get_constant(v, 0) for v in self.jaxpr.outvars]
+        self.check_constants([self._get_constant(v, 1) for v in self._other_jaxpr.outvars])
         self._changed = [
             not all(map(self._are_equal, a.invars, b.invars))
             for a, b in zip(self.jaxpr.eqns, self._other_jaxpr.eqns, strict=True)
@@ -156,14 +164,36 @@ class StepProgram:
         self.rows = [*self.jaxpr.invars[: self.num_leaves], self.index]
         self.dependent = self.find_dependent(self.rows)
 
+    def _get_constant(self, atom: Atom, program: int) -> object:
+        """Return the value of a constant in one of both programs; None for other variables."""
+        return (
+            atom.val if isinstance(atom, jex_core.Literal) else self._constants[program].get(atom)
+        )
+
+    def check_constants(self, others: Sequence[object]) -> None:
+        """Check that constant outputs do not depend on the number of rows.
+
+        Args:
+          others: Constant outputs of the program for other rows; None for other outputs.
+
+        Raises:
+          StepNotSplitError: If they do.
+        """
+        if not all(map(self._is_same_constant, self.constant_outputs, others)):
+            raise StepNotSplitError(
+                "has a result, or a new value of a variable, that depends only on the number of rows"
+            )
+
     def _are_equal(self, a: Atom, b: Atom) -> bool:
         """Check whether constants in both programs are equal; others always are."""
-        values = []
-        for atom, constants in zip((a, b), self._constants, strict=True):
-            values.append(atom.val if isinstance(atom, jex_core.Literal) else constants.get(atom))
-        if values[0] is None or values[1] is None or values[0] is values[1]:
+        return self._is_same_constant(self._get_constant(a, 0), self._get_constant(b, 1))
+
+    def _is_same_constant(self, a: object, b: object) -> bool:
+        if a is b:
             return True
-        first, second = (np.asarray(v) for v in values)
+        if a is None or b is None:
+            return False
+        first, second = np.asarray(a), np.asarray(b)
         # Bytes are compared, since some constants are NaN.
         if first.shape != second.shape or first.tobytes() == second.tobytes():
             return True
@@ -321,8 +351,7 @@ class StepProgram:
                 return [Combination.OTHER]
             return [self._compare([output], scale)[0] for output in outputs]
         one, double = (
-            [drop_sharding(jaxpr.eqns[i]) for i in indices]
-            for jaxpr in (self.jaxpr, self._other_jaxpr)
+            [jaxpr.eqns[i] for i in indices] for jaxpr in (self.jaxpr, self._other_jaxpr)
         )
         outvars = [self._other_jaxpr.outvars[k] for k in self._find_outputs(atoms)]
         programs = (
@@ -474,11 +503,48 @@ def _close_over_tensors(closed: ClosedJaxpr, traced: TracedFunction) -> ClosedJa
     return jex_core.ClosedJaxpr(changed, [*closed.consts, *known.values()])
 
 
-def drop_sharding(eqn: JaxprEqn) -> JaxprEqn:
+def _drop_sharding(eqn: JaxprEqn) -> JaxprEqn:
     """Return an equation without the mesh of its trace, for another mesh."""
     if eqn.primitive.name == "sharding_constraint" or eqn.params.get("sharding") is None:
         return eqn
     return eqn.replace(params={**eqn.params, "sharding": None})
+
+
+def bind_without_mesh(eqn: JaxprEqn, operands: Sequence[Array]) -> list[Array]:
+    """Return the results of an equation, and of the programs inside, on another mesh than that of its trace."""
+    inner = find_inner_jaxprs(eqn)
+    if eqn.primitive.name == "reshard":
+        return [*operands]
+    if is_plain_call(eqn) or eqn.primitive.name in _DERIVATIVE_RULES:
+        return _run_without_mesh(inner[0], operands)
+    if not inner:
+        return bind_equation(_drop_sharding(eqn), operands)
+    params = {name: _drop_inner_sharding(value) for name, value in eqn.params.items()}
+    return bind_equation(_drop_sharding(eqn.replace(params=params)), operands)
+
+
+def _run_without_mesh(program: AnyJaxpr, operands: Sequence[Array]) -> list[Array]:
+    jaxpr = to_open_jaxpr(program)
+    constants = map(np.asarray, getattr(program, "consts", ()))
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
+    env |= zip(jaxpr.invars, operands, strict=True)
+    read = lambda a: np.asarray(a.val) if isinstance(a, jex_core.Literal) else env[a]
+    for eqn in jaxpr.eqns:
+        results = bind_without_mesh(eqn, [read(a) for a in eqn.invars])
+        env |= zip(eqn.outvars, results, strict=True)
+    return [read(a) for a in jaxpr.outvars]
+
+
+def _drop_inner_sharding(value: object) -> object:
+    """Return a parameter of an equation with programs that belong to no mesh."""
+    if type(value) is tuple or type(value) is list:
+        return type(value)(map(_drop_inner_sharding, value))
+    if not isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
+        return value
+    closed = trace_atoms(
+        lambda *arrays: _run_without_mesh(value, arrays), to_open_jaxpr(value).invars
+    )
+    return closed if isinstance(value, jex_core.ClosedJaxpr) else closed.jaxpr
 
 
 def _is_float(variable: Atom) -> bool:
@@ -495,9 +561,11 @@ def _run(programs: Sequence[tuple[ClosedJaxpr, Sequence[Any]]]) -> list[list[Any
     def run_all() -> list[list[Any]]:
         functions: dict[int, Any] = {}
         for program, _ in programs:
-            functions.setdefault(id(program), jax.jit(jex_core.jaxpr_as_fun(program)))
+            functions.setdefault(
+                id(program), jax.jit(functools.partial(_run_without_mesh, program))
+            )
         return [
-            [np.asarray(v).astype(np.float64) for v in functions[id(program)](*values)]
+            [np.asarray(v).astype(np.float64) for v in functions[id(program)](values)]
             for program, values in programs
         ]
 

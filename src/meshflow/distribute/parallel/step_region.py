@@ -11,6 +11,7 @@ its results need.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -26,8 +27,10 @@ from jax.typing import DTypeLike
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import suspend_autocast
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import TracedFunction
-from meshflow.core.values.tensor import read_tensors
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, read_tensors
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.gradient_compression import CompressedExchange
 from meshflow.distribute.parallel.program import LossProgram, RegionStrategy
@@ -36,7 +39,12 @@ from meshflow.distribute.parallel.region import (
     partition_batch,
     split_micro_batches,
 )
-from meshflow.distribute.parallel.step_analysis import Combination, StepProgram, drop_sharding
+from meshflow.distribute.parallel.step_analysis import (
+    Combination,
+    StepProgram,
+    bind_without_mesh,
+)
+from meshflow.distribute.parallel.step_pipeline import NeededOutputs, StepPipeline
 from meshflow.distribute.parallel.step_shares import (
     GradientTotal,
     ShareIndex,
@@ -53,34 +61,90 @@ from meshflow.distribute.parallel.zero import (
 from meshflow.distribute.replicas.shares import ShareTotal
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ArrayLike, Atom, PyTree, Var
-from meshflow.passes.jaxprs import bind_equation, get_aval
+from meshflow.passes.jaxprs import get_aval
 
-__all__ = ["run_step_in_shares"]
+__all__ = ["count_step_loops", "run_step_in_shares"]
+
+
+def count_step_loops(
+    strategy: RegionStrategy,
+    step: Callable[[PyTree], PyTree],
+    batch: PyTree,
+    list_layer_states: Callable[[], Sequence[Variable]],
+) -> int:
+    """Count the loops over micro-batches in which a training step runs, by tracing it; see `run_step_in_shares`.
+
+    Raises:
+      StepNotSplitError: If the step cannot be computed in shares.
+    """
+    return len(_trace_region(strategy, step, batch, list_layer_states)[0].list_stages())
 
 
 def run_step_in_shares(
     strategy: RegionStrategy,
     step: Callable[[PyTree], PyTree],
     batch: PyTree,
-    layer_states: Sequence[Variable],
+    list_layer_states: Callable[[], Sequence[Variable]],
     find_programs: Callable[[Sequence[Variable]], Sequence[LossProgram]],
-) -> PyTree:
+) -> tuple[PyTree, str | None]:
     """Run a training step of a global batch in shares, while a function is traced.
 
     Args:
       strategy: The strategy.
       step: Function of a batch.
       batch: The global batch.
-      layer_states: States of layers, which each micro-batch updates.
+      list_layer_states: Function that returns, after a trace of the step, the states that calls of layers update;
+        each micro-batch updates them.
       find_programs: Function that divides trained variables by their optimizers, each of which is that of
         a program.
 
     Returns:
-      The result of the step.
+      The result of the step, and the reason for which it is not computed by a pipeline, although an option
+      requests one, or None.
 
     Raises:
       StepNotSplitError: If the step cannot be computed in shares; nothing has been changed then.
     """
+    region, larger = _trace_region(strategy, step, batch, list_layer_states)
+    reason: str | None = None
+    if strategy.options.pipeline is not None:
+        axes = region.shares.axes, region.shares.sizes
+        shares = StepShares(strategy, *axes, region.batch, 1, larger, in_pipeline=True)
+        try:
+            values = _run_pipeline(strategy, region, shares, step)
+            run = lambda operands, _: region.complete(*operands)
+            op = Op("step", run, differentiable=False, is_foldable=False)
+            return region.assign(apply(op, (region.read_captures(), values))), None
+        except (StepNotSplitError, InvalidValueError) as error:
+            reason = str(error)
+    if strategy.options.compress and strategy.batch_dimensions:
+        totals = region.shares.totals
+        trained = {id(t.variable): t.variable for t in totals if isinstance(t, GradientTotal)}
+        region.exchanges = [
+            CompressedExchange(strategy, p) for p in find_programs([*trained.values()])
+        ]
+    slots = [[slot.value() for slot in e.slots] for e in region.exchanges]
+    operands = [
+        region.batch.leaves,
+        region.read_captures(),
+        slots,
+        [e.operands for e in region.exchanges],
+    ]
+    op = Op("step", lambda o, _: region.run(*o), differentiable=False, is_foldable=False)
+    outputs, errors = apply(op, operands)
+    for exchange, values in zip(region.exchanges, errors, strict=True):
+        for slot, value in zip(exchange.slots, values, strict=True):
+            slot.assign(value)
+    return region.assign(outputs), reason
+
+
+def _trace_region(
+    strategy: RegionStrategy,
+    step: Callable[[PyTree], PyTree],
+    batch: PyTree,
+    list_layer_states: Callable[[], Sequence[Variable]],
+) -> tuple[_StepRegion, StepShares]:
+    """Return the stages of a step, and the shares with more rows with which it was compared."""
     axes = strategy.batch_dimensions
     sizes = [strategy.mesh.dim_size(a) for a in axes]
     parts = partition_batch(batch, math.prod(sizes), strategy.options.micro_batches)
@@ -101,32 +165,39 @@ def run_step_in_shares(
         traces = [trace_step(one, step, parts) for one in all_shares]
     shares.draws.check_split()
     other, traced = traces[:2]
-    make_region = functools.partial(_StepRegion, strategy, parts, layer_states)
+    make_region = functools.partial(_StepRegion, strategy, parts, list_layer_states())
     if has_one_row:
         known = make_region(larger, other, StepProgram(other, larger, traces[2], largest))
         region = make_region(shares, traced, StepProgram(traced, shares), known)
     else:
         region = make_region(shares, traced, StepProgram(traced, shares, other, larger))
-    with suspend_autocast():
-        tensors = read_tensors([c for c in traced.captures if not _is_placeholder(c)])
-    if strategy.options.compress and axes:
-        trained = {
-            id(t.variable): t.variable for t in shares.totals if isinstance(t, GradientTotal)
-        }
-        region.exchanges = [
-            CompressedExchange(strategy, p) for p in find_programs([*trained.values()])
-        ]
-    slots = [[slot.value() for slot in e.slots] for e in region.exchanges]
-    operands = [parts.leaves, tensors, slots, [e.operands for e in region.exchanges]]
-    op = Op("step", lambda o, _: region.run(*o), differentiable=False, is_foldable=False)
-    outputs, errors = apply(op, operands)
-    traced.assign_variables(outputs[region.num_results :])
-    for exchange, values in zip(region.exchanges, errors, strict=True):
-        for slot, value in zip(exchange.slots, values, strict=True):
-            slot.assign(value)
-    shares.finish()
-    results = [*outputs[: region.num_results], *[None] * (traced.num_results - region.num_results)]
-    return traced.rebuild_result(results)[0]
+    return region, larger
+
+
+def _run_pipeline(
+    strategy: RegionStrategy,
+    region: _StepRegion,
+    shares: StepShares,
+    step: Callable[[PyTree], PyTree],
+) -> list[Tensor]:
+    """Run the only stage of a step in a pipeline, and return the values of `region.pipelined`."""
+    needed = region.find_pipelined_outputs()
+    indices = convert_to_tensor(np.arange(shares.num_parts, dtype=np.int32))
+    batch = dataclasses.replace(region.batch, leaves=[*region.batch.leaves, indices])
+    variables = [t.variable for t in region.shares.totals if isinstance(t, GradientTotal)]
+    pipeline = StepPipeline(
+        strategy, shares, batch, lambda: trace_step(shares, step, batch), variables, needed
+    )
+    result, states = pipeline.compute()
+    strategy.pipelined = pipeline
+    assert result.variables is not None
+    gradients = dict(zip(map(id, result.variables), result.gradients, strict=True))
+    return [
+        *(gradients[id(v)] for v in variables),
+        *result.metric_values,
+        *result.predictions,
+        *states,
+    ]
 
 
 def _is_placeholder(capture: object) -> bool:
@@ -212,19 +283,29 @@ class _StepRegion:
         wanted += states.items()
         wanted = list(dict(wanted).items())
         kinds = dict(zip((v for v, _ in wanted), program.find_combinations(wanted), strict=True))
+        if not all(self.shares.custom_gradients) and any(
+            kinds.get(v) is Combination.MEAN for v in select(self.objectives)
+        ):
+            raise StepNotSplitError(
+                "has a custom gradient that is not proportional to the gradient of its result"
+            )
         known = [v for v in states if kinds[v] is not Combination.OTHER]
-        # Other values may be computed from the final states, such as results of metrics.
-        final = {*known, *self.carried.values()}
+        # Other values may be computed from the losses of the batch, such as decisions about them, and from the final
+        # states, such as results of metrics.
+        losses = [
+            v for v in dict.fromkeys(select(self.objectives)) if kinds[v] is not Combination.OTHER
+        ]
+        final = {*known, *losses, *self.carried.values()}
         rest = program.find_dependent([*program.rows, *self.carried], final)
         results = [v for v in self.results if _is_in(v, rest)]
         self.rows = [v for v in results if program.get_row_axis(v) == 0]
         partial = list(dict.fromkeys(v for v in results if program.get_row_axis(v) != 0))
         program.check_rows([*self.objectives, *states, *results], [*self.carried.values()])
-        if not self.carried:
+        if not self.carried or self.shares.custom_gradients:
             pairs = zip(self.total_values, self.shares.totals, strict=True)
             program.check_gradients([v for v, t in pairs if isinstance(t, GradientTotal)])
         kinds |= zip(partial, program.find_combinations([(v, None) for v in partial]), strict=True)
-        self.partial = partial
+        self.partial = list(dict.fromkeys([*partial, *losses]))
         self.states = {v: states[v] for v in known}
         self.kinds = kinds
         for values, noun in (
@@ -239,6 +320,7 @@ class _StepRegion:
 
     def _copy_classes(self, other: _StepRegion) -> None:
         """Copy the results of `_classify`, by the positions of outputs."""
+        self.program.check_constants(other.program.constant_outputs)
         pairs = zip(other.program.jaxpr.outvars, self.program.jaxpr.outvars, strict=True)
         own = {a: b for a, b in pairs if not isinstance(a, jex_core.Literal)}
         before = dict(zip(filter(None, other.before), filter(None, self.before), strict=True))
@@ -264,7 +346,81 @@ class _StepRegion:
                 return levels
             stages = new
 
+    def read_captures(self) -> list[Tensor]:
+        """Return the values of the captured tensors and variables."""
+        with suspend_autocast():
+            return read_tensors([c for c in self.traced.captures if not _is_placeholder(c)])
+
+    def assign(self, outputs: Sequence[Tensor]) -> PyTree:
+        """Assign the variables that the step writes, and return its result."""
+        self.traced.assign_variables(outputs[self.num_results :])
+        self.shares.finish()
+        missing = [None] * (self.traced.num_results - self.num_results)
+        return self.traced.rebuild_result([*outputs[: self.num_results], *missing])[0]
+
+    # ---- in a pipeline ---------------------------------------------------------------------
+
+    def find_pipelined_outputs(self) -> NeededOutputs:
+        """Return the outputs of the step that a pipeline computes.
+
+        Raises:
+          StepNotSplitError: If the step has another form than a loss, its gradients, and other values of the same stage.
+        """
+        shares = self.shares
+        if len(shares.objectives) != 1 or any(self._get_stage(v) > 1 for v in self._list_outputs()):
+            raise StepNotSplitError("computes with rows after its first gradients of variables")
+        if shares.source_shapes:
+            raise StepNotSplitError("computes gradients of tensors")
+        if not all(isinstance(t, GradientTotal) for t in shares.totals):
+            raise StepNotSplitError(
+                "computes means over the rows of the batch before its gradients"
+            )
+        if self.strategy.options.compress:
+            raise StepNotSplitError("exchanges compressed gradients")
+        (objective,) = self.objectives
+        positions = {v: i for i, v in enumerate(self.program.jaxpr.outvars) if isinstance(v, Var)}
+        variables = {
+            v: c
+            for v, c in zip(self.written, self.traced.writes, strict=True)
+            if isinstance(v, Var)
+        }
+        is_sum = _is_in(objective, self.kinds) and self.kinds[objective] is Combination.SUM
+        sums: list[tuple[Any, bool]] = [(positions[v], False) for v in self.partial]
+        sums += [(variables[v], before is not None) for v, before in self.states.items()]
+        return NeededOutputs(
+            self.num_results,
+            float(shares.num_parts) if is_sum else 1.0,
+            sums,
+            [positions[v] for v in dict.fromkeys(self.rows)],
+            [variables[v] for v in self.carried.values()],
+        )
+
+    def complete(self, captures: Sequence[jax.Array], known: Sequence[jax.Array]) -> list[Any]:
+        """Compute the step's results and new values of variables, given those that depend on rows.
+
+        Args:
+          captures: Values of the captured tensors and variables.
+          known: Gradients, means over the shares, rows, and final states of `find_pipelined_outputs`.
+        """
+        env = self._start(captures)
+        values = iter(known)
+        env |= {p: g for p, g in zip(self.totals, values, strict=False) if p is not None}
+        for v in [*self.partial, *self.states]:
+            total = next(values) * (self._get_weight(v) * self.shares.num_parts)
+            dtype = get_aval(v).dtype
+            total = (jnp.rint(total) if dtype.kind in "iu" else total).astype(dtype)
+            before = self.states.get(v)
+            env[v] = total if before is None else env[before] + total
+        env |= zip([*dict.fromkeys(self.rows), *self.carried.values()], values, strict=True)
+        return self._compute([*self.results, *self.written], env)
+
     # ---- over the mesh ---------------------------------------------------------------------
+
+    def _start(self, captures: Sequence[jax.Array]) -> dict[Any, Any]:
+        """Return the values of constants and captures."""
+        constants = map(_detach, self.program.closed.consts)
+        env: dict[Any, Any] = dict(zip(self.program.jaxpr.constvars, constants, strict=True))
+        return env | dict(zip(self.inputs, captures, strict=True))
 
     def run(
         self,
@@ -284,13 +440,14 @@ class _StepRegion:
         Returns:
           The results of the step and the new values of the written variables, and new errors.
         """
-        constants = map(_detach, self.program.closed.consts)
-        env: dict[Any, Any] = dict(zip(self.program.jaxpr.constvars, constants, strict=True))
-        env |= zip(self.inputs, captures, strict=True)
-        stages = {self._get_stage(v) for v in self._list_outputs()}
-        for stage in sorted(stages):
+        env = self._start(captures)
+        for stage in self.list_stages():
             errors = self._run_stage(stage, leaves, env, errors, values)
         return self._compute([*self.results, *self.written], env), errors
+
+    def list_stages(self) -> list[int]:
+        """Return the numbers of the stages, each of which is a loop over the micro-batches."""
+        return sorted({self._get_stage(v) for v in self._list_outputs()})
 
     def _list_outputs(self) -> list[Any]:
         totals = [v for v, p in zip(self.total_values, self.totals, strict=True) if p is not None]
@@ -312,8 +469,8 @@ class _StepRegion:
         )
         read = lambda a: _detach(a.val) if isinstance(a, jex_core.Literal) else env[a]
         for i in indices:
-            eqn = drop_sharding(self.program.jaxpr.eqns[i])
-            values = bind_equation(eqn, [read(a) for a in eqn.invars])
+            eqn = self.program.jaxpr.eqns[i]
+            values = bind_without_mesh(eqn, [read(a) for a in eqn.invars])
             for variable, value in zip(eqn.outvars, values, strict=True):
                 env.setdefault(variable, value)
         return [read(a) for a in atoms]

@@ -8,13 +8,14 @@ batch, so the code that follows, such as clipping and optimizers, computes with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch.operation import Op
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.gradients.tape_nodes import to_dense
 from meshflow.core.runtime import philox
@@ -29,10 +30,17 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.region import PartitionedBatch
 from meshflow.distribute.parallel.weight_reads import manual_axes_scope
 from meshflow.distribute.replicas.shares import BatchShares, ShareTotal, shares_scope
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import JaxprEqn, PyTree
 from meshflow.ops import math
 
-__all__ = ["GradientTotal", "ShareIndex", "StepNotSplitError", "StepShares", "trace_step"]
+__all__ = [
+    "GradientTotal",
+    "ShareIndex",
+    "StepNotSplitError",
+    "StepShares",
+    "is_outside_of_tape",
+    "trace_step",
+]
 
 
 class StepNotSplitError(Exception):
@@ -141,6 +149,7 @@ class StepShares(BatchShares):
       repetitions: Number of times that a share has its rows, as if the batch had fewer shares.
       other: Shares with more rows that were traced before, if this trace is to run; otherwise
         None.
+      in_pipeline: Whether stages of a pipeline compute the shares.
 
     Attributes:
       share_rows: Number of rows of a share.
@@ -148,6 +157,7 @@ class StepShares(BatchShares):
       index: Placeholder of the index of the share.
       objectives: Sums of the targets of the tapes.
       source_shapes: Shapes of the tensors that the step differentiates with respect to.
+      custom_gradients: For each custom gradient whether it is proportional to that of its result.
     """
 
     splits_draws = True
@@ -161,8 +171,11 @@ class StepShares(BatchShares):
         batch: PartitionedBatch,
         repetitions: int = 1,
         other: StepShares | None = None,
+        in_pipeline: bool = False,
     ) -> None:
         super().__init__(strategy, axes, sizes, batch.micro_batches, batch.divided)
+        self.in_pipeline = in_pipeline
+        self.tapes: list[GradientTape] = []
         self.repetitions = repetitions
         self.num_rows = next((leaf.shape[0] for leaf in batch.leaves if leaf.ndim), 1)
         self.share_rows = self.num_rows // self.num_parts
@@ -176,7 +189,9 @@ class StepShares(BatchShares):
         self.totals.clear()
         self.finishers.clear()
         self.objectives: list[Tensor] = []
+        self.tapes.clear()
         self.source_shapes: list[tuple[int, ...]] = []
+        self.custom_gradients: list[bool] = []
         self.draws.start()
 
     @property
@@ -193,6 +208,10 @@ class StepShares(BatchShares):
         """Update a metric with the mean of a value over all shares."""
         mean = self.mean_over_all_shares(convert_to_tensor(value))
         metric.update_state(mean, sample_weight=self.num_rows)
+
+    def add_custom_gradient(self, is_linear: bool) -> None:
+        """Note a custom gradient, and whether it is proportional to that of its result."""
+        self.custom_gradients.append(is_linear)
 
     def reduce_gradients(
         self,
@@ -213,28 +232,32 @@ class StepShares(BatchShares):
         """
         if all(g is None for g in gradients):
             return list(gradients)
-        self._check_scope()
-        has_variables = any(
+        self.source_shapes += [
+            tuple(s.shape)
+            for s, g in zip(sources, gradients, strict=True)
+            if g is not None and not isinstance(s, Variable)
+        ]
+        if not any(
             isinstance(s, Variable) and g is not None
             for s, g in zip(sources, gradients, strict=True)
-        )
-        if has_variables and any(other is not tape for other in context.tapes):
+        ):
+            return list(gradients)
+        self._check_scope()
+        if any(other is not tape for other in context.tapes):
             raise StepNotSplitError(
                 "computes gradients of variables while another tape records them"
             )
+        self.tapes.append(tape)
         self.objectives.append(_sum_targets(targets, seeds))
         objective = len(self.objectives) - 1
         results: list[Any] = []
         for source, gradient in zip(sources, gradients, strict=True):
-            if gradient is None:
-                results.append(None)
-            elif isinstance(source, Variable):
+            if gradient is None or not isinstance(source, Variable):
+                results.append(gradient)
+            else:
                 total = GradientTotal(convert_to_tensor(to_dense(gradient)), source, objective)
                 self.totals.append(total)
                 results.append(read_tensor(total))
-            else:
-                self.source_shapes.append(tuple(source.shape))
-                results.append(gradient)
         return results
 
     def _check_scope(self) -> None:
@@ -246,6 +269,9 @@ class StepShares(BatchShares):
 
 def _sum_targets(targets: Sequence[Tensor], seeds: Sequence[Any]) -> Tensor:
     """Return the sum of the targets of a tape, weighted by their initial gradients."""
+    if len(targets) == 1 and seeds[0] is None and targets[0].dtype is float32:
+        # The step may also use the target itself, such as the loss.
+        return targets[0] if not targets[0].ndim else math.reduce_sum(targets[0])
     terms = [
         math.reduce_sum(math.cast(t if s is None else t * math.cast(s, t.dtype), float32))
         for t, s in zip(targets, seeds, strict=True)
@@ -254,14 +280,43 @@ def _sum_targets(targets: Sequence[Tensor], seeds: Sequence[Any]) -> Tensor:
     return math.add_n(terms) if terms else convert_to_tensor(jnp.zeros((), np.float32))
 
 
+_OUTSIDE_OF_TAPE = "outside-of-tape"
+
+
+def _label_op(op: Op) -> AbstractContextManager[None]:
+    """Return a scope that marks the equations of an op if no tape records it."""
+    return nullcontext() if context.tapes else jax.named_scope(_OUTSIDE_OF_TAPE)
+
+
+def is_outside_of_tape(eqn: JaxprEqn) -> bool:
+    """Check whether no tape has recorded an equation in the trace of a pipelined step."""
+    return _OUTSIDE_OF_TAPE in str(eqn.source_info.name_stack)
+
+
+@contextmanager
+def _derivatives_scope(shares: StepShares) -> Iterator[None]:
+    """Keep operations in a form that JAX differentiates as their tape would, if a pipeline computes the gradients."""
+    saved = context.outer_tapes, context.label_op
+    if shares.in_pipeline:
+        context.outer_tapes, context.label_op = True, _label_op
+    try:
+        yield
+    finally:
+        context.outer_tapes, context.label_op = saved
+
+
 @contextmanager
 def _gradients_scope(shares: StepShares) -> Iterator[None]:
-    saved, context.reduce_gradients = context.reduce_gradients, shares.reduce_gradients
+    saved, context.batch_gradients = context.batch_gradients, shares
     try:
-        with shares_scope(shares), philox.share_draws_scope(shares.draws):
+        with (
+            shares_scope(shares),
+            philox.share_draws_scope(shares.draws),
+            _derivatives_scope(shares),
+        ):
             yield
     finally:
-        context.reduce_gradients = saved
+        context.batch_gradients = saved
 
 
 def trace_step(
@@ -287,6 +342,11 @@ def trace_step(
     def run(*leaves: PyTree) -> PyTree:
         shares.start(context.trace)
         read_tensor(shares.index)
+        if shares.in_pipeline:
+            # The last leaf has the index of each share.
+            assert context.trace is not None
+            *leaves, indices = leaves  # type: ignore[assignment]
+            context.trace.write(shares.index, math.reduce_sum(indices))
         with _gradients_scope(shares):
             result = step(batch.rebuild(leaves))
         return result, shares.objectives, [t.value for t in shares.totals]

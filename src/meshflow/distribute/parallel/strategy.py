@@ -20,7 +20,11 @@ from meshflow.core.variables.variable import Variable, get_value_shape
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.pipeline import PipelinedStep, check_pipeline
 from meshflow.distribute.parallel.program import LossProgram, RegionResult
-from meshflow.distribute.parallel.region import compute_region_gradients
+from meshflow.distribute.parallel.region import (
+    PartitionedBatch,
+    compute_region_gradients,
+    partition_batch,
+)
 from meshflow.distribute.parallel.report import StepReport
 from meshflow.distribute.parallel.rules import ShardingRules
 from meshflow.distribute.parallel.step_region import run_step_in_shares
@@ -325,7 +329,7 @@ class MeshStrategy(Strategy):
           The gradients, the values for metrics, and the predictions.
         """
         if self.options.pipeline is not None:
-            self.pipelined = PipelinedStep(self, program, x, y, sample_weight)
+            self.pipelined = PipelinedStep(self, program, self._partition((x, y, sample_weight)))
             return self.pipelined.apply()
         return compute_region_gradients(self, program, x, y, sample_weight)
 
@@ -333,11 +337,11 @@ class MeshStrategy(Strategy):
         self,
         step: Callable[[PyTree], PyTree],
         batch: PyTree,
-        layer_states: Sequence[Variable],
+        list_layer_states: Callable[[], Sequence[Variable]],
         find_programs: Callable[[Sequence[Variable]], Sequence[LossProgram]],
-    ) -> PyTree:
+    ) -> tuple[PyTree, str | None]:
         """Run a training step that computes gradients itself; see `run_step_in_shares`."""
-        return run_step_in_shares(self, step, batch, layer_states, find_programs)
+        return run_step_in_shares(self, step, batch, list_layer_states, find_programs)
 
     @property
     def computes_predictions(self) -> bool:
@@ -358,7 +362,12 @@ class MeshStrategy(Strategy):
         Returns:
           The values for metrics and the predictions.
         """
-        return PipelinedStep(self, program, x, y, sample_weight, trains=False).apply()
+        batch = self._partition((x, y, sample_weight))
+        return PipelinedStep(self, program, batch, trains=False).apply()
+
+    def _partition(self, batch: PyTree) -> PartitionedBatch:
+        devices = math.prod(self.mesh.dim_size(a) for a in self.batch_dimensions)
+        return partition_batch(batch, devices, self.options.micro_batches)
 
     def explain(self, model: Any, *batch: PyTree) -> StepReport:
         """Describe a model's training step and the bytes that it sends; nothing is run.

@@ -136,10 +136,11 @@ def manual_axes_scope(shares: BatchShares) -> Iterator[None]:
     Args:
       shares: Shares that are traced.
     """
-    mesh, names = shares.strategy.mesh.jax_mesh.abstract_mesh, _list_manual_axes(shares)
+    names = _list_manual_axes(shares)
     if not names:
         yield
         return
+    mesh = shares.strategy.mesh.jax_mesh.abstract_mesh
     kinds = dict.fromkeys(names, jax.sharding.AxisType.Manual)
     with jax.sharding.use_abstract_mesh(mesh.update_axis_types(kinds)):
         yield
@@ -147,7 +148,7 @@ def manual_axes_scope(shares: BatchShares) -> Iterator[None]:
 
 def _list_manual_axes(shares: BatchShares) -> tuple[str, ...]:
     strategy = shares.strategy
-    if strategy.options.pipeline is None or shares.splits_draws:
+    if not shares.in_pipeline:
         return shares.axes
     names = strategy.mesh.jax_mesh.axis_names
     return tuple(n for n in names if n not in strategy.rule_dimensions)

@@ -89,11 +89,13 @@ class BatchShares(Rematerialization):
       metric_values: Pairs (metric, value) of means that are updated with the value of the full batch.
       copies_kernels: Whether products of split sequences may take copies of kernels; see
         `get_weight_copies`.
+      in_pipeline: Whether stages of a pipeline compute the shares.
       finishers: Functions that run after the shares, with the values of their sums over the batch.
       repetitions: How often the traced code repeats each row, 1 but for `scale_user_loss` of Keras.
     """
 
     splits_draws = False
+    in_pipeline: bool
 
     def __init__(
         self,
@@ -110,6 +112,7 @@ class BatchShares(Rematerialization):
         self.splits_rows = divided
         self.metric_values: list[tuple[object, TensorLike]] = []
         self.copies_kernels = False
+        self.in_pipeline = strategy.options.pipeline is not None
         self.finishers: list[Callable[[], None]] = []
         self.repetitions = 1
         self._local_parts: dict[int, LocalPart] = {}

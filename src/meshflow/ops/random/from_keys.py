@@ -47,6 +47,11 @@ def _derive_key(seed: TensorLike) -> Tensor:
     return philox.philox_seed_key(seed)
 
 
+# Draws of a share of a batch depend on the share, also those from constant keys, so that keys are no
+# constants.
+_derive_key.op.is_foldable = False  # type: ignore[attr-defined]
+
+
 @op(same=("mean", "stddev"), name="random_normal")
 def _sample_normal(
     key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Sequence[int], dtype: DType

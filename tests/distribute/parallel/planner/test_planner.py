@@ -364,10 +364,20 @@ class Failing(Own):
         return super().train_step([v.numpy() for v in data])
 
 
-@pytest.mark.parametrize(("kind", "own"), [(Scaled, False), (Own, True), (Failing, True)])
-def test_custom_training_steps(kind, own):
-    """Test that steps that compute gradients get no options that require the loss, which `fit`
-    would refuse."""
+class Twice(Own):
+    """Make two updates, the second of which depends on the first."""
+
+    def train_step(self, data):
+        super().train_step(data)
+        return super().train_step(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "loops"),
+    [(Scaled, False, 0), (Own, True, 1), (Twice, True, 2), (Failing, True, 0)],
+)
+def test_custom_training_steps(kind, own, loops):
+    """Test that steps that compute gradients get no options without effect on them."""
     model = kind([tf.keras.Input([4]), LAYERS.Dense(8), LAYERS.Dense(4)])
     model.compile("adam", "mse")
     before = model.get_weights()
@@ -376,7 +386,9 @@ def test_custom_training_steps(kind, own):
     found = tf.distribute.plan(model, rows, rows, hardware=Hardware(4, "1GB"), progress=told.append)
     assert found.profile.own_step is own
     choices = [c.choice for c in found.candidates]
-    needing = [c for c in choices if c.micro_batches > 1 or c.stage > 1]
+    assert found.profile.step_loops == loops
+    needing = [c for c in choices if c.stage > 1 or (c.micro_batches > 1 and not loops)]
+    assert bool(own and loops) == (own and any(c.micro_batches > 1 for c in choices))
     assert {(c.zero, c.recompute) for c in choices} >= {(1, None), (3, "layer")}
     said = [line for line in found.reasons() if "computes gradients itself" in line]
     assert (not needing, len(said)) == (own, int(own))

@@ -201,7 +201,7 @@ def test_split_sequences_equal_compiled_bytes(options):
     assert theory <= step.sent() <= theory + 2 * NUMBERS
 
 
-def explain_own_step(optimizer, zero):
+def explain_own_step(optimizer, zero, micro_batches=1):
     """Return the strategy, the model, the batch of a custom `train_step`, and the collectives of
     its program."""
 
@@ -212,7 +212,9 @@ def explain_own_step(optimizer, zero):
             self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
             return {"loss": loss}
 
-    strategy = tf.distribute.MeshStrategy(mesh(data=4), "batch:data", zero=zero)
+    strategy = tf.distribute.MeshStrategy(
+        mesh(data=4), "batch:data", zero=zero, micro_batches=micro_batches
+    )
     with strategy.scope(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = Taped([tf.keras.Input([64]), LAYERS.Dense(128, "tanh"), LAYERS.Dense(64)])
@@ -232,6 +234,15 @@ def test_custom_step_gradients_are_reduced_completely(optimizer, gathered):
     sent = {one.purpose: one.sent for one in compute_expected_traffic(*arguments)}
     weights = {"weights": gathered * 3 // 4} if gathered else {}
     assert sent == {"gradients": 2 * ALL * 3 // 4, **weights}
+    assert program == pytest.approx(sum(sent.values()), abs=NUMBERS)
+
+
+@pytest.mark.parametrize(("zero", "times"), [(1, 1), (3, 2)])
+def test_custom_step_in_micro_batches_is_one_loop(zero, times):
+    arguments, program = explain_own_step("adam", zero, micro_batches=2)
+    sent = {one.purpose: one.sent for one in compute_expected_traffic(*arguments)}
+    # With zero=3, the gradients of each micro-batch are scattered. The loop keeps weights.
+    assert sent == {"gradients": times * ALL * 3 // 4, "weights": ALL * 3 // 4}
     assert program == pytest.approx(sum(sent.values()), abs=NUMBERS)
 
 

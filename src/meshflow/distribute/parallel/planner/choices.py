@@ -196,9 +196,13 @@ def enumerate_choices(profile: ModelProfile, devices: int) -> Iterator[PlanChoic
 def _vary_options(base: PlanChoice, profile: ModelProfile) -> Iterator[PlanChoice]:
     """Yield a mesh and ZeRO stage with all micro-batches, recomputation, experts and offload."""
     for count in _list_micro_batch_counts(profile.batch, base.data):
-        # Layouts, of steps with their own gradients, keep weights in any case.
-        can_keep = base.zero == 3 and base.stage == 1 and not profile.own_step
-        for recompute, keeps in ((None, False), ("layer", False), *[(None, True)] * can_keep):
+        variants: list[tuple[str | None, bool]] = [(None, False), ("layer", False)]
+        if profile.own_step and base.zero == 3:
+            # The loops of steps with their own gradients keep weights, and so do layouts.
+            variants = [(recompute, count > 1) for recompute in (None, "layer")]
+        elif base.zero == 3 and base.stage == 1:
+            variants.append((None, True))
+        for recompute, keeps in variants:
             for experts in _list_expert_splits(base, profile):
                 for offload in _OFFLOADS:
                     is_fixed = base.stage == 1 or "activations" in offload
@@ -275,7 +279,8 @@ def find_refusal(choice: PlanChoice, profile: ModelProfile) -> str | None:
         reasons = [e.find_refusal(choice.data, choice.micro_batches) for e in profile.experts]
         if any(reasons):
             return next(filter(None, reasons))
-    if profile.own_step and ParallelOptions(**choice.options).get_loss_options(is_compiled=True):
+    has_shares = choice.micro_batches > 1 and profile.step_loops > 0
+    if profile.own_step and ParallelOptions(**choice.options).get_loss_options(True, has_shares):
         return (
             "a train_step that computes gradients itself, where the options divide the loss: override compute_loss, or call "
             "super().train_step"

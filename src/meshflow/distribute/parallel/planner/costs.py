@@ -508,6 +508,10 @@ class CostModel:
 
     def _compute_step_bytes(self, choice: PlanChoice, split: SplitProfile) -> dict[str, int]:
         sizes, d, rows = self.get_sizes(choice), choice.data, self._count_rows(choice)
+        if choice.zero == 3 and self.profile.own_step and choice.micro_batches > 1:
+            # A loop of the step gathers all weights at its start, and scatters gradients as with ZeRO 2.
+            scattered = dataclasses.replace(choice, zero=2, keeps_weights=False)
+            return self._compute_step_bytes(scattered, split) | {"gathered": sizes.divisible}
         layers = range(len(self.profile.layers))
         recomputes = choice.recompute == "layer" and "activations" not in choice.offload
         gathered_layer = 0
@@ -532,7 +536,7 @@ class CostModel:
                 gathered_layer if recomputes else self._cached_units(*self._get_split_key(choice))
             )
             gathered = sizes.divisible - sizes.released + min(sizes.released, unit)
-        own_step = self.profile.own_step
+        own_step = self._is_whole_step(choice)
         if own_step and choice.zero and not (choice.zero == 3 and recomputes):
             # By layouts, all weights are gathered at the same time, and gradients are complete.
             gathered = sizes.divisible
@@ -701,7 +705,7 @@ class CostModel:
             sent["parts"] = self.count_part_sums(choice, self.has_joint_sums(choice))
         rest = sizes.weights - sizes.divisible - sizes.own
         own_sums = self._count_own_sums(choice, sizes)
-        own_step = self.profile.own_step
+        own_step = self._is_whole_step(choice)
         if not choice.zero or own_step:
             # By layouts, XLA sums complete gradients.
             summed = sizes.weights - sizes.own
@@ -717,8 +721,9 @@ class CostModel:
             sent["gradients"] = turns * (scattered + summed + own_sums)
         if choice.zero == 3 or (choice.zero and (sizes.divisible_slots or not own_step)):
             # By layouts, weights without slots are updated on all devices.
-            sent["weights"] = count_ring_bytes(sizes.divisible, d)
-        if choice.zero == 3 and (choice.recompute or not own_step):
+            loops = max(self.profile.step_loops, 1) if choice.zero == 3 and not own_step else 1
+            sent["weights"] = loops * count_ring_bytes(sizes.divisible, d)
+        if choice.zero == 3 and not choice.keeps_weights and (choice.recompute or not own_step):
             again = m * (sizes.released + sizes.regathered) - sizes.released
             sent["weights"] = count_ring_bytes(sizes.divisible + again, d)
         return self._add_product_sums(choice, sent)
@@ -763,7 +768,11 @@ class CostModel:
 
     def _uses_region(self, choice: PlanChoice) -> bool:
         uses_region = self._in_region or ParallelOptions(**choice.options).uses_region
-        return uses_region and not self.profile.own_step
+        return uses_region and not self._is_whole_step(choice)
+
+    def _is_whole_step(self, choice: PlanChoice) -> bool:
+        """Check whether XLA partitions a step that computes gradients itself; micro-batches are loops like those of `fit`."""
+        return self.profile.own_step and choice.micro_batches == 1
 
     def _count_own_sums(self, choice: PlanChoice, sizes: _StateSizes) -> int:
         """Return the bytes sent to sum the gradients of experts over the devices with copies of them."""

@@ -201,7 +201,9 @@ class ModelProfile:
       attention: Sizes of its attention layers, None if it has none.
       experts: Its layers of experts.
       products: Its products with weights.
-      own_step: Whether its `train_step` computes gradients itself, of a loss that cannot be split.
+      own_step: Whether its `train_step` computes gradients itself, of a loss that only micro-batches may split.
+      step_loops: Number of loops over micro-batches of such a step, each of which gathers the weights that `zero=3`
+        shards; 0 if micro-batches cannot compute it.
       precision: Name of the policy that its layers were given for this profile, or None.
       computes_bfloat16: Whether layers compute with bfloat16 values.
     """
@@ -222,6 +224,7 @@ class ModelProfile:
     products: tuple[WeightProduct, ...]
     _traced: _TracedLoss
     own_step: bool = False
+    step_loops: int = 0
     precision: str | None = None
     computes_bfloat16: bool = False
 

@@ -379,10 +379,12 @@ def _profile(model: Any, rows: tuple[PyTree, ...], precision: str | None) -> Mod
     try:
         with shape_only_variables(model), precision_scope(model, precision):
             profile = profile_model(model._make_loss_program(), rows, model.optimizer)
+            loops = model._count_gradient_loops(rows)
             dtypes = [getattr(v, "compute_dtype", None) for v in model.submodules]
             return dataclasses.replace(
                 profile,
-                own_step=not model._delegates_gradients(rows),
+                own_step=loops is not None,
+                step_loops=loops or 0,
                 precision=precision,
                 computes_bfloat16="bfloat16" in dtypes,
             )

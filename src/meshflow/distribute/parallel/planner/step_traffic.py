@@ -74,12 +74,16 @@ def compute_expected_traffic(
     layouts = [WeightLayout.from_variable(v, strategy) for v in weights]
     rows = (*batch, *[None] * (3 - len(batch)))
     updates = getattr(model.optimizer, "gradient_accumulation_steps", None) or 1
-    own_step = not model._delegates_gradients(rows)
-    _check_formula_exists(strategy, model, updates, own_step)
+    loops = model._count_gradient_loops(rows)
+    own_step, options = loops is not None, strategy.options
+    has_loop = (
+        loops == 1 and options.micro_batches > 1 and not (options.pipeline or options.compress)
+    )
+    _check_formula_exists(strategy, model, updates, own_step, has_loop)
     program = model._make_loss_program()
     with suspend_layouts(model):
         profile = profile_model(program, rows, model.optimizer)
-    profile = dataclasses.replace(profile, own_step=own_step)
+    profile = dataclasses.replace(profile, own_step=own_step, step_loops=int(has_loop))
     grids = _find_grid_products(strategy, profile, layouts)
     terms: Sequence[int] = [1] * len(weights)
     if grids:
@@ -98,13 +102,14 @@ def compute_expected_traffic(
         terms = model_costs.count_gradient_terms(choice)
     if strategy.options.pipeline is not None:
         return _make_pipeline_exchanges(strategy, sent)
-    if own_step:
+    if own_step and not has_loop:
         has_slots = [w.slots > 0 for w in profile.weights]
         sent |= count_own_step_traffic(layouts, has_slots, terms, updates)
     else:
-        options = strategy.options
         recompute = options.recompute if isinstance(options.recompute, str) else None
-        regathered = profile.list_regathered(recompute, options.max_live_parameters)
+        # The loop of a step with gradients of its own keeps weights.
+        budget = profile.parameters if has_loop else options.max_live_parameters
+        regathered = profile.list_regathered(recompute, budget)
         pairs = list(zip(weights, layouts, strict=True))
         sent |= count_weight_traffic(
             strategy, pairs, regathered, terms, profile.layer_counts, updates
@@ -129,7 +134,9 @@ def compute_expected_traffic(
     ]
 
 
-def _check_formula_exists(strategy: MeshStrategy, model: Any, updates: int, own_step: bool) -> None:
+def _check_formula_exists(
+    strategy: MeshStrategy, model: Any, updates: int, own_step: bool, has_loop: bool
+) -> None:
     """Raise an error if steps send different bytes, or if there is no formula for the options."""
     options = strategy.options
     inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -145,11 +152,11 @@ def _check_formula_exists(strategy: MeshStrategy, model: Any, updates: int, own_
         raise NoFormulaError(
             "there is no formula for use_ema= in a train_step that computes gradients itself"
         )
-    if own_step and options.splits_own_steps:
+    if own_step and options.splits_own_steps and not has_loop:
         raise NoFormulaError(
-            "the number of loops over micro-batches is not known for a train_step that computes gradients itself"
+            "there are formulas for a train_step that computes gradients itself only if it is one loop over micro-batches"
         )
-    if options.zero == 3 and own_step:
+    if options.zero == 3 and own_step and not has_loop:
         raise NoFormulaError(
             "with zero=3, XLA decides whether it sends weights or activations in a train_step that computes gradients itself"
         )
@@ -312,8 +319,11 @@ def convert_to_choice(
         offload=tuple(options.offload_patterns),
         names=(_SPLIT_AXIS,) if over - {*data} else (),
         experts=math.prod(sizes[d] for d in experts) if experts else 0,
-        keeps_weights=options.max_live_parameters is not None
-        and options.max_live_parameters >= profile.parameters,
+        keeps_weights=bool(profile.own_step and profile.step_loops)
+        or (
+            options.max_live_parameters is not None
+            and options.max_live_parameters >= profile.parameters
+        ),
         keep=options.pipeline_options.keep if pipelined else "inputs",
     )
 

@@ -24,6 +24,7 @@ from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.program import CompressionState, RegionResult, UpdateGroup
 from meshflow.distribute.parallel.stage_buffers import StageBuffer, get_storage
+from meshflow.distribute.parallel.step_region import count_step_loops
 from meshflow.distribute.parallel.step_shares import StepNotSplitError
 from meshflow.distribute.replicas.shares import BatchShares, current_shares, rematerialization_scope
 from meshflow.environment.types import PyTree
@@ -36,6 +37,7 @@ from meshflow.ops import math
 __all__ = [
     "ModelProgram",
     "compute_loss_and_gradients",
+    "count_gradient_loops",
     "delegates_gradients",
     "evaluate_batch",
     "find_gradient_strategy",
@@ -81,25 +83,60 @@ def delegates_gradients(model: Any, batch: PyTree) -> bool:
       model: A compiled model; its variables need no values.
       batch: Argument of the step, with arrays, tensors or specs as leaves.
     """
-    step = convert_if_enabled(model.train_step)
+    try:
+        _probe(model, convert_if_enabled(model.train_step), batch)
+    except _GradientsDelegated:
+        return True
+    return False
+
+
+class _MicroBatches:
+    """Options of a strategy with two micro-batches on one device, for a trace that does not run."""
+
+    options = ParallelOptions(micro_batches=2)
+    batch_dimensions = zero_dimensions = ()
+    scratch = mesh = None
+
+
+def count_gradient_loops(model: Any, batch: PyTree) -> int:
+    """Count the loops over micro-batches in which a `train_step` with gradients of its own runs, by tracing it.
+
+    Args:
+      model: A compiled model; its variables need no values.
+      batch: Argument of the step, with arrays, tensors or specs as leaves.
+
+    Returns:
+      The number, or 0 if micro-batches cannot compute the step.
+    """
+    strategy: Any = _MicroBatches()
+    found = 0
+
+    def run(data: PyTree) -> None:
+        nonlocal found
+        states, step = _make_share_step(model, model.train_step)
+        found = count_step_loops(strategy, step, data, states.list_written)
+
+    return found if _probe(model, run, batch) else 0
+
+
+def _probe(model: Any, function: Callable[[PyTree], object], batch: PyTree) -> bool:
+    """Trace a function of a batch, and return whether it has neither failed nor delegated its gradients."""
     specs = [TensorSpec(tuple(v.shape), v.dtype) for v in nest.flatten(batch) if v is not None]
 
     def run(*rows: Any) -> PyTree:
         supply = iter(rows)
-        return step(nest.map_structure(lambda v: None if v is None else next(supply), batch))
+        return function(nest.map_structure(lambda v: None if v is None else next(supply), batch))
 
     token = _is_probing.set(True)
     try:
         trace(run, tuple(specs), name="asked", isolated=True)
-    except _GradientsDelegated:
-        return True
     except Exception:
         # The step's own errors appear when it runs.
         return False
     finally:
         _is_probing.reset(token)
         model._clear_losses()
-    return False
+    return True
 
 
 def find_gradient_strategy(model: Any, batch: PyTree = None) -> GradientStrategy | None:
@@ -403,6 +440,87 @@ class _GradientCalls:
     count = 0
 
 
+class _LayerStates:
+    """Recorder of the states of layers that only their calls update while a step is traced.
+
+    The model's own variables, such as counters and moving averages, are those of the step.
+
+    Args:
+      model: The model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._labels: Any = None
+        self._states = [
+            v
+            for layer in flatten_layers(model, include_self=False)
+            for v in layer._non_trainable_weights
+            if v.aggregation is not VariableAggregation.SUM
+        ]
+        self._is_inside = False
+        self._values: dict[int, Any] = {}
+        self._by_layers: set[int] = set()
+        self._by_step: set[int] = set()
+
+    def list_written(self) -> list[Variable]:
+        """Return the states that calls of layers have updated, and the step itself has not."""
+        written = self._by_layers - self._by_step
+        return [v for v in self._states if id(v) in written]
+
+    @contextmanager
+    def record(self) -> Iterator[None]:
+        """Record updates in the current trace while the context is open."""
+        saved, context.label_layer = context.label_layer, self
+        self._trace: Any = context.trace
+        self._values.clear()
+        self._labels = saved
+        try:
+            yield
+            self._note_updates(self._by_step)
+        finally:
+            context.label_layer = saved
+
+    @contextmanager
+    def __call__(self, layer: Any, whole: bool = False) -> Iterator[None]:
+        """Open the scope in which a layer computes."""
+        with nullcontext() if self._labels is None else self._labels(layer, whole):
+            if self._is_inside or context.trace is not self._trace:
+                yield
+                return
+            self._note_updates(self._by_step)
+            self._is_inside = True
+            try:
+                yield
+            finally:
+                self._is_inside = False
+            self._note_updates(self._by_layers)
+
+    def _note_updates(self, found: set[int]) -> None:
+        """Add the states that have been updated since the last call of this method."""
+        for state in self._states:
+            if id(state) in self._trace.writes:
+                value = self._trace.read(state)
+                if value is not self._values.get(id(state)):
+                    self._values[id(state)] = value
+                    found.add(id(state))
+
+
+def _make_share_step(
+    model: Any, step: Callable[[PyTree], PyTree]
+) -> tuple[_LayerStates, Callable[[PyTree], PyTree]]:
+    """Return the recorder of the states that a step updates by layers, and the step to trace."""
+    states = _LayerStates(model)
+
+    def run(batch: PyTree) -> PyTree:
+        try:
+            with states.record():
+                return convert_if_enabled(step)(batch)
+        finally:
+            model._clear_losses()
+
+    return states, run
+
+
 def _run_in_shares(model: Any, step: Callable[[PyTree], Any], data: PyTree) -> tuple[bool, Any]:
     """Run a step that computes gradients itself in shares of the batch, if options request it.
 
@@ -415,25 +533,18 @@ def _run_in_shares(model: Any, step: Callable[[PyTree], Any], data: PyTree) -> t
     if not has_shares or strategy.scratch is not None or get_host_values() is not None:
         return False, None
 
-    def run(batch: PyTree) -> Any:
-        try:
-            return convert_if_enabled(step)(batch)
-        finally:
-            model._clear_losses()
-
+    states, run = _make_share_step(model, step)
     token = _is_probing.set(True)
-    # The model's own variables, such as counters and moving averages, are those of the step.
-    states = [
-        v
-        for layer in flatten_layers(model, include_self=False)
-        for v in layer._non_trainable_weights
-        if v.aggregation is not VariableAggregation.SUM
-    ]
     try:
-        result = strategy.run_step(
-            run, data, states, functools.partial(_divide_by_optimizers, model)
+        result, reason = strategy.run_step(
+            run, data, states.list_written, functools.partial(_divide_by_optimizers, model)
         )
-        _warn_about_options(model, strategy, _get_reason(model), _OWN_STEP_ADVICE, True, True)
+        if reason is not None:
+            _reasons[model] = reason
+        is_pipelined = strategy.options.pipeline is not None and reason is None
+        _warn_about_options(
+            model, strategy, _get_reason(model), _OWN_STEP_ADVICE, True, True, is_pipelined
+        )
         return True, result
     except _GradientsDelegated:
         _delegating_models.add(model)
@@ -501,9 +612,10 @@ def _warn_about_options(
     advice: str,
     is_compiled: bool = False,
     has_shares: bool = False,
+    has_pipeline: bool = False,
 ) -> None:
     """Warn once that options have no effect, because the strategy does not compute the gradients of a model."""
-    options = strategy.options.get_loss_options(is_compiled, has_shares)
+    options = strategy.options.get_loss_options(is_compiled, has_shares, has_pipeline)
     if options and model not in _warned_models:
         _warned_models.add(model)
         warnings.warn(

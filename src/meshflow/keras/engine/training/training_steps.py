@@ -29,6 +29,7 @@ from meshflow.keras.engine.training.pure_steps import bind_state, takes_state
 from meshflow.keras.engine.training.region_step import (
     ModelProgram,
     compute_loss_and_gradients,
+    count_gradient_loops,
     delegates_gradients,
     evaluate_batch,
     find_gradient_strategy,
@@ -228,14 +229,19 @@ class TrainingSteps(StepCounterMethods):
         """Return the forward pass and loss that strategies and planners trace."""
         return ModelProgram(self)
 
-    def _delegates_gradients(self, batch: tuple[Any, ...]) -> bool:
-        """Check whether `train_step` delegates loss and gradients to Keras.
+    def _count_gradient_loops(self, batch: tuple[PyTree, ...]) -> int | None:
+        """Count the loops over micro-batches in which a `train_step` that computes gradients itself runs.
 
-        Options that split the loss require this.
+        Returns:
+          The number; 0 if micro-batches cannot compute the step, and None if it delegates loss and gradients to Keras, as
+          options that split the loss require.
         """
-        is_overridden = getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
         data = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
-        return not is_overridden or delegates_gradients(self, _unpack_single_input(data))
+        argument = _unpack_single_input(data)
+        is_overridden = getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
+        if not is_overridden or delegates_gradients(self, argument):
+            return None
+        return count_gradient_loops(self, argument)
 
     # ---- compiled steps --------------------------------------------------------------------
 
