@@ -271,3 +271,34 @@ def test_finalized_graphs(graph):
     graph.finalize()
     with pytest.raises(RuntimeError, match="finalized"):
         tf.constant(1.0) + v1.placeholder(tf.float32, [])
+
+
+def test_gradients_of_sources_that_depend_on_other_sources():
+    x = tf.constant(3.0)
+    y = x * x
+    z = y * y
+    assert run(v1.gradients(z, [x, y])) == [108.0, 18.0]
+
+
+def test_jacobians_of_tapes():
+    x, rows = tf.constant([[1.0, 2.0], [3.0, 4.0]]), v1.placeholder(tf.float32, [None, 2])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([x, rows])
+        cubes, sums = x**3, tf.reduce_sum(rows**2, 1, keepdims=True)
+    jacobian, batch = tape.jacobian(cubes, x), tape.batch_jacobian(cubes, x)
+    of_rows = tape.batch_jacobian(sums, rows)
+    assert jacobian.shape == [2, 2, 2, 2] and of_rows.shape.as_list() == [None, 1, 2]
+    values = run([jacobian, batch, of_rows], {rows: [[1, 2], [5, 6], [7, 8]]})
+    np.testing.assert_allclose(values[0].reshape(4, 4), np.diag([3.0, 12.0, 27.0, 48.0]))
+    np.testing.assert_allclose(values[1], [np.diag([3.0, 12.0]), np.diag([27.0, 48.0])])
+    np.testing.assert_allclose(values[2], [[[2, 4]], [[10, 12]], [[14, 16]]])
+    with pytest.raises(ValueError, match="must be known in a graph"):
+        tape.jacobian(rows, rows)
+
+
+def test_reads_of_parts_of_variables():
+    variable = tf.Variable(np.arange(12).reshape(4, 3))
+    rows, values = variable.sparse_read([2, 0]), variable.gather_nd([[1, 2], [3, 0]])
+    assert rows.shape == [2, 3] and values.shape == [2]
+    found = run([rows, values])
+    assert found[0].tolist() == [[6, 7, 8], [0, 1, 2]] and found[1].tolist() == [5, 9]

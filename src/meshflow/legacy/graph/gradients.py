@@ -91,15 +91,12 @@ def _infer_gradients(
     """
     needed = sort_operations([y.op for y in ys])
     sources = {id(x) for x in xs}
-    reached: set[int] = set()
+    computed: set[int] = set()
     for operation in needed:
         operands = (*operation.inputs, *operation.variables)
-        if any(id(t) in reached or id(t) in sources for t in operands) or any(
-            id(t) in sources for t in operation.outputs
-        ):
-            reached.update(id(t) for t in operation.outputs)
-    path = [o for o in needed if any(id(t) in reached for t in o.outputs)]
-    computed = {id(t) for o in path for t in o.outputs} - sources
+        if any(id(t) in computed or id(t) in sources for t in operands):
+            computed.update(id(t) for t in operation.outputs)
+    path = [o for o in needed if any(id(t) in computed for t in o.outputs)]
     used = (
         [t for o in path for t in o.inputs] + ys + [s for s in (*seeds, *stopped) if s is not None]
     )
@@ -138,18 +135,55 @@ def hessians(
     graph: OwningGraph, ys: PyTree, xs: PyTree, name: str = "hessians", **kwargs: Any
 ) -> list[Any]:
     """Record the second derivatives of the sum of `ys` with respect to each of `xs`; see `tf.hessians`."""
-    results = []
-    for x in nest.flatten(xs):
-        first = tf.reshape(gradients(graph, ys, x, unconnected_gradients="zero")[0], [-1])
-        count = first.shape.num_elements()
-        if count is None:
-            raise ValueError("tf.hessians: the number of elements of x must be known in a graph.")
-        rows = [
-            gradients(graph, first[i], x, unconnected_gradients="zero")[0] for i in range(count)
-        ]
-        sizes = tf.shape(x)
-        results.append(tf.reshape(tf.stack(rows), tf.concat([sizes, sizes], 0)))
-    return results
+    return [
+        compute_jacobian(graph, gradients(graph, ys, x, unconnected_gradients="zero")[0], x, "zero")
+        for x in nest.flatten(xs)
+    ]
+
+
+def compute_jacobian(
+    graph: OwningGraph,
+    target: PyTree,
+    sources: PyTree,
+    unconnected_gradients: UnconnectedGradients | str,
+    is_batch: bool = False,
+) -> PyTree:
+    """Record the gradients of each element of `target`, of the shape `target.shape + source.shape`.
+
+    Args:
+      graph: The graph.
+      target: A tensor whose number of elements is known, except for that of examples.
+      sources: Tensors and variables, in any nested structure.
+      unconnected_gradients: See `tf.gradients`.
+      is_batch: Whether element i of the first dimension of `target` depends only on element i of the sources. The
+        result then has this dimension once.
+    """
+    target = _to_graph_tensor(graph, target)
+    first = int(is_batch)
+    count = target.shape[first:].num_elements()
+    if count is None:
+        raise ValueError(
+            f"The number of elements of the target must be known in a graph, got shape {target.shape}."
+        )
+    elements = tf.reshape(target, [-1, count] if is_batch else [count])
+    flat = nest.flatten(sources)
+    rows = [
+        gradients(graph, elements[..., i], flat, unconnected_gradients=unconnected_gradients)
+        for i in range(count)
+    ]
+
+    def join(parts: Sequence[Any]) -> Any:
+        if parts[0] is None:
+            return None
+        dense = [tf.convert_to_tensor(p) for p in parts]
+        sizes = [*target.shape, *dense[0].shape[first:]]
+        if sizes.count(None) > 1:
+            shape = tf.concat([tf.shape(target), tf.shape(dense[0])[first:]], 0)
+        else:
+            shape = [-1 if n is None else n for n in sizes]
+        return tf.reshape(tf.stack(dense, first), shape)
+
+    return nest.pack_sequence_as(sources, [join(parts) for parts in zip(*rows, strict=True)])
 
 
 replace_in_graphs(symbolic_gradients.gradients, gradients)

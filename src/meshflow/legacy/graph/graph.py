@@ -35,7 +35,7 @@ from meshflow.legacy.graph.calls import (
     replace_in_graphs,
 )
 from meshflow.legacy.graph.execution import GraphRead, Run, state, suspend_recording
-from meshflow.legacy.graph.gradients import gradients
+from meshflow.legacy.graph.gradients import compute_jacobian, gradients
 from meshflow.legacy.graph.operations import (
     Operation,
     SymbolicTensor,
@@ -220,6 +220,12 @@ class Graph(GraphBase, metaclass=_GraphType):
             self, target, sources, output_gradients, unconnected_gradients=unconnected_gradients
         )
         return nest.pack_sequence_as(sources, found)
+
+    def compute_jacobian(
+        self, target: PyTree, sources: PyTree, unconnected_gradients: PyTree, is_batch: bool = False
+    ) -> PyTree:
+        """Record the gradients of each element of a target; see `gradients.compute_jacobian`."""
+        return compute_jacobian(self, target, sources, unconnected_gradients, is_batch)
 
     def record_source(self, function: Callable[[], PyTree], specs: PyTree, name: str) -> PyTree:
         """Record a call without arguments whose result has the structure and the specs `specs`."""

@@ -296,7 +296,7 @@ def _is_initialized(variable: GraphVariable) -> Tensor:
 
 
 def _record_method(name: str) -> Callable[..., Any]:
-    """Return a method that a graph records, and that returns the new value of the variable."""
+    """Return a method that a graph records. One that writes returns the new value of the variable."""
     method = getattr(Variable, name)
 
     def call(self: GraphVariable, *args: PyTree, **kwargs: PyTree) -> Any:
@@ -304,9 +304,9 @@ def _record_method(name: str) -> Callable[..., Any]:
             return method(self, *args, **kwargs)
         return context.graph.call(write, (self, *args), kwargs)
 
-    def write(self: GraphVariable, *args: PyTree, **kwargs: PyTree) -> Tensor:
-        method(self, *args, **kwargs)
-        return self._as_tensor()
+    def write(self: GraphVariable, *args: PyTree, **kwargs: PyTree) -> Tensor | None:
+        result = method(self, *args, **kwargs)
+        return self._as_tensor() if isinstance(result, Variable) else result
 
     call.__name__ = write.__name__ = name
     call.__doc__ = f"Call `tf.Variable.{name}` when a session runs the operation that is returned."
