@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import StrPath
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.files.paths import to_path_string
 from meshflow.io import protos
 from meshflow.io.event_files import EventFile
@@ -340,6 +340,7 @@ class FileWriter:
             )
         self._folder, self._suffix = to_path_string(logdir), filename_suffix or ""
         self._file: EventFile | None = EventFile(self._folder, self._suffix)
+        self._metadata_tags: set[str] = set()
 
     def get_logdir(self) -> str:
         """Return the directory."""
@@ -351,6 +352,32 @@ class FileWriter:
             summary = protos.Summary.FromString(summary)
         if (file := self._get_file()) is not None:
             file.add(int(global_step or 0), summary=summary)
+
+    def add_event(self, event: PyTree) -> None:
+        """Write an event, a message with its own time and step; a closed writer only warns."""
+        if (file := self._get_file()) is not None:
+            file.write(event.SerializeToString())
+
+    def add_session_log(self, session_log: PyTree, global_step: int | None = None) -> None:
+        """Write a `SessionLog`: the start or the end of a session, or a checkpoint; a closed writer only warns."""
+        if (file := self._get_file()) is not None:
+            content = protos.SessionLog.FromString(session_log.SerializeToString())
+            file.add(int(global_step or 0), session_log=content)
+
+    def add_run_metadata(
+        self, run_metadata: PyTree, tag: str, global_step: int | None = None
+    ) -> None:
+        """Write the `RunMetadata` of a step; a closed writer only warns.
+
+        Raises:
+          ValueError: If there is one with this tag already.
+        """
+        if tag in self._metadata_tags:
+            raise ValueError("The provided tag was already used for this event type")
+        self._metadata_tags.add(tag)
+        if (file := self._get_file()) is not None:
+            content = {"tag": tag, "run_metadata": run_metadata.SerializeToString()}
+            file.add(int(global_step or 0), tagged_run_metadata=content)
 
     def _get_file(self) -> EventFile | None:
         """Return the open file; warn that there is none."""
