@@ -427,10 +427,12 @@ class TestCase(AbslAssertions):
         for key in a:
             text = f"at {key!r} of {a!r} and {b!r}. {msg or ''}"
             first, second = (np.asarray(to_numpy(v)) for v in (a[key], b[key]))
-            if first.shape or second.shape:
-                self.assertAllClose(a[key], b[key], msg=text)
-            else:
+            if not (first.shape or second.shape):
                 self.assertEqual(a[key], b[key], text)
+            elif first.dtype.kind in "USO":
+                self.assertAllEqual(a[key], b[key], text)
+            else:
+                self.assertAllClose(a[key], b[key], msg=text)
 
     def _check_same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
         text = f"Shape mismatch: expected {a.shape}, got {b.shape}. {msg or ''}"
