@@ -137,7 +137,7 @@ MODULES = {
     "get_legacy_output_types=tf.compat.v1.data.get_output_types "
     "get_legacy_output_shapes=tf.compat.v1.data.get_output_shapes "
     "get_legacy_output_classes=tf.compat.v1.data.get_output_classes",
-    "python.data.ops.iterator_ops": "IteratorBase=tf.data.Iterator OwnedIterator=tf.data.Iterator",
+    "python.data.ops.iterator_ops": "Iterator=tf.compat.v1.data.Iterator IteratorBase=tf.data.Iterator OwnedIterator=tf.data.Iterator",
     "python.data.ops.debug_mode": _DATA,
     "python.data.ops.optional_ops": "_OptionalImpl=tf.experimental.Optional",
     "python.data.ops.readers": "_TFRecordDataset=tf.data.TFRecordDataset",

@@ -316,3 +316,38 @@ def test_writers_record_sessions_and_runs(tmp_path):
     assert [e.step for e in events] == [1, 2, 4]
     assert events[0].session_log.status == v1.SessionLog.START
     assert events[1].tagged_run_metadata.tag == "run"
+
+
+def test_iterators_take_elements_of_several_datasets():
+    first = tf.data.Dataset.from_tensor_slices({"x": [1, 2, 3]})
+    second = tf.data.Dataset.from_tensor_slices({"x": [10, 20]})
+    types, shapes = v1.data.get_output_types(first), v1.data.get_output_shapes(first)
+    iterator = v1.data.Iterator.from_structure(types, shapes)
+    element = iterator.get_next()
+    starts = [iterator.make_initializer(d) for d in (first, second, first)]
+    with v1.Session() as session:
+        with pytest.raises(tf.errors.FailedPreconditionError, match="not been initialized"):
+            session.run(element)
+        for start, expected in zip(starts, (1, 10, 1), strict=True):
+            session.run(start)
+            assert session.run(element) == {"x": expected}
+    with pytest.raises(TypeError, match="Expected output types"):
+        iterator.make_initializer(tf.data.Dataset.from_tensor_slices({"x": [1.0]}))
+    with pytest.raises(TypeError, match="Expected output shapes"):
+        iterator.make_initializer(first.batch(2))
+    with pytest.raises(ValueError, match="make_initializer"):
+        assert iterator.initializer
+
+    handle = v1.placeholder(tf.string, [])
+    fed = v1.data.Iterator.from_string_handle(handle, types, shapes)
+    doubled = fed.get_next()["x"] * 2
+    one_shot = v1.data.make_one_shot_iterator(first).string_handle()
+    started = v1.data.make_initializable_iterator(second)
+    with v1.Session() as session:
+        session.run(started.initializer)
+        handles = session.run([one_shot, started.string_handle()])
+        assert [session.run(doubled, {handle: h}) for h in handles * 2] == [2, 20, 4, 40]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            session.run(doubled, {handle: handles[1]})
+        with pytest.raises(tf.errors.NotFoundError, match="no iterator"):
+            session.run(doubled, {handle: b"other"})

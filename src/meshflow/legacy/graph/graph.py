@@ -227,12 +227,20 @@ class Graph(GraphBase, metaclass=_GraphType):
         """Record the gradients of each element of a target; see `gradients.compute_jacobian`."""
         return compute_jacobian(self, target, sources, unconnected_gradients, is_batch)
 
-    def record_source(self, function: Callable[[], PyTree], specs: PyTree, name: str) -> PyTree:
-        """Record a call without arguments whose result has the structure and the specs `specs`."""
+    def record_source(
+        self,
+        function: Callable[..., PyTree],
+        specs: PyTree,
+        name: str,
+        inputs: Sequence[SymbolicTensor] = (),
+    ) -> PyTree:
+        """Record a call on tensors that is not traced; its result has the structure and the specs `specs`."""
         self._check_open()
-        operation = self._make_operation(
-            name, name.rpartition("/")[2], lambda run: list_tensors(function())
-        )
+
+        def compute(run: Run) -> Sequence[Any]:
+            return list_tensors(function(*map(run.find, inputs)))
+
+        operation = self._make_operation(name, name.rpartition("/")[2], compute, inputs)
         parts = nest.map_structure(operation.add_output, nest.split_composites(specs))
         return nest.join_composites(specs, parts)
 

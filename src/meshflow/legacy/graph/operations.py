@@ -164,8 +164,14 @@ class OwningGraph(GraphRecorder, Protocol):
     ) -> PyTree:
         """Record a call as an operation with a name."""
 
-    def record_source(self, function: Callable[[], PyTree], specs: PyTree, name: str) -> PyTree:
-        """Record a call without arguments whose result has the structure and the specs `specs`."""
+    def record_source(
+        self,
+        function: Callable[..., PyTree],
+        specs: PyTree,
+        name: str,
+        inputs: Sequence[SymbolicTensor] = (),
+    ) -> PyTree:
+        """Record a call on tensors that is not traced; its result has the structure and the specs `specs`."""
 
     def record_body(self) -> contextlib.AbstractContextManager[list[Operation]]:
         """Return a context that adds operations to a list instead of the graph."""
