@@ -305,14 +305,21 @@ def test_an_optimizer_has_other_variables_in_each_graph():
 
 
 def test_writers_record_sessions_and_runs(tmp_path):
-    with v1.summary.FileWriter(tmp_path, v1.get_default_graph()) as writer:
+    x = v1.placeholder(tf.float32, [], name="x")
+    with tf.control_dependencies([tf.no_op(name="first")]):
+        tf.add(x, x, name="double")
+    with pytest.raises(TypeError, match="instance of `tf"):
+        v1.summary.FileWriter(tmp_path / "other", "graph")
+    with v1.summary.FileWriter(tmp_path / "logs", v1.get_default_graph()) as writer:
         writer.add_session_log(v1.SessionLog(status=v1.SessionLog.START), 1)
         writer.add_run_metadata(v1.Summary(), "run", 2)
         with pytest.raises(ValueError, match="already used"):
             writer.add_run_metadata(v1.Summary(), "run", 3)
         writer.add_event(v1.Event(step=4, wall_time=1.0))
-    (path,) = tmp_path.iterdir()
-    events = list(v1.train.summary_iterator(str(path)))[1:]
+    (path,) = (tmp_path / "logs").iterdir()
+    graph, *events = list(v1.train.summary_iterator(str(path)))[1:]
+    nodes = {n.name: list(n.input) for n in v1.GraphDef.FromString(graph.graph_def).node}
+    assert nodes["double"] == ["x", "^first"]
     assert [e.step for e in events] == [1, 2, 4]
     assert events[0].session_log.status == v1.SessionLog.START
     assert events[1].tagged_run_metadata.tag == "run"

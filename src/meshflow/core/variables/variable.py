@@ -207,7 +207,11 @@ class Variable(VariableRowMethods, _Operators):
         self._static_shape = (
             TensorShape(value_shape) if shape is None and validate_shape else as_shape(shape)
         )
-        self._static_shape.assert_is_compatible_with(value_shape)
+        if not self._static_shape.is_compatible_with(value_shape):
+            raise ValueError(
+                f"In this `tf.Variable` creation, the initial value's shape {value_shape} is not compatible with the "
+                f"argument `shape`, {self._static_shape}."
+            )
         self._dtype = dtypes.from_numpy_dtype(self._value.dtype)
         self._name = add_name_scopes(name or "Variable")
         if trainable is None:

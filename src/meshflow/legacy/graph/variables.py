@@ -93,6 +93,10 @@ class GraphVariable(Variable):
                 f"initial_value must have a shape specified: variable {unique} has an initial value of shape "
                 f"{result.shape}."
             )
+        if validates and not static.is_compatible_with(result.shape):
+            raise ValueError(
+                f"The initial value's shape {result.shape} is not compatible with the shape {static} of variable {unique}."
+            )
         sizes = [1 if n is None else n for n in (static.as_list() if static.rank else [])]
         self._blank = jax.ShapeDtypeStruct(tuple(sizes), _get_stored_dtype(result.dtype.dtype))
         scopes, context.name_scopes = context.name_scopes, []
