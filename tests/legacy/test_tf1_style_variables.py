@@ -222,3 +222,16 @@ def test_the_last_constant_fills_the_rest():
     np.testing.assert_array_equal(v1.constant_initializer(2.0)([2]), [2.0, 2.0])
     np.testing.assert_array_equal(v1.constant_initializer([[1, 2], [3, 4]])([2, 2]), [[1, 2], [3, 4]])  # fmt: skip
     assert initializer.get_config()["value"] == [0, 1, 2, 3, 4]
+
+
+def test_wrapped_functions_keep_all_variables_and_other_arguments():
+    def scale(x, negates):
+        factor = tf.Variable(3.0) * v1.get_variable("factor", initializer=2.0)
+        return -x * factor if negates else x * factor
+
+    wrapped = v1.wrap_function(scale, [tf.TensorSpec([]), True])
+    assert wrapped(tf.constant(2.0)).numpy() == -12.0
+    assert sorted(v.name for v in wrapped.variables) == ["Variable:0", "factor:0"]
+    constant = v1.wrap_function(lambda: tf.Variable(4.0) + 1.0, [])
+    constant.variables[0].assign(6.0)
+    assert constant().numpy() == 7.0

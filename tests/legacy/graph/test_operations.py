@@ -302,3 +302,22 @@ def test_reads_of_parts_of_variables():
     assert rows.shape == [2, 3] and values.shape == [2]
     found = run([rows, values])
     assert found[0].tolist() == [[6, 7, 8], [0, 1, 2]] and found[1].tolist() == [5, 9]
+
+
+def test_random_operations_continue_their_own_numbers_in_each_session():
+    # The numbers of the seeded operations are those of TensorFlow 2.15.1.
+    v1.set_random_seed(7)
+    first, second = (tf.random.normal([2], seed=345) for _ in range(2))
+    uniform, *unseeded = tf.random.uniform([2], seed=3), *(tf.random.uniform([2]) for _ in range(2))
+    runs = []
+    for _ in range(2):
+        with v1.Session() as session:
+            values = session.run([first, second, uniform, *unseeded])
+            np.testing.assert_allclose(values[0], [-0.34377253, -0.19078623], rtol=1e-5)
+            np.testing.assert_array_equal(values[0], values[1])
+            np.testing.assert_allclose(values[2], [0.40108788, 0.37683892], rtol=1e-5)
+            np.testing.assert_allclose(session.run(second), [1.1536726, 0.9046934], rtol=1e-5)
+            np.testing.assert_allclose(session.run(second), [1.2632608, -0.72432935], rtol=1e-5)
+            runs.append(values)
+    np.testing.assert_array_equal(*runs)
+    assert (runs[0][3] != runs[0][4]).all()

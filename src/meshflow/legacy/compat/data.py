@@ -178,7 +178,7 @@ class Iterator:
 
     def get_next(self, name: str | None = None) -> PyTree:
         """Return an operation that takes the next element."""
-        inputs = () if self._source_handle is None else (self._source_handle,)
+        inputs: list[Any] = [] if self._source_handle is None else [self._source_handle]
         specs = self.element_spec
         return self._graph.record_source(self._take, specs, name or "IteratorGetNext", inputs)
 
