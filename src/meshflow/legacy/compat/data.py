@@ -152,8 +152,8 @@ class Iterator:
         """
         if self._initializer is None:
             raise ValueError(
-                "Iterator does not have an initializer. This means it was likely created using "
-                "Iterator.from_structure or from_string_handle: use make_initializer(dataset)."
+                "The iterator does not have an initializer. It was created by from_structure or from_string_handle: use "
+                "make_initializer(dataset)."
             )
         return self._initializer
 
