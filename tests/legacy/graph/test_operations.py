@@ -321,3 +321,21 @@ def test_random_operations_continue_their_own_numbers_in_each_session():
             runs.append(values)
     np.testing.assert_array_equal(*runs)
     assert (runs[0][3] != runs[0][4]).all()
+
+
+def test_tapes_differentiate_watched_sources_only():
+    first, second, constant = tf.Variable(1.0), tf.Variable(2.0), tf.constant(3.0)
+    frozen = tf.Variable(4.0, trainable=False)
+    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+        tape.watch(second)
+        square = second**2
+        cube = square * second + first + frozen + constant
+    found = tape.gradient(cube, [first, second, square, constant])
+    assert found[0] is None and found[3] is None
+    assert run([found[1], found[2]]) == [12.0, 2.0]
+    zeros = tape.gradient(cube, {"a": frozen, "b": second}, unconnected_gradients="zero")
+    assert run(zeros) == {"a": 0.0, "b": 12.0}
+    with tf.GradientTape() as tape:
+        total = first + frozen
+    found = tape.gradient(total, [first, frozen])
+    assert run(found[0]) == 1.0 and found[1] is None

@@ -96,6 +96,7 @@ class GraphRecorder(Protocol):
         sources: PyTree,
         output_gradients: PyTree,
         unconnected_gradients: PyTree,
+        watches: Callable[[object], bool],
     ) -> PyTree:
         """Record the gradients that a tape computes; see `GradientTape.gradient`."""
 

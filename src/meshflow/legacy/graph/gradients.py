@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices
@@ -129,6 +129,35 @@ def _infer_gradients(
             parts = [KerasTensor(TensorSpec(x.shape, parts[0].dtype))]
         described += parts
     return gradients, described
+
+
+def differentiate_watched(
+    graph: OwningGraph,
+    target: PyTree,
+    sources: PyTree,
+    output_gradients: PyTree,
+    unconnected_gradients: UnconnectedGradients | str,
+    watches: Callable[[object], bool],
+) -> PyTree:
+    """Record the gradients for the sources that a tape watches, and for results of operations on these."""
+    kind = parse_unconnected(unconnected_gradients)
+    flat = nest.flatten(sources)
+    known = [s for s in flat if _depends_on_watched(s, watches)]
+    found = iter(gradients(graph, target, known, output_gradients, unconnected_gradients=kind))
+    is_zero = kind is UnconnectedGradients.ZERO
+    unknown = lambda source: tf.zeros_like(source) if is_zero else None
+    ids = {id(s) for s in known}
+    return nest.pack_sequence_as(
+        sources, [next(found) if id(s) in ids else unknown(s) for s in flat]
+    )
+
+
+def _depends_on_watched(source: PyTree, watches: Callable[[object], bool]) -> bool:
+    """Check whether a tensor or variable is watched, or a result of operations on one that is."""
+    if watches(source) or not isinstance(source, SymbolicTensor):
+        return watches(source)
+    operations = sort_operations([source.op])
+    return any(watches(t) for o in operations for t in (*o.inputs, *o.variables))
 
 
 def hessians(

@@ -35,7 +35,7 @@ from meshflow.legacy.graph.calls import (
     replace_in_graphs,
 )
 from meshflow.legacy.graph.execution import GraphRead, Run, state, suspend_recording
-from meshflow.legacy.graph.gradients import compute_jacobian, gradients
+from meshflow.legacy.graph.gradients import compute_jacobian, differentiate_watched
 from meshflow.legacy.graph.operations import (
     Operation,
     SymbolicTensor,
@@ -213,13 +213,17 @@ class Graph(GraphBase, metaclass=_GraphType):
                 variable.set_initial_value()
 
     def differentiate(
-        self, target: PyTree, sources: PyTree, output_gradients: PyTree, unconnected_gradients: Any
+        self,
+        target: PyTree,
+        sources: PyTree,
+        output_gradients: PyTree,
+        unconnected_gradients: PyTree,
+        watches: Callable[[object], bool],
     ) -> PyTree:
-        """Record the gradients that a tape computes; a graph records all operations anyway."""
-        found = gradients(
-            self, target, sources, output_gradients, unconnected_gradients=unconnected_gradients
+        """Record the gradients that a tape computes; see `gradients.differentiate_watched`."""
+        return differentiate_watched(
+            self, target, sources, output_gradients, unconnected_gradients, watches
         )
-        return nest.pack_sequence_as(sources, found)
 
     def compute_jacobian(
         self, target: PyTree, sources: PyTree, unconnected_gradients: PyTree, is_batch: bool = False
