@@ -36,3 +36,27 @@ def test_functions_of_images_of_unknown_sizes(function):
         images = v1.placeholder(tf.float32, [None, None, None, 3])
         result = session.run(function(images), {images: IMAGES})
     np.testing.assert_allclose(result, expected, 1e-5)
+
+
+def test_ranks_are_checked_when_a_graph_is_built_or_runs():
+    with tf.Graph().as_default(), v1.Session() as session:
+        row, any_rank = v1.placeholder(tf.float32, [None]), v1.placeholder(tf.float32)
+        rank = v1.placeholder(tf.int32, [])
+        assert tf.get_static_value(rank) is None
+        checks = [v1.assert_rank(row, 1), tf.debugging.assert_rank(any_rank, 1, "wrong")]
+        checks += [
+            tf.debugging.assert_rank_in(any_rank, (rank, 3)),
+            tf.debugging.assert_rank_at_least(any_rank, rank),
+        ]
+        with tf.control_dependencies(checks):
+            result = tf.identity(any_rank)
+        assert session.run(result, {any_rank: [1.0], rank: 1}) == [1.0]
+        for value, number in ((1.0, 0), ([1.0], 2)):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="must have rank"):
+                session.run(result, {any_rank: value, rank: number})
+        with pytest.raises(ValueError, match="must have rank 2"):
+            tf.debugging.assert_rank(row, tf.constant(2))
+        with pytest.raises(TypeError, match=r"must be of type tf\.int32"):
+            tf.debugging.assert_rank(row, 1.5)
+        with pytest.raises(ValueError, match="must be a scalar"):
+            tf.debugging.assert_rank_in(row, ([1],))
