@@ -551,7 +551,7 @@ def _read_rank(rank: TensorLike) -> int | None:
     found: Any = rank if value is None else value
     if not as_dtype(found.dtype).is_integer:
         raise TypeError(f"rank must be of type tf.int32; got {as_dtype(found.dtype)!r}.")
-    if len(found.shape):
+    if TensorShape(found.shape).rank:
         raise InvalidValueError(f"Rank must be a scalar, got shape {tuple(found.shape)}.")
     if value is None and (context.graph is None or context.trace is not None):
         return int(found)
@@ -560,14 +560,27 @@ def _read_rank(rank: TensorLike) -> int | None:
 
 @record_in_graph
 def _check_ranks_at_run(
-    x: TensorLike, ranks: Sequence[TensorLike], kind: str, message: str
+    x: TensorLike, ranks: Sequence[TensorLike], kind: str, message: str | None, label: str
 ) -> None:
     if context.trace is None:
-        _check_ranks(x, ranks, kind, message)
+        _check_ranks(x, ranks, kind, message, label)
 
 
-def _check_ranks(x: TensorLike, ranks: Sequence[TensorLike], kind: str, message: str | None) -> Any:
+def _check_ranks(
+    x: TensorLike,
+    ranks: Sequence[TensorLike],
+    kind: str,
+    message: str | None,
+    label: str = "Tensor",
+) -> Any:
     """Check the rank of a tensor, in a graph when a session runs if it is unknown.
+
+    Args:
+      x: The tensor.
+      ranks: The rank, or the allowed ones.
+      kind: "at least " for a lower limit, "in " for several ranks, or "".
+      message: Start of the error, or None.
+      label: Description of the tensor in the error.
 
     Returns:
       None; in a graph, an operation.
@@ -575,13 +588,14 @@ def _check_ranks(x: TensorLike, ranks: Sequence[TensorLike], kind: str, message:
     shape, known = _get_shape(x), list(map(_read_rank, ranks))
     if shape.rank is None or None in known:
         if context.graph is not None and context.trace is None:
-            return _check_ranks_at_run(x, list(ranks), kind, message or "")
+            label = f"Tensor {x.name}" if isinstance(x, Tensor) else label
+            return _check_ranks_at_run(x, list(ranks), kind, message, label)
         raise InvalidValueError(f"{message or ''} The rank of the tensor is unknown.".strip())
     allowed: list[Any] = known
     if not (shape.rank >= allowed[0] if kind == "at least " else shape.rank in allowed):
         text = kind + str(allowed if kind == "in " else allowed[0])
         raise InvalidValueError(
-            f"{message or ''} Tensor must have rank {text}. Received rank {shape.rank}, shape {shape}".strip()
+            f"{message or ''} {label} must have rank {text}. Received rank {shape.rank}, shape {shape}".strip()
         )
     return no_op()
 

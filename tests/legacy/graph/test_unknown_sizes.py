@@ -60,3 +60,17 @@ def test_ranks_are_checked_when_a_graph_is_built_or_runs():
             tf.debugging.assert_rank(row, 1.5)
         with pytest.raises(ValueError, match="must be a scalar"):
             tf.debugging.assert_rank_in(row, ([1],))
+
+
+def test_gradients_and_shapes_of_tensors_of_unknown_rank():
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            cube = x**3
+        gradient = tape.gradient(cube, x)
+        assert session.run([cube, gradient], {x: 2.0}) == [8.0, 12.0]
+        fixed = tf.ensure_shape(x, [1, 2, 3])
+        assert fixed.shape == [1, 2, 3] and session.run(fixed, {x: np.ones([1, 2, 3])}).sum() == 6
+        (slope,) = v1.gradients(tf.reduce_sum(fixed**2), [x])
+        assert session.run(slope, {x: np.ones([1, 2, 3])}).tolist() == [[[2.0] * 3] * 2]

@@ -34,7 +34,7 @@ def replace_in_graphs(function: Callable[..., Any], own: Callable[..., Any]) -> 
 _BRANCHES = ("cond", "case", "switch_case")
 _CONTROL_FLOW = (*_BRANCHES, "while_loop", "map_fn", "scan", "foldl", "foldr", "vectorized_map")
 # Ranks that replace an unknown one, in the order of the attempts.
-_RANKS = (2, 1, 3, 4, 5, 0)
+RANKS = (2, 1, 3, 4, 5, 0)
 # Packages of functions that return the same results for the same arguments.
 _PURE_PACKAGES = ("array", "casting", "math", "linalg", "nn", "strings")
 
@@ -155,7 +155,7 @@ class Call:
             return self._infer_with_symbols(symbolic, [t.symbol for t in symbolic])
         found: list[list[KerasTensor]] = []
         error: Exception | None = None
-        for rank in _RANKS:
+        for rank in RANKS:
             symbols = [
                 KerasTensor(TensorSpec([None] * rank, t.dtype))
                 if t.shape.rank is None

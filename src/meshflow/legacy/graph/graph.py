@@ -573,6 +573,16 @@ replace_in_graphs(inspection.no_op, lambda graph, name=None: graph.group((), nam
 replace_in_graphs(inspection.tuple, _return_tensors)
 
 
+def _ensure_shape(graph: Graph, x: PyTree, shape: ShapeLike, name: str | None = None) -> Tensor:
+    """Record `tf.ensure_shape`; the result has the shape, also if the inference fails for invented ranks."""
+    result: SymbolicTensor = graph.record(inspection.ensure_shape, (x, shape), name=name)
+    result.set_shape(shape)
+    return result
+
+
+replace_in_graphs(inspection.ensure_shape, _ensure_shape)
+
+
 def _record_python_function(function: Callable[..., Any]) -> None:
     """Record the calls of a function that calls Python, with results of the declared dtypes."""
 
