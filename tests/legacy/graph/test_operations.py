@@ -339,3 +339,13 @@ def test_tapes_differentiate_watched_sources_only():
         total = first + frozen
     found = tape.gradient(total, [first, frozen])
     assert run(found[0]) == 1.0 and found[1] is None
+
+
+def test_sessions_report_invalid_values_of_constants():
+    sums = tf.math.segment_sum(tf.constant([1.0, 2.0]), tf.constant([1, 0]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="segment ids are not increasing"):
+        run(sums)
+    with pytest.raises(ValueError, match="reshape"):
+        tf.reshape(tf.constant([1.0, 2.0, 3.0]), [2, 2])
+    with pytest.raises(ValueError, match="incompatible"):
+        tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))

@@ -557,7 +557,9 @@ class Variable(VariableRowMethods, _Operators):
         tensor = self._check_value(delta, method)
         with lock_variables():
             value = self._as_tensor()
-            if not value.shape.is_compatible_with(tensor.shape):
+            if value.array.shape != tensor.array.shape and not value.shape.is_compatible_with(
+                tensor.shape
+            ):
                 raise InvalidValueError(
                     f"{method}: Cannot update variable with shape {value.shape} using a Tensor with shape "
                     f"{tensor.shape}, shapes must be equal. The variable is {self.name}."

@@ -368,7 +368,7 @@ def get_variable(
       ValueError: If neither the shape nor a value is passed.
     """
     scope = get_variable_scope()
-    found_dtype = getattr(initializer, "dtype", None)
+    found_dtype: Any = getattr(initializer, "dtype", None)
     if isinstance(initializer, Tensor) and dtype is not None and found_dtype != tf.as_dtype(dtype):
         raise ValueError(
             f"Initializer type {found_dtype.name} and explicit dtype {tf.as_dtype(dtype).name} of variable {name} don't match."

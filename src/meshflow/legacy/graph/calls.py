@@ -118,10 +118,11 @@ class Call:
                 with suspend_recording(_get_constant):
                     self.result = self.run(_get_constant)
             except OpError as error:
-                if isinstance(error, ValueError):
-                    raise
                 # An invalid value is reported by the session, an invalid shape by its inference.
-                return self._infer_specs(self.inputs), None
+                try:
+                    return self._infer_specs(self.inputs), None
+                except Exception:
+                    raise error from None
             values = list_tensors(self.result)
             return [KerasTensor(TensorSpec(v.shape, v.dtype)) for v in values], values
         for body in self._bodies:
