@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable
-from collections.abc import Iterator as PyIterator
+from collections import abc
 from typing import Any
 
 from meshflow.core.runtime.context import context
@@ -31,7 +30,7 @@ __all__ = [
 ]
 
 
-def _map_element_spec(dataset_or_iterator: Any, function: Callable[[Any], object]) -> PyTree:
+def _map_element_spec(dataset_or_iterator: Any, function: abc.Callable[[Any], object]) -> PyTree:
     """Apply a function to the spec of each component of the elements."""
     return _tf.nest.map_structure(function, dataset_or_iterator.element_spec)
 
@@ -51,7 +50,7 @@ def get_output_classes(dataset_or_iterator: Any) -> PyTree:
     return _map_element_spec(dataset_or_iterator, lambda spec: spec.value_type)
 
 
-class Iterator:
+class GraphIterator:
     """Iterator of a graph with operations as its elements.
 
     Args:
@@ -82,7 +81,7 @@ class Iterator:
         )
         self._graph, self._source_handle = get_default_graph(), handle
         # The iterators over the elements by the session.
-        self._running: weakref.WeakKeyDictionary[PyTree, PyIterator[PyTree]] = (
+        self._running: weakref.WeakKeyDictionary[PyTree, abc.Iterator[PyTree]] = (
             weakref.WeakKeyDictionary()
         )
         self._initializer = None if dataset is None else self.make_initializer(dataset)
@@ -95,7 +94,7 @@ class Iterator:
         output_shapes: PyTree = None,
         shared_name: str | None = None,
         output_classes: PyTree = None,
-    ) -> Iterator:
+    ) -> GraphIterator:
         """Return an iterator without a dataset, which several operations of `make_initializer` set.
 
         Args:
@@ -115,7 +114,7 @@ class Iterator:
           0
           0
         """
-        return Iterator(_make_specs(output_types, output_shapes, output_classes))
+        return GraphIterator(_make_specs(output_types, output_shapes, output_classes))
 
     @staticmethod
     def from_string_handle(
@@ -123,10 +122,10 @@ class Iterator:
         output_types: PyTree,
         output_shapes: PyTree = None,
         output_classes: PyTree = None,
-    ) -> Iterator:
+    ) -> GraphIterator:
         """Return an iterator that takes its elements from the one with a handle; see `string_handle`."""
         specs = _make_specs(output_types, output_shapes, output_classes)
-        return Iterator(specs, handle=_tf.convert_to_tensor(string_handle, _tf.string))
+        return GraphIterator(specs, handle=_tf.convert_to_tensor(string_handle, _tf.string))
 
     @property
     def output_types(self) -> PyTree:
@@ -205,8 +204,9 @@ class Iterator:
             raise _tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
 
+Iterator = GraphIterator
 # The iterators of graphs by their handles.
-_iterators: weakref.WeakValueDictionary[str, Iterator] = weakref.WeakValueDictionary()
+_iterators: weakref.WeakValueDictionary[str, GraphIterator] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
 
@@ -224,7 +224,7 @@ def _make_specs(types: PyTree, shapes: PyTree, classes: PyTree) -> PyTree:
     return map_structure_up_to(types, make_spec, types, shapes, classes)
 
 
-def _check_elements(iterator: Iterator, dataset: Dataset) -> None:
+def _check_elements(iterator: GraphIterator, dataset: Dataset) -> None:
     """Check that the elements of a dataset fit the specs of an iterator."""
     expected, found = iterator.element_spec, dataset.element_spec
     _tf.nest.assert_same_structure(expected, found)
@@ -241,7 +241,11 @@ def _check_elements(iterator: Iterator, dataset: Dataset) -> None:
 
 def make_one_shot_iterator(dataset: Dataset) -> Any:
     """Return an iterator over a dataset."""
-    return Iterator(dataset.element_spec, dataset, True) if has_explicit_graph() else iter(dataset)
+    return (
+        GraphIterator(dataset.element_spec, dataset, True)
+        if has_explicit_graph()
+        else iter(dataset)
+    )
 
 
 def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Any:
@@ -251,4 +255,4 @@ def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None
       dataset: The dataset.
       shared_name: Ignored.
     """
-    return Iterator(dataset.element_spec, dataset) if has_explicit_graph() else iter(dataset)
+    return GraphIterator(dataset.element_spec, dataset) if has_explicit_graph() else iter(dataset)
