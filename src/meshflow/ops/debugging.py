@@ -594,7 +594,8 @@ def _check_ranks(
     allowed: list[Any] = known
     if not (shape.rank >= allowed[0] if kind == "at least " else shape.rank in allowed):
         text = kind + str(allowed if kind == "in " else allowed[0])
-        raise InvalidValueError(
+        # As in TensorFlow, a check before the run is no error of an op.
+        raise (ValueError if label == "Tensor" else InvalidValueError)(
             f"{message or ''} {label} must have rank {text}. Received rank {shape.rank}, shape {shape}".strip()
         )
     return no_op()
