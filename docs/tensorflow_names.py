@@ -29,7 +29,7 @@ MEMBER_REASONS = {
     "there are no graphs": (
         "graph op consumers eval node_def name_scope colocate_with container collections run traceback control_inputs "
         "session building_function finalize as_graph_element initializer to_proto from_proto count_up_to load "
-        "initialized_value SaveSliceInfo string_handle from_string_handle from_structure make_initializer value_index "
+        "initialized_value SaveSliceInfo value_index "
         "is_packed get_updates get_losses_for get_updates_for state_updates initialize scope_name graph_parents"
     ),
     "messages have the fields that files need": (

@@ -31,9 +31,9 @@ def _wrap_leaves(structure: PyTree) -> PyTree:
         return _Leaf(structure)
     if not _nest.is_nested(structure):
         return structure
-    if _nest.has_flatten_method(structure):
-        metadata, parts = structure.__tf_flatten__()
-        return type(structure).__tf_unflatten__(metadata, _wrap_leaves(parts))
+    if _nest.has_parts(structure):
+        metadata, parts = _nest.split_parts(structure)
+        return _nest.join_parts(type(structure), metadata, tuple(map(_wrap_leaves, parts)))
     mapping = isinstance(structure, Mapping)
     items = list(structure.values()) if mapping else list(structure)
     wrapped = [_wrap_leaves(item) for item in items]

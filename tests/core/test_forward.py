@@ -93,7 +93,7 @@ def test_a_loop_is_followed_eagerly_and_compiled():
 def test_errors():
     x = tf.constant(1.0)
     for primals, tangents, message in [
-        ([x, x], [x, x], "given twice"),
+        ([x, x], [x, x], "given multiple times"),
         (x, tf.constant(1), "shape and dtype"),
         (x, tf.constant([1.0]), "shape and dtype"),
         (1.0, 1.0, "tensors or variables"),

@@ -235,6 +235,10 @@ Captures:
     )
     line = f"(x: {kind}, y: Tuple[], *, z: {z}) -> {result}"
     assert concrete.pretty_printed_signature(verbose=False) == str(concrete.function_type) == line
+    parameters = concrete.function_type.parameters
+    assert isinstance(concrete.function_type, tf.types.experimental.FunctionType)
+    assert parameters["z"].type_constraint == tf.TensorSpec([2], tf.int32, name="given")
+    assert not parameters["z"].optional and "Tuple" in str(concrete.function_type.output)
     v = tf.Variable([1.0])
     starred = tf.function(lambda *args: args[0] + v).get_concrete_function(spec, v)
     assert (
@@ -798,6 +802,15 @@ def test_arguments_that_differ_from_the_signature(value):
     for kind in (TypeError, ValueError):  # of TensorFlow 2.15 and of earlier versions
         with pytest.raises(kind, match=r"Binding inputs to tf\.function failed"):
             function(value)
+
+
+def test_signatures_name_arguments_that_they_lack():
+    one = tf.function(lambda a, b, c=1: a, input_signature=[tf.TensorSpec([])])
+    with pytest.raises(TypeError, match=r"missing type constraint of \['b'\]"):
+        one(1.0, 2.0)
+    two = tf.function(lambda a, *rest: a, input_signature=[tf.TensorSpec([])])
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        two(1.0, 2.0)
 
 
 def test_functions_are_decorated_before_their_first_call():

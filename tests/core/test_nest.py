@@ -1,6 +1,7 @@
 import collections
 import dataclasses
 
+import attr
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +40,35 @@ def test_structure_differences_name_their_path():
         tf.nest.pack_sequence_as([1, 2], "ab")
     with pytest.raises(TypeError, match="incompatible type `<class 'int'>`"):
         tf.nest.pack_sequence_as([1], 5)
+
+
+def test_structure_differences_show_the_leaves():
+    with pytest.raises(ValueError, match="is a sequence, while substructure") as raised:
+        tf.nest.assert_same_structure(((1, 2), 3), ("a", "b"))
+    assert "first structure:\n((., .), .)\nEntire second structure:\n(., .)" in str(raised.value)
+    with pytest.raises(ValueError, match="number of elements: the first has 2, the second 1"):
+        tf.nest.assert_same_structure([1, 2], [1])
+    with pytest.raises(ValueError, match="same set of keys"):
+        tf.nest.assert_same_structure({"a": 1}, {"b": 1})
+
+
+@attr.s
+class Pair:
+    first = attr.ib()
+    second = attr.ib()
+
+
+def test_objects_of_attrs_are_nested():
+    pair = Pair(1, [2, 3])
+    assert tf.nest.flatten(pair) == [1, 2, 3]
+    assert tf.nest.map_structure(lambda x: 2 * x, pair) == Pair(2, [4, 6])
+    with pytest.raises(TypeError, match="sequence type"):
+        tf.nest.assert_same_structure(pair, (1, [2, 3]))
+    traced = tf.function(lambda p: Pair(p.first + p.second, p.second))
+    result = traced(Pair(tf.constant(1), tf.constant(2)))
+    assert isinstance(result, Pair) and result.first.numpy() == 3
+    assert traced(Pair(tf.constant(4), tf.constant(2))).first.numpy() == 6
+    assert traced.experimental_get_tracing_count() == 1
 
 
 def test_named_tuples_of_other_names_differ_and_keywords_are_checked():

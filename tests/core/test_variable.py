@@ -40,6 +40,17 @@ def test_mismatches_name_the_variable():
         v.assign(tf.constant([1, 2], tf.int64))
 
 
+def test_added_values_have_the_shape_of_the_variable():
+    variable = tf.Variable([0, 1, 2, 3])
+    for method in (variable.assign_add, variable.assign_sub):
+        for value in (1, [1], [[1, 1, 1, 1]]):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="shapes must be equal"):
+                method(value)
+            with pytest.raises(ValueError, match="shapes must be equal"):
+                tf.function(lambda m=method, v=value: m(v))()
+    assert variable.numpy().tolist() == [0, 1, 2, 3]
+
+
 def test_operators_and_conversion():
     v = tf.Variable(3.0)
     assert float(v * 2 + 1) == 7 and float(1 - v) == -2 and bool(v > 2)

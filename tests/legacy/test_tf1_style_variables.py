@@ -222,3 +222,38 @@ def test_the_last_constant_fills_the_rest():
     np.testing.assert_array_equal(v1.constant_initializer(2.0)([2]), [2.0, 2.0])
     np.testing.assert_array_equal(v1.constant_initializer([[1, 2], [3, 4]])([2, 2]), [[1, 2], [3, 4]])  # fmt: skip
     assert initializer.get_config()["value"] == [0, 1, 2, 3, 4]
+
+
+def test_wrapped_functions_keep_all_variables_and_other_arguments():
+    def scale(x, negates):
+        factor = tf.Variable(3.0) * v1.get_variable("factor", initializer=2.0)
+        return -x * factor if negates else x * factor
+
+    wrapped = v1.wrap_function(scale, [tf.TensorSpec([]), True])
+    assert wrapped(tf.constant(2.0)).numpy() == -12.0
+    assert sorted(v.name for v in wrapped.variables) == ["Variable:0", "factor:0"]
+    constant = v1.wrap_function(lambda: tf.Variable(4.0) + 1.0, [])
+    constant.variables[0].assign(6.0)
+    assert constant().numpy() == 7.0
+
+
+def test_initializers_of_variables_of_graphs():
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        listed = v1.get_variable("listed", initializer=lambda scale=2: [scale, 3])
+        local = v1.get_local_variable("local", [], collections=["mine"])
+        assert graph.get_collection("mine") == [local] == v1.local_variables()
+        assert not local.trainable and local not in v1.trainable_variables()
+        session.run([listed.initializer, local.initializer])
+        assert session.run(listed).tolist() == [2, 3]
+        with pytest.raises(ValueError, match="callable with no arguments"):
+            v1.get_variable("given", initializer=lambda x: x)
+        with pytest.raises(ValueError, match="do not specify shape"):
+            v1.get_variable("shaped", [1], initializer=tf.constant(0.1))
+        with pytest.raises(ValueError, match="don't match"):
+            v1.get_variable("double", dtype=tf.float64, initializer=tf.constant(0.1))
+        with (
+            v1.name_scope("outer"),
+            v1.variable_scope("inner", auxiliary_name_scope=False) as scope,
+        ):
+            assert scope.original_name_scope == "outer/"
+            assert v1.get_variable("w", []).name == "inner/w:0"

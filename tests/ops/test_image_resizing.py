@@ -224,3 +224,30 @@ def test_float64_images_are_resized_in_float32(method):
         narrow = tf.image.resize(array.astype("float32"), (3, 3), method)
         assert np.array_equal(tf.cast(wide, tf.float32), narrow)
         assert wide.dtype.name == ("float64" if method == "nearest" else "float32")
+
+
+@pytest.mark.parametrize("name", ["flip_left_right", "rot90", "transpose", "central_crop", "crop"])
+def test_images_need_three_dimensions_that_are_not_empty(name):
+    functions = {
+        "central_crop": lambda x: tf.image.central_crop(x, 0.5),
+        "crop": lambda x: tf.image.crop_to_bounding_box(x, 0, 0, 1, 1),
+    }
+    function = functions.get(name) or getattr(tf.image, name)
+    for shape in ([3], [3, 3], [1, 2, 3, 3, 3]):
+        with pytest.raises(ValueError, match="must have either 3 or 4 dimensions"):
+            function(tf.zeros(shape))
+    for shape in ([0, 2, 3], [2, 2, 2, 0]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be > 0"):
+            function(tf.zeros(shape))
+
+
+def test_factors_of_colors_are_checked():
+    image = tf.fill([1, 2, 1], 0.25)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be scalar"):
+        tf.image.adjust_contrast(image, [1.0, 2.0])
+    with pytest.raises(ValueError, match="non-negative"):
+        tf.image.adjust_gamma(image, tf.constant(-1.0))
+    root = tf.function(lambda x, g: tf.image.adjust_gamma(x, g))(image, tf.constant(0.5))
+    assert root.numpy().ravel().tolist() == [0.5, 0.5]
+    with pytest.raises(ValueError, match="at least two-dimensional"):
+        tf.image.grayscale_to_rgb(tf.zeros([1]))

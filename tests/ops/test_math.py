@@ -306,3 +306,15 @@ def test_eigenvalues_of_hermitian_matrices_have_their_dtype():
     assert operator.eigvals().dtype == tf.complex128
     with pytest.raises(tf.errors.InvalidArgumentError, match="positive definite"):
         operator.assert_positive_definite()
+
+
+def test_approximate_equality_needs_equal_shapes():
+    assert tf.math.approximate_equal([1.0], [1.05], 0.1).numpy().tolist() == [True]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="of the same shape"):
+        tf.math.approximate_equal([1.0, 2.0], 1.0)
+
+
+def test_products_of_small_integers_are_added_in_the_output_type():
+    x = tf.constant([[100, 2], [3, 4]], tf.int8)
+    product = tf.matmul(x, x, output_type=tf.int32)
+    assert product.dtype is tf.int32 and product.numpy().tolist() == [[10006, 208], [312, 22]]

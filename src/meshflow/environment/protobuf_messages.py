@@ -9,7 +9,7 @@ messages can be read.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,9 @@ __all__ = [
 
 # A table maps the name of each message to its fields, and each field to its number and type. A type
 # that starts with `*` is repeated, `{}` is a map from strings, `{int32}` a map from integers, and
-# `|` marks the fields of the message's oneof, which `_ONEOF_NAMES` names. `DataType` is an enumeration.
-MessageTable = Mapping[str, Mapping[str, tuple[int, str]]]
+# `|` marks the fields of the message's oneof, which `_ONEOF_NAMES` names. `DataType` is an enumeration. The name of an
+# enumeration in a message has its constants instead of fields, and `=` marks its type.
+MessageTable = Mapping[str, Mapping[str, tuple[int, str]] | Sequence[str]]
 # Names of oneofs by message; all others are called `kind`.
 _ONEOF_NAMES = {"Event": "what", "Value": "value"}
 
@@ -93,7 +94,8 @@ def declare_messages(name: str, table: MessageTable) -> dict[str, Any]:
         message: message_factory.GetMessageClass(
             pool.FindMessageTypeByName(f"{_PACKAGE}.{message}")
         )
-        for message in table
+        for message, fields in table.items()
+        if isinstance(fields, Mapping)
     }
 
 
@@ -135,9 +137,11 @@ def _shares_pool() -> bool:
     return spec is not None and folder in Path(spec.origin or "").parents
 
 
-def _is_declared(message: str) -> bool:
+def _is_declared(name: str) -> bool:
+    """Check whether the default pool has a message or an enumeration."""
+    pool, full_name = descriptor_pool.Default(), f"{_PACKAGE}.{name}"
     try:
-        descriptor_pool.Default().FindMessageTypeByName(f"{_PACKAGE}.{message}")
+        pool.FindFileContainingSymbol(full_name)
     except KeyError:
         return False
     return True
@@ -148,6 +152,11 @@ def _build_file(name: str, table: MessageTable) -> Any:
     messages: dict[str, Any] = {}
     for path, fields in table.items():
         outer, _, inner = path.rpartition(".")
+        if not isinstance(fields, Mapping):
+            enum = messages[outer].enum_type.add(name=inner)
+            for number, constant in enumerate(fields):
+                enum.value.add(name=constant, number=number)
+            continue
         message = messages[outer].nested_type.add() if outer else file.message_type.add()
         message.name = inner
         messages[path] = message
@@ -173,7 +182,7 @@ def _add_field(message: Any, path: str, name: str, field_number: int, type_name:
         if not message.oneof_decl:
             message.oneof_decl.add(name=_ONEOF_NAMES.get(message.name, "kind"))
         field.oneof_index = 0
-    bare_type = type_name.lstrip("*|")
+    bare_type = type_name.lstrip("*|=")
     if type_name.startswith("{"):
         # A map is encoded as repeated pairs of a key and a value.
         bare_type = "".join(part.capitalize() for part in name.split("_")) + "Entry"
@@ -185,7 +194,7 @@ def _add_field(message: Any, path: str, name: str, field_number: int, type_name:
         bare_type = f"{path}.{bare_type}"
     if bare_type in _SCALARS:
         field.type = _SCALARS[bare_type]
-    elif bare_type == _ENUM_NAME:
+    elif bare_type == _ENUM_NAME or type_name.startswith("="):
         field.type, field.type_name = _Field.TYPE_ENUM, f".{_PACKAGE}.{bare_type}"
     else:
         field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{bare_type}"

@@ -39,10 +39,14 @@ class EventFile:
 
         Args:
           step: Training step of the event.
-          **content: Content of the event: `summary` or `graph_def`.
+          **content: Content of the event: a field of the message `Event`, such as `summary` or `graph_def`.
         """
         event = self._event_class(wall_time=time.time(), step=step, **content)
-        self._records.write(event.SerializeToString())
+        self.write(event.SerializeToString())
+
+    def write(self, event: bytes) -> None:
+        """Write a serialized event."""
+        self._records.write(event)
 
     def flush(self) -> None:
         """Pass buffered events to the file."""

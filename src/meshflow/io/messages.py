@@ -33,6 +33,7 @@ __all__ = [
     "Int64List",
     "Message",
     "SequenceExample",
+    "SessionLog",
     "Summary",
     "SummaryMetadata",
     "TensorProto",
@@ -119,12 +120,21 @@ _MESSAGES: MessageTable = {
         "metadata": (9, "SummaryMetadata"),
     },
     "SourceMetadata": {"writer": (1, "string")},
+    "SessionLog": {
+        "status": (1, "=SessionLog.SessionStatus"),
+        "checkpoint_path": (2, "string"),
+        "msg": (3, "string"),
+    },
+    "SessionLog.SessionStatus": ("STATUS_UNSPECIFIED", "START", "STOP", "CHECKPOINT"),
+    "TaggedRunMetadata": {"tag": (1, "string"), "run_metadata": (2, "bytes")},
     "Event": {
         "wall_time": (1, "double"),
         "step": (2, "int64"),
         "file_version": (3, "|string"),
         "graph_def": (4, "|bytes"),
         "summary": (5, "|Summary"),
+        "session_log": (7, "|SessionLog"),
+        "tagged_run_metadata": (8, "|TaggedRunMetadata"),
         "source_metadata": (10, "SourceMetadata"),
     },
 }
@@ -145,4 +155,5 @@ TensorProto = _classes["TensorProto"]
 Event = _classes["Event"]
 HistogramProto = _classes["HistogramProto"]
 Summary = _classes["Summary"]
+SessionLog = _classes["SessionLog"]
 SummaryMetadata = _classes["SummaryMetadata"]

@@ -215,9 +215,6 @@ class MutableHashTable(Table):
     # package.
     _checkpoint_attributes = ("table", PYTHON_STATE)
 
-    def _checkpoint_children(self) -> dict[str, Any]:
-        return {}
-
     def _checkpoint_values(self) -> dict[str, np.ndarray]:
         if not self._checkpoint:
             return {}

@@ -54,6 +54,9 @@ class Table:
         """Name of the table."""
         return self._name
 
+    def _checkpoint_children(self) -> dict[str, Any]:
+        return {}
+
     @property
     def resource_handle(self) -> Table:
         """The table itself, because resources do not exist."""

@@ -20,7 +20,7 @@ from meshflow.core.dispatch.operation import clear_op_caches
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites, record_in_graph
 from meshflow.core.runtime.bounds_checks import BoundsChecking
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, NotFiniteError
 from meshflow.core.runtime.tracebacks import is_filtering
 from meshflow.core.tracing import host_callbacks, pass_pipeline
 from meshflow.core.values.composite import CompositeTensor
@@ -30,6 +30,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.environment.types import Array
 from meshflow.ops import math
+from meshflow.ops.array.inspection import get_static_value, no_op
 from meshflow.ops.printing import format_value
 from meshflow.ops.signatures import ComparisonCheck, SignCheck
 
@@ -539,6 +540,67 @@ def _get_shape(tensor: TensorLike) -> TensorShape:
     return tensor.shape if hasattr(tensor, "_keras_history") else convert_to_tensor(tensor).shape
 
 
+def _read_rank(rank: TensorLike) -> int | None:
+    """Return a rank, or None if it is only known when a session runs.
+
+    Raises:
+      TypeError: If it is no integer.
+      InvalidArgumentError: If it is no scalar (also a `ValueError`).
+    """
+    value = get_static_value(rank) if isinstance(rank, Tensor) else np.asarray(rank)
+    found: Any = rank if value is None else value
+    if not as_dtype(found.dtype).is_integer:
+        raise TypeError(f"rank must be of type tf.int32; got {as_dtype(found.dtype)!r}.")
+    if TensorShape(found.shape).rank:
+        raise InvalidValueError(f"Rank must be a scalar, got shape {tuple(found.shape)}.")
+    if value is None and (context.graph is None or context.trace is not None):
+        return int(found)
+    return None if value is None else int(value)
+
+
+@record_in_graph
+def _check_ranks_at_run(
+    x: TensorLike, ranks: Sequence[TensorLike], kind: str, message: str | None, label: str
+) -> None:
+    if context.trace is None:
+        _check_ranks(x, ranks, kind, message, label)
+
+
+def _check_ranks(
+    x: TensorLike,
+    ranks: Sequence[TensorLike],
+    kind: str,
+    message: str | None,
+    label: str = "Tensor",
+) -> Any:
+    """Check the rank of a tensor, in a graph when a session runs if it is unknown.
+
+    Args:
+      x: The tensor.
+      ranks: The rank, or the allowed ones.
+      kind: "at least " for a lower limit, "in " for several ranks, or "".
+      message: Start of the error, or None.
+      label: Description of the tensor in the error.
+
+    Returns:
+      None; in a graph, an operation.
+    """
+    shape, known = _get_shape(x), list(map(_read_rank, ranks))
+    if shape.rank is None or None in known:
+        if context.graph is not None and context.trace is None:
+            label = f"Tensor {x.name}" if isinstance(x, Tensor) else label
+            return _check_ranks_at_run(x, list(ranks), kind, message, label)
+        raise InvalidValueError(f"{message or ''} The rank of the tensor is unknown.".strip())
+    allowed: list[Any] = known
+    if not (shape.rank >= allowed[0] if kind == "at least " else shape.rank in allowed):
+        text = kind + str(allowed if kind == "in " else allowed[0])
+        # As in TensorFlow, a check before the run is no error of an op.
+        raise (ValueError if label == "Tensor" else InvalidValueError)(
+            f"{message or ''} {label} must have rank {text}. Received rank {shape.rank}, shape {shape}".strip()
+        )
+    return no_op()
+
+
 def assert_rank(
     x: TensorLike, rank: TensorLike, message: str | None = None, name: str | None = None
 ) -> None:
@@ -551,11 +613,7 @@ def assert_rank(
         ...
       ValueError: Tensor must have rank 1. Received rank 2, shape (2, 3)
     """
-    expected, shape = int(convert_to_tensor(rank)), _get_shape(x)
-    if shape.rank != expected:
-        raise ValueError(
-            f"{message or ''} Tensor must have rank {expected}. Received rank {shape.rank}, shape {shape}".strip()
-        )
+    return _check_ranks(x, [rank], "", message)
 
 
 def assert_rank_at_least(
@@ -566,11 +624,7 @@ def assert_rank_at_least(
     Example:
       >>> tf.debugging.assert_rank_at_least(tf.zeros([2, 3]), 1)
     """
-    required, shape = int(convert_to_tensor(rank)), _get_shape(x)
-    if shape.rank < required:  # type: ignore[operator]  # TensorFlow rejects unknown ranks, too
-        raise ValueError(
-            f"{message or ''} Tensor must have rank at least {required}. Received rank {shape.rank}, shape {shape}".strip()
-        )
+    return _check_ranks(x, [rank], "at least ", message)
 
 
 def assert_rank_in(
@@ -581,11 +635,7 @@ def assert_rank_in(
     Example:
       >>> tf.debugging.assert_rank_in(tf.zeros([2, 3]), (1, 2))
     """
-    allowed = [int(convert_to_tensor(r)) for r in ranks]
-    if (shape := _get_shape(x)).rank not in allowed:
-        raise ValueError(
-            f"{message or ''} Tensor must have rank in {allowed}. Received rank {shape.rank}, shape {shape}".strip()
-        )
+    return _check_ranks(x, list(ranks), "in ", message)
 
 
 def assert_scalar(tensor: TensorLike, message: str | None = None, name: str | None = None) -> None:

@@ -85,6 +85,7 @@ PACKAGES = frozenset(
 
 _HELPERS = "meshflow.shims.private_helpers"
 _TESTS = "meshflow.shims.framework_tests"
+_SESSION_MODELS = "meshflow.legacy.compat.saved_model_sessions"
 _STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
 _STRATEGIES = "meshflow.shims.strategy_combinations"
 _STRATEGY_HELPERS = "meshflow.legacy.private_strategies"
@@ -136,7 +137,7 @@ MODULES = {
     "get_legacy_output_types=tf.compat.v1.data.get_output_types "
     "get_legacy_output_shapes=tf.compat.v1.data.get_output_shapes "
     "get_legacy_output_classes=tf.compat.v1.data.get_output_classes",
-    "python.data.ops.iterator_ops": "IteratorBase=tf.data.Iterator OwnedIterator=tf.data.Iterator",
+    "python.data.ops.iterator_ops": "Iterator=tf.compat.v1.data.Iterator IteratorBase=tf.data.Iterator OwnedIterator=tf.data.Iterator",
     "python.data.ops.debug_mode": _DATA,
     "python.data.ops.optional_ops": "_OptionalImpl=tf.experimental.Optional",
     "python.data.ops.readers": "_TFRecordDataset=tf.data.TFRecordDataset",
@@ -243,7 +244,7 @@ MODULES = {
     "python.ops.linalg": "tf.linalg",
     "python.ops.linalg.linear_operator": f"tf.linalg {_HELPERS}",
     "python.ops.linalg_ops": "tf.linalg",
-    "python.ops.lookup_ops": "tf.lookup tf.lookup.experimental",
+    "python.ops.lookup_ops": "tf.lookup tf.lookup.experimental HashTable=tf.compat.v1.lookup.StaticHashTable",
     "python.ops.losses": "tf.compat.v1.losses",
     "python.ops.map_fn": "map_fn=tf.map_fn",
     "python.ops.math_ops": "tf tf.math tf.compat.v1 range=tf.range sum=tf.reduce_sum "
@@ -316,6 +317,10 @@ MODULES = {
     "python.saved_model.nested_structure_coder": f"encode_structure={_STRUCTURES}:encode_structure "
     f"decode_proto={_STRUCTURES}:read_structure",
     "python.saved_model": "tf.saved_model tf.compat.v1.saved_model tf.saved_model.experimental",
+    "python.saved_model.builder": f"{_SESSION_MODELS} _SavedModelBuilder={_SESSION_MODELS}:SavedModelBuilder",
+    "python.saved_model.builder_impl": f"{_SESSION_MODELS} _SavedModelBuilder={_SESSION_MODELS}:SavedModelBuilder",
+    "python.saved_model.loader": f"{_SESSION_MODELS} tf.compat.v1.saved_model",
+    "python.saved_model.loader_impl": f"{_SESSION_MODELS} tf.compat.v1.saved_model",
     "python.saved_model.load_context": f"{_HELPERS}",
     "python.summary": "tf.compat.v1.summary tf.summary",
     "python.summary.summary": "tf.compat.v1.summary",

@@ -169,7 +169,12 @@ class TestCase(AbslAssertions):
         return (self.evaluate(a), self.evaluate(b)) if both else (a, b)
 
     def _GetNdArray(self, a: TensorLike) -> np.ndarray:
-        return np.asarray(to_numpy(a))
+        return np.asarray(to_numpy(self._run_symbolic(a)))
+
+    def _run_symbolic(self, value: PyTree) -> PyTree:
+        """Return the value of a tensor of the current graph, or another value unchanged."""
+        is_symbolic = getattr(value, "_is_in_graph", False) and context.graph is not None
+        return self.evaluate(value) if is_symbolic else value
 
     @contextlib.contextmanager
     def session(
@@ -212,7 +217,7 @@ class TestCase(AbslAssertions):
         if isinstance(a, _RAGGED) or isinstance(b, _RAGGED):
             self._check_rows(a, b, msg, self.assertAllEqual)
             return
-        a, b = _to_array(a), _to_array(b)
+        a, b = (_to_array(self._run_symbolic(v)) for v in (a, b))
         self._check_same_shape(a, b, msg)
         with np.errstate(invalid="ignore"):
             same = np.array(list(map(_are_equal, a.flat, b.flat))) if _has_rows(a) else a == b
@@ -241,7 +246,8 @@ class TestCase(AbslAssertions):
             check = functools.partial(self.assertAllClose, rtol=rtol, atol=atol)
             self._check_rows(a, b, msg, check)
             return
-        a, b = (v._asdict() if hasattr(v, "_asdict") else v for v in (to_numpy(a), to_numpy(b)))
+        values = (to_numpy(self._run_symbolic(v)) for v in (a, b))
+        a, b = (v._asdict() if hasattr(v, "_asdict") else v for v in values)
         if isinstance(a, Mapping) != isinstance(b, Mapping):
             raise ValueError(f"Can't compare dict to non-dict, a{path} vs b{path}. {msg or ''}")
         if isinstance(a, Mapping):
@@ -427,10 +433,12 @@ class TestCase(AbslAssertions):
         for key in a:
             text = f"at {key!r} of {a!r} and {b!r}. {msg or ''}"
             first, second = (np.asarray(to_numpy(v)) for v in (a[key], b[key]))
-            if first.shape or second.shape:
-                self.assertAllClose(a[key], b[key], msg=text)
-            else:
+            if not (first.shape or second.shape):
                 self.assertEqual(a[key], b[key], text)
+            elif first.dtype.kind in "USO":
+                self.assertAllEqual(a[key], b[key], text)
+            else:
+                self.assertAllClose(a[key], b[key], msg=text)
 
     def _check_same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
         text = f"Shape mismatch: expected {a.shape}, got {b.shape}. {msg or ''}"

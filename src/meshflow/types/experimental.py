@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from inspect import Signature
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function
+from meshflow.core.functions.signatures import FunctionType
 from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -49,7 +49,6 @@ PolymorphicFunction = Function
 Callable = Any
 TraceType = TypeSpec
 AtomicFunction = ConcreteFunction
-FunctionType = Signature
 
 
 @runtime_checkable

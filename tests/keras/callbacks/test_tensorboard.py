@@ -98,6 +98,8 @@ def test_arguments():
     board(profile_batch=np.int64(2))
     with pytest.raises(ValueError, match="profile_batch"):
         board(profile_batch="a")
+    with pytest.raises(ValueError, match="profile_batch"):
+        board(profile_batch=(1,))
     with pytest.raises(ValueError, match="update_freq"):
         board(update_freq="never")
     with pytest.raises(ValueError, match="Unrecognized"):

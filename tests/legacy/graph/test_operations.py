@@ -271,3 +271,81 @@ def test_finalized_graphs(graph):
     graph.finalize()
     with pytest.raises(RuntimeError, match="finalized"):
         tf.constant(1.0) + v1.placeholder(tf.float32, [])
+
+
+def test_gradients_of_sources_that_depend_on_other_sources():
+    x = tf.constant(3.0)
+    y = x * x
+    z = y * y
+    assert run(v1.gradients(z, [x, y])) == [108.0, 18.0]
+
+
+def test_jacobians_of_tapes():
+    x, rows = tf.constant([[1.0, 2.0], [3.0, 4.0]]), v1.placeholder(tf.float32, [None, 2])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([x, rows])
+        cubes, sums = x**3, tf.reduce_sum(rows**2, 1, keepdims=True)
+    jacobian, batch = tape.jacobian(cubes, x), tape.batch_jacobian(cubes, x)
+    of_rows = tape.batch_jacobian(sums, rows)
+    assert jacobian.shape == [2, 2, 2, 2] and of_rows.shape.as_list() == [None, 1, 2]
+    values = run([jacobian, batch, of_rows], {rows: [[1, 2], [5, 6], [7, 8]]})
+    np.testing.assert_allclose(values[0].reshape(4, 4), np.diag([3.0, 12.0, 27.0, 48.0]))
+    np.testing.assert_allclose(values[1], [np.diag([3.0, 12.0]), np.diag([27.0, 48.0])])
+    np.testing.assert_allclose(values[2], [[[2, 4]], [[10, 12]], [[14, 16]]])
+    with pytest.raises(ValueError, match="must be known in a graph"):
+        tape.jacobian(rows, rows)
+
+
+def test_reads_of_parts_of_variables():
+    variable = tf.Variable(np.arange(12).reshape(4, 3))
+    rows, values = variable.sparse_read([2, 0]), variable.gather_nd([[1, 2], [3, 0]])
+    assert rows.shape == [2, 3] and values.shape == [2]
+    found = run([rows, values])
+    assert found[0].tolist() == [[6, 7, 8], [0, 1, 2]] and found[1].tolist() == [5, 9]
+
+
+def test_random_operations_continue_their_own_numbers_in_each_session():
+    # The numbers of the seeded operations are those of TensorFlow 2.15.1.
+    v1.set_random_seed(7)
+    first, second = (tf.random.normal([2], seed=345) for _ in range(2))
+    uniform, *unseeded = tf.random.uniform([2], seed=3), *(tf.random.uniform([2]) for _ in range(2))
+    runs = []
+    for _ in range(2):
+        with v1.Session() as session:
+            values = session.run([first, second, uniform, *unseeded])
+            np.testing.assert_allclose(values[0], [-0.34377253, -0.19078623], rtol=1e-5)
+            np.testing.assert_array_equal(values[0], values[1])
+            np.testing.assert_allclose(values[2], [0.40108788, 0.37683892], rtol=1e-5)
+            np.testing.assert_allclose(session.run(second), [1.1536726, 0.9046934], rtol=1e-5)
+            np.testing.assert_allclose(session.run(second), [1.2632608, -0.72432935], rtol=1e-5)
+            runs.append(values)
+    np.testing.assert_array_equal(*runs)
+    assert (runs[0][3] != runs[0][4]).all()
+
+
+def test_tapes_differentiate_watched_sources_only():
+    first, second, constant = tf.Variable(1.0), tf.Variable(2.0), tf.constant(3.0)
+    frozen = tf.Variable(4.0, trainable=False)
+    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+        tape.watch(second)
+        square = second**2
+        cube = square * second + first + frozen + constant
+    found = tape.gradient(cube, [first, second, square, constant])
+    assert found[0] is None and found[3] is None
+    assert run([found[1], found[2]]) == [12.0, 2.0]
+    zeros = tape.gradient(cube, {"a": frozen, "b": second}, unconnected_gradients="zero")
+    assert run(zeros) == {"a": 0.0, "b": 12.0}
+    with tf.GradientTape() as tape:
+        total = first + frozen
+    found = tape.gradient(total, [first, frozen])
+    assert run(found[0]) == 1.0 and found[1] is None
+
+
+def test_sessions_report_invalid_values_of_constants():
+    sums = tf.math.segment_sum(tf.constant([1.0, 2.0]), tf.constant([1, 0]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="segment ids are not increasing"):
+        run(sums)
+    with pytest.raises(ValueError, match="reshape"):
+        tf.reshape(tf.constant([1.0, 2.0, 3.0]), [2, 2])
+    with pytest.raises(ValueError, match="incompatible"):
+        tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))

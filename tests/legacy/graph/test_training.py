@@ -302,3 +302,59 @@ def test_an_optimizer_has_other_variables_in_each_graph():
             assert session.run(w) == pytest.approx(0.9) and len(optimizer.variables()) == 4
             found.extend(optimizer.variables())
     assert len({id(v) for v in found}) == 8
+
+
+def test_writers_record_sessions_and_runs(tmp_path):
+    x = v1.placeholder(tf.float32, [], name="x")
+    with tf.control_dependencies([tf.no_op(name="first")]):
+        tf.add(x, x, name="double")
+    with pytest.raises(TypeError, match="instance of `tf"):
+        v1.summary.FileWriter(tmp_path / "other", "graph")
+    with v1.summary.FileWriter(tmp_path / "logs", v1.get_default_graph()) as writer:
+        writer.add_session_log(v1.SessionLog(status=v1.SessionLog.START), 1)
+        writer.add_run_metadata(v1.Summary(), "run", 2)
+        with pytest.raises(ValueError, match="already used"):
+            writer.add_run_metadata(v1.Summary(), "run", 3)
+        writer.add_event(v1.Event(step=4, wall_time=1.0))
+    (path,) = (tmp_path / "logs").iterdir()
+    graph, *events = list(v1.train.summary_iterator(str(path)))[1:]
+    nodes = {n.name: list(n.input) for n in v1.GraphDef.FromString(graph.graph_def).node}
+    assert nodes["double"] == ["x", "^first"]
+    assert [e.step for e in events] == [1, 2, 4]
+    assert events[0].session_log.status == v1.SessionLog.START
+    assert events[1].tagged_run_metadata.tag == "run"
+
+
+def test_iterators_take_elements_of_several_datasets():
+    first = tf.data.Dataset.from_tensor_slices({"x": [1, 2, 3]})
+    second = tf.data.Dataset.from_tensor_slices({"x": [10, 20]})
+    types, shapes = v1.data.get_output_types(first), v1.data.get_output_shapes(first)
+    iterator = v1.data.Iterator.from_structure(types, shapes)
+    element = iterator.get_next()
+    starts = [iterator.make_initializer(d) for d in (first, second, first)]
+    with v1.Session() as session:
+        with pytest.raises(tf.errors.FailedPreconditionError, match="not been initialized"):
+            session.run(element)
+        for start, expected in zip(starts, (1, 10, 1), strict=True):
+            session.run(start)
+            assert session.run(element) == {"x": expected}
+    with pytest.raises(TypeError, match="Expected output types"):
+        iterator.make_initializer(tf.data.Dataset.from_tensor_slices({"x": [1.0]}))
+    with pytest.raises(TypeError, match="Expected output shapes"):
+        iterator.make_initializer(first.batch(2))
+    with pytest.raises(ValueError, match="make_initializer"):
+        assert iterator.initializer
+
+    handle = v1.placeholder(tf.string, [])
+    fed = v1.data.Iterator.from_string_handle(handle, types, shapes)
+    doubled = fed.get_next()["x"] * 2
+    one_shot = v1.data.make_one_shot_iterator(first).string_handle()
+    started = v1.data.make_initializable_iterator(second)
+    with v1.Session() as session:
+        session.run(started.initializer)
+        handles = session.run([one_shot, started.string_handle()])
+        assert [session.run(doubled, {handle: h}) for h in handles * 2] == [2, 20, 4, 40]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            session.run(doubled, {handle: handles[1]})
+        with pytest.raises(tf.errors.NotFoundError, match="no iterator"):
+            session.run(doubled, {handle: b"other"})

@@ -182,8 +182,14 @@ class CallArguments:
                 bound.apply_defaults()
                 args = bound.args[: max(count, len(declared))]
         if len(args) != len(declared) or kwargs:
+            undeclared = self._list_undeclared_parameters()
+            problem = (
+                "too many positional arguments" if len(args) > len(declared) else "wrong arguments"
+            )
+            if undeclared:
+                problem = f"input_signature missing type constraint of {undeclared}"
             raise TypeError(
-                f"{self._name} takes {len(declared)} positional arguments by its input_signature "
+                f"{problem}: {self._name} takes {len(declared)} positional arguments by its input_signature "
                 f"{declared}, got {len(args)}"
                 + (f" and keywords {sorted(kwargs)}" if kwargs else "")
                 + "."
@@ -194,6 +200,14 @@ class CallArguments:
             for s, v in zip(nest.flatten(declared), parts, strict=True)
         ]
         return tuple(nest.pack_sequence_as(declared, values)), {}
+
+    def _list_undeclared_parameters(self) -> list[str]:
+        """Return the names of parameters without a default that `input_signature` leaves out."""
+        signature, count = self.get_python_signature(), len(self._declared or ())
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = [] if signature is None else signature.parameters.values()
+        positional = [p for p in parameters if p.kind in kinds]
+        return [p.name for p in positional[count:] if p.default is p.empty]
 
 
 def _format_label(path: tuple[Any, ...], names: list[str]) -> str:

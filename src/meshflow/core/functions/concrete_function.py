@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import inspect
 import sys
 import threading
 import time
@@ -36,6 +35,7 @@ from meshflow.core.functions.scope_names import announce_program
 from meshflow.core.functions.signatures import (
     Args,
     FunctionSpec,
+    FunctionType,
     Kwargs,
     Signature,
     format_function_type,
@@ -194,7 +194,7 @@ class SignedFunction:
         return self.graph.function_def
 
     @property
-    def function_type(self) -> inspect.Signature:
+    def function_type(self) -> FunctionType:
         """Return the signature, with the specs of tensors as annotations."""
         return make_function_type(
             self.structured_input_signature, self._parameters, self.structured_outputs

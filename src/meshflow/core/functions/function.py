@@ -671,6 +671,8 @@ class Function:
     def _list_all_concrete_functions_for_serialization(self) -> list[ConcreteFunction]:
         return list(self._cache.values())
 
+    _list_all_concrete_functions = _list_all_concrete_functions_for_serialization
+
     def get_initialization_function(self, *args: Any, **kwargs: Any) -> Function:
         """Create the variables of the function by tracing it, and return a function that does nothing further.
 

@@ -192,9 +192,32 @@ class FunctionSpec:
         return f"{self._name}({', '.join(names)})"
 
 
-def make_function_type(
-    signature: Signature, names: Sequence[str], outputs: PyTree
-) -> inspect.Signature:
+class Parameter(inspect.Parameter):
+    """Parameter of a traced function; its annotation is the type of the argument."""
+
+    @property
+    def type_constraint(self) -> PyTree:
+        """The spec of a tensor, a structure of them, or the literal value of another argument."""
+        return self.annotation
+
+    @property
+    def optional(self) -> bool:
+        """Whether the parameter has a default."""
+        return self.default is not self.empty
+
+
+class FunctionType(inspect.Signature):
+    """Parameters and results of a traced function, with the types of tensors as annotations."""
+
+    _parameter_cls = Parameter
+
+    @property
+    def output(self) -> PyTree:
+        """The type of the result."""
+        return self.return_annotation
+
+
+def make_function_type(signature: Signature, names: Sequence[str], outputs: PyTree) -> FunctionType:
     """Return the parameters of a traced function, annotated with the types of its arguments.
 
     Args:
@@ -203,7 +226,7 @@ def make_function_type(
       outputs: The results, with specs for tensors.
     """
     args, kwargs = signature
-    make = inspect.Parameter
+    make = Parameter
     # Values of `*args` have no name in the function.
     is_named = len(args) <= len(names)
     positional = make.POSITIONAL_OR_KEYWORD if is_named else make.POSITIONAL_ONLY
@@ -212,10 +235,10 @@ def make_function_type(
         make(name, kind, annotation=_annotate(value, name))
         for (name, value), kind in zip(_parameters(signature, names), kinds, strict=True)
     ]
-    return inspect.Signature(parameters, return_annotation=_annotate(outputs))
+    return FunctionType(parameters, return_annotation=_annotate(outputs))
 
 
-def format_function_type(function_type: inspect.Signature, captures: Mapping[int, Any]) -> str:
+def format_function_type(function_type: FunctionType, captures: Mapping[int, Any]) -> str:
     r"""Describe the parameters, results and captured tensors of a traced function, in several lines.
 
     Args:

@@ -67,7 +67,7 @@ class ForwardAccumulator:
                 )
             if id(primal) in self._tangents:
                 raise ValueError(
-                    f"ForwardAccumulator: {primal!r} is given twice; add its tangents instead."
+                    f"ForwardAccumulator: {primal!r} is given multiple times; add its tangents instead."
                 )
             tangent = convert_to_tensor(value, dtype_hint=primal.dtype)
             if tangent.dtype is not primal.dtype or tuple(tangent.shape) != tuple(primal.shape):

@@ -93,7 +93,9 @@ class JacobianMethods:
                  [0., 4.]], dtype=float32)
         """
         del parallel_iterations
-        self._check_use_pfor("jacobian", experimental_use_pfor)
+        self._begin("jacobian", experimental_use_pfor)
+        if context.graph is not None and context.trace is None:
+            return context.graph.compute_jacobian(target, sources, unconnected_gradients)
         target = convert_target(target)
         shape = tuple(target.array.shape)
         size = int(np.prod(shape))
@@ -129,7 +131,7 @@ class JacobianMethods:
           RuntimeError: If a tape that is not persistent is used twice.
         """
         del parallel_iterations
-        self._check_use_pfor("batch_jacobian", experimental_use_pfor)
+        self._begin("batch_jacobian", experimental_use_pfor)
         target = convert_target(target)
         for role, shape in (("target", target.shape), ("source", source.shape)):
             if len(shape) < 2:
@@ -139,23 +141,28 @@ class JacobianMethods:
                 "Need first dimension of target shape "
                 f"{target.shape} and source shape {source.shape} to match."
             )
+        parse_unconnected(unconnected_gradients)
+        if context.graph is not None and context.trace is None:
+            zero = UnconnectedGradients.ZERO
+            return context.graph.compute_jacobian(target, source, zero, is_batch=True)
         batch, *inner = target.array.shape
         size = int(np.prod(inner))
         # Row k is 1 at inner position k of every example, because examples are independent.
         basis = np.broadcast_to(
             np.eye(size, dtype=target.dtype.dtype).reshape((size, 1, *inner)), (size, batch, *inner)
         )
-        parse_unconnected(unconnected_gradients)
         rows = self._compute_rows(target, source, basis, UnconnectedGradients.ZERO)
         transposed = apply(_swap_first_axes, (rows,))
         return apply(_reshape, (transposed,), (batch, *inner, *source.shape[1:]))
 
-    def _check_use_pfor(self, method: str, use_pfor: bool) -> None:
+    def _begin(self, method: str, use_pfor: bool) -> None:
+        """Check that the tape may compute a Jacobian, and record that it does."""
         if not use_pfor and not self._persistent and context.trace is None:
             raise RuntimeError(
                 f"GradientTape must be created with persistent=True to compute the {method} with eager "
                 "execution enabled and with experimental_use_pfor set to False."
             )
+        self._mark_used()
 
     def _compute_rows(
         self,
@@ -164,7 +171,6 @@ class JacobianMethods:
         basis: np.ndarray,
         unconnected: UnconnectedGradients | str,
     ) -> PyTree:
-        self._mark_used()
         kind = parse_unconnected(unconnected)
         return map_rows(
             lambda seed: nest.map_structure(

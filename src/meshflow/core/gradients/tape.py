@@ -275,7 +275,7 @@ class GradientTape(JacobianMethods):
         self._mark_used()
         if context.graph is not None and context.trace is None:
             return context.graph.differentiate(
-                target, sources, output_gradients, unconnected_gradients
+                target, sources, output_gradients, unconnected_gradients, self._watches_source
             )
         result = self._compute_gradient(
             target, sources, output_gradients, parse_unconnected(unconnected_gradients)
@@ -284,6 +284,13 @@ class GradientTape(JacobianMethods):
             self._nodes = []
             self._watched = {}
         return result
+
+    def _watches_source(self, source: object) -> bool:
+        """Check whether the tape watches a tensor, or would watch a variable that is read."""
+        if isinstance(source, Variable):
+            is_accessed = self._watch_accessed and source.trainable
+            return is_accessed or id(source) in self._variables
+        return id(source) in self._watched
 
     def _mark_used(self) -> None:
         """Record that gradients are computed, which is allowed once unless the tape is persistent."""

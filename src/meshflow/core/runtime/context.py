@@ -96,8 +96,14 @@ class GraphRecorder(Protocol):
         sources: PyTree,
         output_gradients: PyTree,
         unconnected_gradients: PyTree,
+        watches: Callable[[object], bool],
     ) -> PyTree:
         """Record the gradients that a tape computes; see `GradientTape.gradient`."""
+
+    def compute_jacobian(
+        self, target: PyTree, sources: PyTree, unconnected_gradients: PyTree, is_batch: bool = False
+    ) -> PyTree:
+        """Record the gradients of each element of a target."""
 
     def make_constant(self, value: PyTree, name: str | None = None) -> PyTree:
         """Return a symbolic tensor with a known value."""

@@ -65,6 +65,11 @@ class OpError(Exception):
     def __str__(self) -> str:
         return str(self.message)
 
+    @property
+    def experimental_payloads(self) -> dict[str, str]:
+        """Return an empty dictionary: errors have no further data."""
+        return {}
+
 
 class CancelledError(OpError):
     """An operation was cancelled before it finished.

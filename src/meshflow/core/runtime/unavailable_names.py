@@ -154,7 +154,7 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
             "op_scope variable_op_scope "
             "create_partitioned_variables RunMetadata RunOptions OptimizerOptions "
             "add_check_numerics_ops "
-            "get_local_variable ConditionalAccumulator ConditionalAccumulatorBase "
+            "ConditionalAccumulator ConditionalAccumulatorBase "
             "SparseConditionalAccumulator sparse.SparseConditionalAccumulator ragged.placeholder "
             "errors.raise_exception_on_not_ok_status "
             "lite.constants.GRAPHVIZ_DOT saved_model.signature_def_utils.MethodNameUpdater test.compute_gradient_error "

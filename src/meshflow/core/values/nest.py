@@ -1,8 +1,8 @@
 """Nested structures of lists, tuples, named tuples and dictionaries.
 
 The rules are those of `tf.nest`: dictionaries are visited in sorted key order, their views in the order of the
-dictionary, and objects with the methods `__tf_flatten__` and `__tf_unflatten__` in their own. None, tensors, arrays, strings
-and all other objects are leaves.
+dictionary, objects of the package attrs in the order of their fields, and objects with the methods `__tf_flatten__` and
+`__tf_unflatten__` in their own. None, tensors, arrays, strings and all other objects are leaves.
 """
 
 from __future__ import annotations
@@ -23,8 +23,17 @@ _EMPTY: dict[Any, Any] = {}
 _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 _SEQUENCES = (list, tuple, *_VIEWS)
 _CONTAINERS = (*_SEQUENCES, Mapping)
-# Types with methods that flatten them.
+# Types of objects with parts: those of attrs, and those with methods that flatten them.
 _types_with_parts: set[type] = set()
+
+
+class _Dot:
+    """The text of a leaf in messages."""
+
+    def __repr__(self) -> str:
+        return "."
+
+
 # Common types of leaves; checks for mappings are slow.
 _LEAF_TYPES = frozenset([Tensor, np.ndarray, int, float, bool, str, type(None)])
 
@@ -37,25 +46,40 @@ def is_nested(structure: PyTree) -> bool:
       (True, False)
     """
     return type(structure) not in _LEAF_TYPES and (
-        isinstance(structure, _CONTAINERS) or has_flatten_method(structure)
+        isinstance(structure, _CONTAINERS) or has_parts(structure)
     )
 
 
-def has_flatten_method(structure: PyTree) -> bool:
-    """Check for an object with `__tf_flatten__() -> (metadata, parts)` and its inverse `__tf_unflatten__`."""
+def has_parts(structure: PyTree) -> bool:
+    """Check for an object of attrs, or with `__tf_flatten__() -> (metadata, parts)` and its inverse `__tf_unflatten__`."""
     cls = type(structure)
-    if not hasattr(cls, "__tf_flatten__") or not hasattr(cls, "__tf_unflatten__"):
+    if cls in _types_with_parts:
+        return True
+    if not hasattr(cls, "__attrs_attrs__") and not (
+        hasattr(cls, "__tf_flatten__") and hasattr(cls, "__tf_unflatten__")
+    ):
         return False
-    if cls not in _types_with_parts:
-        # The keys of traces are based on JAX's trees, which must have the same leaves.
-        _types_with_parts.add(cls)
-        with contextlib.suppress(ValueError):  # The user has registered it.
-            jax.tree_util.register_pytree_node(
-                cls,
-                lambda value: value.__tf_flatten__()[::-1],
-                lambda metadata, parts: cls.__tf_unflatten__(metadata, parts),
-            )
+    _types_with_parts.add(cls)
+    # The keys of traces are based on JAX's trees, which must have the same leaves.
+    with contextlib.suppress(ValueError):  # The user has registered it.
+        jax.tree_util.register_pytree_node(
+            cls,
+            lambda value: split_parts(value)[::-1],
+            lambda metadata, parts: join_parts(cls, metadata, parts),
+        )
     return True
+
+
+def split_parts(structure: PyTree) -> tuple[Any, tuple[Any, ...]]:
+    """Return the metadata and the parts of an object for which `has_parts` is True."""
+    if hasattr(type(structure), "__tf_flatten__"):
+        return structure.__tf_flatten__()
+    return None, tuple(getattr(structure, a.name) for a in type(structure).__attrs_attrs__)
+
+
+def join_parts(cls: PyTree, metadata: PyTree, parts: Iterable[PyTree]) -> PyTree:
+    """Undo `split_parts`."""
+    return cls.__tf_unflatten__(metadata, parts) if hasattr(cls, "__tf_flatten__") else cls(*parts)
 
 
 def sort_keys(mapping: Mapping[Any, Any]) -> list[Any]:
@@ -100,8 +124,8 @@ def _flatten_into(structure: PyTree, leaves: list[Any]) -> None:
     elif isinstance(structure, Mapping):
         for key in sort_keys(structure):
             _flatten_into(structure[key], leaves)
-    elif has_flatten_method(structure):
-        _flatten_into(structure.__tf_flatten__()[1], leaves)
+    elif has_parts(structure):
+        _flatten_into(split_parts(structure)[1], leaves)
     else:
         leaves.append(structure)
 
@@ -231,9 +255,9 @@ def _pack(structure: PyTree, supply: Iterator[Any]) -> PyTree:
         # The values are in sorted key order, but the result keeps the order of the dictionary.
         packed = {key: _pack(structure[key], supply) for key in sort_keys(structure)}
         return rebuild_mapping(structure, {key: packed[key] for key in structure})
-    if has_flatten_method(structure):
-        metadata, parts = structure.__tf_flatten__()
-        return type(structure).__tf_unflatten__(metadata, _pack(parts, supply))
+    if has_parts(structure):
+        metadata, parts = split_parts(structure)
+        return join_parts(type(structure), metadata, _pack(parts, supply))
     return next(supply)
 
 
@@ -248,8 +272,8 @@ def rebuild_sequence(structure: PyTree, items: list[Any]) -> PyTree:
 
 def _make_indexable(structure: PyTree) -> PyTree:
     """Return the items of a view, or the parts of an object, which have no indices, or another structure itself."""
-    if has_flatten_method(structure):
-        return structure.__tf_flatten__()[1]
+    if has_parts(structure):
+        return split_parts(structure)[1]
     return list(structure) if isinstance(structure, _VIEWS) else structure
 
 
@@ -328,40 +352,53 @@ def assert_same_structure(
         _assert_same_structure(nest1, nest2, check_types, "the root")
     except (TypeError, ValueError) as error:
         first, second = (f"type={type(n).__name__} str={n}" for n in (nest1, nest2))
+        dots = [pack_sequence_as(n, [_Dot()] * len(flatten(n))) for n in (nest1, nest2)]
+        difference, path = error.args
         raise type(error)(
             f"The two structures don't have the same nested structure.\n\nFirst structure: {first}\n\n"
-            f"Second structure: {second}\n\nMore specifically: {error}"
+            f"Second structure: {second}\n\nMore specifically: {difference}\n"
+            f"Entire first structure:\n{dots[0]}\nEntire second structure:\n{dots[1]}\nThey differ at {path}."
         ) from None
 
 
 def _assert_same_structure(a: PyTree, b: PyTree, check_types: bool, path: str) -> None:
+    """Raise an error with a message and the path if the structures differ."""
     if is_nested(a) != is_nested(b):
+        nested, leaf = (a, b) if is_nested(a) else (b, a)
         raise ValueError(
-            f"At {path} the first has {type(a).__name__} {a!r}, the second {type(b).__name__} {b!r}."
+            f'Substructure "type={type(nested).__name__} str={nested}" is a sequence, while substructure '
+            f'"type={type(leaf).__name__} str={leaf}" is not',
+            path,
         )
     if not is_nested(a):
         return
     if check_types and not have_same_type(a, b):
         raise TypeError(
-            f"At {path} they don't have the same sequence type: the first is a {type(a).__name__}, the second a {type(b).__name__}."
+            f"they don't have the same sequence type: the first is a {type(a).__name__}, the second a {type(b).__name__}.",
+            path,
         )
     a, b = _make_indexable(a), _make_indexable(b)
     keys_a = sort_keys(a) if isinstance(a, Mapping) else list(range(len(a)))
     keys_b = sort_keys(b) if isinstance(b, Mapping) else list(range(len(b)))
-    if keys_a != keys_b if check_types else len(keys_a) != len(keys_b):
-        difference = "set of keys" if isinstance(a, Mapping) else "number of elements"
+    if isinstance(a, Mapping) and check_types and keys_a != keys_b:
         raise ValueError(
-            f"At {path} they don't have the same {difference}: the first has {keys_a}, the second {keys_b}."
+            f"they don't have the same set of keys: the first has {keys_a}, the second {keys_b}.",
+            path,
         )
-    for key, other in zip(keys_a, keys_b, strict=True):
+    for key, other in zip(keys_a, keys_b, strict=False):
         _assert_same_structure(a[key], b[other], check_types, f"{path}[{key!r}]")
+    if len(keys_a) != len(keys_b):
+        raise ValueError(
+            f"they don't have the same number of elements: the first has {len(keys_a)}, the second {len(keys_b)}.",
+            path,
+        )
 
 
 def have_same_type(a: PyTree, b: PyTree) -> bool:
     """Check whether two containers count as the same type: two mappings, lists, or equal named tuples."""
     if isinstance(a, Mapping) or isinstance(b, Mapping):
         return isinstance(a, Mapping) and isinstance(b, Mapping)
-    if has_flatten_method(a) or has_flatten_method(b):
+    if has_parts(a) or has_parts(b):
         return type(a) is type(b)
     if hasattr(a, "_fields") or hasattr(b, "_fields"):
         same_fields = getattr(a, "_fields", None) == getattr(b, "_fields", None)

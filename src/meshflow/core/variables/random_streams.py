@@ -466,6 +466,15 @@ def get_global_seed() -> int | None:
     return global_seed.seed
 
 
+class _OperationStreams(ThreadState):
+    """Function that returns the stream of the next draw, from its seed or None, while a session runs an operation."""
+
+    find: Callable[[int | None], SeedStream] | None = None
+
+
+operation_streams = _OperationStreams()
+
+
 def draw_op_key(seed: Any, used: Any, kernel: str) -> Tensor:
     """Return a key for one call of a random op.
 
@@ -487,6 +496,8 @@ def draw_op_key(seed: Any, used: Any, kernel: str) -> Tensor:
     has_seed = op_seed is not None or global_seed.seed is not None
     if scope is not None and has_seed and _is_in_function(scope):
         return global_seed.make_op_stream(scope, op_seed).next_key(used)
+    if scope is None and has_seed and operation_streams.find is not None:
+        return operation_streams.find(op_seed).next_key(used)
     if scope is None and has_seed and op_seed is None:
         # Each call has a separate seed, so there is no state to continue.
         return Tensor(np.array(global_seed.make_op_state(global_seed.draw_op_seed()), np.int64))

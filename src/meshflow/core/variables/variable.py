@@ -220,7 +220,11 @@ class Variable(VariableRowMethods, _Operators):
         self._static_shape = (
             TensorShape(value_shape) if shape is None and validate_shape else as_shape(shape)
         )
-        self._static_shape.assert_is_compatible_with(value_shape)
+        if not self._static_shape.is_compatible_with(value_shape):
+            raise ValueError(
+                f"In this `tf.Variable` creation, the initial value's shape {value_shape} is not compatible with the "
+                f"argument `shape`, {self._static_shape}."
+            )
         self._dtype = dtypes.from_numpy_dtype(self._value.dtype)
         self._name = add_name_scopes(name or "Variable")
         if trainable is None:
@@ -567,14 +571,16 @@ class Variable(VariableRowMethods, _Operators):
     def _update(self, op: Op, delta: TensorLike, method: str) -> Variable:
         tensor = self._check_value(delta, method)
         with lock_variables():
-            with suspend_autocast():
-                result = apply_and_translate(op, (self._as_tensor(), tensor))
-            if not self._static_shape.is_compatible_with(result.array.shape):
-                raise ValueError(
-                    f"Cannot {method} a value of shape {tensor.shape} to variable {self.name} of shape "
-                    f"{self._static_shape}."
+            value = self._as_tensor()
+            if value.array.shape != tensor.array.shape and not value.shape.is_compatible_with(
+                tensor.shape
+            ):
+                raise InvalidValueError(
+                    f"{method}: Cannot update variable with shape {value.shape} using a Tensor with shape "
+                    f"{tensor.shape}, shapes must be equal. The variable is {self.name}."
                 )
-            self._write(result)
+            with suspend_autocast():
+                self._write(apply_and_translate(op, (value, tensor)))
         return self
 
     def count_up_to(self, limit: int) -> Tensor:
@@ -592,7 +598,7 @@ class Variable(VariableRowMethods, _Operators):
         """Add `delta` to the value.
 
         Args:
-          delta: A tensor that broadcasts to the shape of the variable.
+          delta: A tensor of the shape of the variable.
           use_locking: Ignored.
           name: Ignored.
           read_value: False returns None.

@@ -85,7 +85,7 @@ class RemoteMonitor(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Send the metrics; a failure is logged and does not stop the training."""
         text = json.dumps(
-            {"epoch": epoch, **{n: np.asarray(v, float).item() for n, v in (logs or {}).items()}}
+            {"epoch": epoch, **{n: np.asarray(v).item() for n, v in (logs or {}).items()}}
         )
         headers = dict(self.headers or {})
         if self.send_as_json:

@@ -107,10 +107,10 @@ def parse_profile_batch(profile_batch: int | str | Sequence[int]) -> tuple[int, 
     """
     batches = profile_batch.split(",") if isinstance(profile_batch, str) else profile_batch
     try:
-        ends = [int(b) for b in (batches if isinstance(batches, Sequence) else [batches])]
+        ends = [int(b) for b in (batches if isinstance(batches, Sequence) else [batches] * 2)]
     except ValueError:
         ends = []
-    if len(ends) not in (1, 2) or ends[0] < 0 or ends[-1] < ends[0]:
+    if len(ends) != 2 or not 0 <= ends[0] <= ends[1]:
         raise ValueError(
             "profile_batch must be a non-negative integer or 2-tuple of positive integers. A pair of "
             f"positive integers signifies a range of batches to profile. Found: {profile_batch!r}"

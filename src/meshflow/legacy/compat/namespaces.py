@@ -53,7 +53,7 @@ _V1_ALIASES = {
 _OTHER_MODULES = {
     "QUANTIZED_DTYPES": "meshflow.dtypes",
     "initializers.tables_initializer": "meshflow.legacy.compat.graph_names",
-    **{f"summary.{n}": "meshflow.io.protos" for n in ("Event", "Summary")},
+    **{f"summary.{n}": "meshflow.io.protos" for n in ("Event", "SessionLog", "Summary")},
     "random.get_seed": "meshflow.legacy.compat.op_aliases",
     "random.set_random_seed": "meshflow.legacy.compat.v1",
     **{

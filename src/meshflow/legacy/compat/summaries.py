@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import StrPath
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.files.paths import to_path_string
 from meshflow.io import protos
 from meshflow.io.event_files import EventFile
 from meshflow.legacy.compat.public_package import tf
-from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
+from meshflow.legacy.graph.graph import Graph, get_default_graph, has_explicit_graph
 
 __all__ = [
     "FileWriter",
@@ -313,7 +313,7 @@ class FileWriter:
 
     Args:
       logdir: Directory of the file.
-      graph: Ignored: graphs of recorded calls are not drawn.
+      graph: A graph to write, which TensorBoard draws, or None.
       max_queue: Ignored.
       flush_secs: Ignored.
       graph_def: Ignored.
@@ -340,17 +340,54 @@ class FileWriter:
             )
         self._folder, self._suffix = to_path_string(logdir), filename_suffix or ""
         self._file: EventFile | None = EventFile(self._folder, self._suffix)
+        self._metadata_tags: set[str] = set()
+        self._summary_tags: set[str] = set()
+        if graph is not None:
+            self.add_graph(graph)
 
     def get_logdir(self) -> str:
         """Return the directory."""
         return self._folder
 
     def add_summary(self, summary: Any, global_step: int | None = None) -> None:
-        """Write a summary, a message or its serialized form; a closed writer only warns."""
-        if isinstance(summary, bytes):
-            summary = protos.Summary.FromString(summary)
+        """Write a summary, a message or its serialized form; a closed writer only warns.
+
+        As in TensorFlow, only the first summary of a tag keeps its metadata.
+        """
+        data = summary if isinstance(summary, bytes) else summary.SerializeToString()
+        summary = protos.Summary.FromString(data)
+        for value in summary.value:
+            if value.tag in self._summary_tags:
+                value.ClearField("metadata")
         if (file := self._get_file()) is not None:
+            self._summary_tags.update(value.tag for value in summary.value)
             file.add(int(global_step or 0), summary=summary)
+
+    def add_event(self, event: PyTree) -> None:
+        """Write an event, a message with its own time and step; a closed writer only warns."""
+        if (file := self._get_file()) is not None:
+            file.write(event.SerializeToString())
+
+    def add_session_log(self, session_log: PyTree, global_step: int | None = None) -> None:
+        """Write a `SessionLog`: the start or the end of a session, or a checkpoint; a closed writer only warns."""
+        if (file := self._get_file()) is not None:
+            content = protos.SessionLog.FromString(session_log.SerializeToString())
+            file.add(int(global_step or 0), session_log=content)
+
+    def add_run_metadata(
+        self, run_metadata: PyTree, tag: str, global_step: int | None = None
+    ) -> None:
+        """Write the `RunMetadata` of a step; a closed writer only warns.
+
+        Raises:
+          ValueError: If there is one with this tag already.
+        """
+        if tag in self._metadata_tags:
+            raise ValueError("The provided tag was already used for this event type")
+        self._metadata_tags.add(tag)
+        if (file := self._get_file()) is not None:
+            content = {"tag": tag, "run_metadata": run_metadata.SerializeToString()}
+            file.add(int(global_step or 0), tagged_run_metadata=content)
 
     def _get_file(self) -> EventFile | None:
         """Return the open file; warn that there is none."""
@@ -362,8 +399,20 @@ class FileWriter:
             )
         return self._file
 
-    def add_graph(self, graph: object, global_step: int | None = None) -> None:
-        """Do nothing: graphs of recorded calls are not drawn."""
+    def add_graph(
+        self, graph: object, global_step: int | None = None, graph_def: object = None
+    ) -> None:
+        """Write the names, types and inputs of a graph's operations; a closed writer only warns.
+
+        Raises:
+          TypeError: If `graph` is no graph.
+        """
+        if not isinstance(graph, Graph):
+            raise TypeError(
+                f"The passed graph must be an instance of `tf.Graph`, got {type(graph).__name__}."
+            )
+        if (file := self._get_file()) is not None:
+            file.add(int(global_step or 0), graph_def=_describe_graph(graph))
 
     def flush(self) -> None:
         """Write all summaries to the file; a closed writer only warns."""
@@ -390,6 +439,22 @@ class FileWriter:
 
 _shared_writers: dict[str, FileWriter] = {}
 _shared_writers_lock = threading.Lock()
+
+
+def _describe_graph(graph: Graph) -> bytes:
+    """Return a `GraphDef`; that of a graph of recorded calls lacks the attributes, which TensorBoard does not need."""
+    if hasattr(graph, "as_graph_def"):
+        of_function: bytes = graph.as_graph_def().SerializeToString()
+        return of_function
+    from meshflow.saved_model.graph.format.messages import GraphDef  # noqa: PLC0415 - it needs an optional package
+
+    message = GraphDef()
+    for operation in graph.get_operations():
+        node = message.node.add(name=operation.name, op=operation.type, device=operation.device)
+        node.input.extend(t.name.removesuffix(":0") for t in operation.inputs)
+        node.input.extend(f"^{o.name}" for o in operation.control_inputs)
+    data: bytes = message.SerializeToString()
+    return data
 
 
 class FileWriterCache:

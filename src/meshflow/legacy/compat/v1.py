@@ -196,10 +196,16 @@ class logging:
 
 
 def _call_logging(name: str) -> Callable[..., None]:
-    """Return a method of the logger that calls the public function, which tests replace."""
-    return lambda *args, **kwargs: getattr(logging, name)(
-        *args, **kwargs | {"stacklevel": kwargs.get("stacklevel", 1) + 1}
-    )
+    """Return a method of the logger that calls the public function, or the one that a test replaced it with."""
+    original = getattr(logging, name)
+
+    def log(*args: Any, stacklevel: int = 1, **kwargs: Any) -> None:
+        public = getattr(logging, name)
+        # A replacement accepts TensorFlow's arguments only.
+        level = {"stacklevel": stacklevel + 1} if public is original else {}
+        public(*args, **kwargs, **level)
+
+    return log
 
 
 for _method in ("debug", "info", "warning", "error"):
@@ -218,7 +224,8 @@ _LAZY_NAMES = {
     ),
     "wrap_function": "meshflow.legacy.compat.wrapped_functions",
     **dict.fromkeys(
-        ("Event", "HistogramProto", "Summary", "SummaryMetadata"), "meshflow.io.protos"
+        ("Event", "HistogramProto", "SessionLog", "Summary", "SummaryMetadata"),
+        "meshflow.io.protos",
     ),
     # `absl` has the flags of TensorFlow 1.
     **{name: f"absl.{name}" for name in ("app", "flags")},

@@ -33,6 +33,7 @@ __all__ = [
     "constant_initializer",
     "count_up_to",
     "fixed_size_partitioner",
+    "get_local_variable",
     "get_variable",
     "get_variable_scope",
     "glorot_normal_initializer",
@@ -303,6 +304,9 @@ def variable_scope(
     with contextlib.ExitStack() as stack:
         if auxiliary_name_scope and last:
             scope.original_name_scope = stack.enter_context(tf.name_scope(last))
+        elif not auxiliary_name_scope:
+            outer_scope = tf.get_current_name_scope()
+            scope.original_name_scope = f"{outer_scope}/" if outer_scope else ""
         if scope.store is not None:
             stack.enter_context(scope.store.open_scope(name))
         stack.enter_context(_enter_scope(scope))
@@ -364,6 +368,11 @@ def get_variable(
       ValueError: If neither the shape nor a value is passed.
     """
     scope = get_variable_scope()
+    found_dtype: Any = getattr(initializer, "dtype", None)
+    if isinstance(initializer, Tensor) and dtype is not None and found_dtype != tf.as_dtype(dtype):
+        raise ValueError(
+            f"Initializer type {found_dtype.name} and explicit dtype {tf.as_dtype(dtype).name} of variable {name} don't match."
+        )
     getter = custom_getter or scope.custom_getter
     full_name = f"{scope.name}/{name}".lstrip("/")
     options: dict[str, Any] = {
@@ -440,9 +449,20 @@ def _get_or_create(
     if initializer is None:
         initializer = tf.keras.initializers.get("glorot_uniform" if kind.is_floating else "zeros")
     if not callable(initializer):
+        if shape is not None:
+            raise ValueError(
+                f"If initializer is a constant, do not specify shape: variable {name} has the shape {shape}."
+            )
         value: Any = tf.convert_to_tensor(
             initializer, dtype=kind if isinstance(initializer, float) else None
         )
+    elif shape is None and not isinstance(initializer, tf.keras.initializers.Initializer):
+        if not _needs_no_arguments(initializer):
+            raise ValueError(
+                f"The initializer passed is not valid. It should be a callable with no arguments and the shape should not "
+                f"be provided or an instance of `tf.keras.initializers.*' and `shape` should be fully defined. Variable: {name}."
+            )
+        value = initializer
     elif not tf.TensorShape(shape).is_fully_defined():
         raise ValueError(
             f"Shape of a new variable ({name}) must be fully defined, but instead was {tf.TensorShape(shape)}."
@@ -468,6 +488,19 @@ def _get_or_create(
     elif regularizer is not None and scope.store is not None:
         scope.store.regularizers[name] = lambda: regularizer(variable)
     return variable
+
+
+def _needs_no_arguments(function: Callable[..., object]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return all(
+        p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters
+    )
+
+
+def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Variable:
+    """Call `get_variable` for a variable that is not trained, in the collection of local variables."""
+    names = ["local_variables", *(kwargs.pop("collections", None) or ())]
+    return get_variable(name, *args, **kwargs | {"trainable": False, "collections": names})
 
 
 def make_template(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from meshflow.core.values.specs import TypeSpec
+from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.compat.variables import VariableStore, get_variable_scope
@@ -14,18 +16,15 @@ __all__ = ["wrap_function"]
 
 
 def wrap_function(fn: Callable[..., Any], signature: PyTree, name: str | None = None) -> Any:
-    """Trace a function of version 1, whose calls share the variables of `get_variable` and `tf.compat.v1.layers`.
+    """Trace a function of version 1, whose calls share the variables that it creates, and `tf.compat.v1.layers`.
 
     Args:
-      fn: Function of tensors; without arguments, a function that calls `tf.compat.v1.import_graph_def`.
-      signature: The specs of the arguments; an empty list for a function that imports a graph.
+      fn: Function of tensors; without arguments, it may call `tf.compat.v1.import_graph_def`.
+      signature: The arguments: specs of tensors, and other values.
       name: Ignored.
 
     Returns:
-      A `ConcreteFunction`, or an imported graph with the method `prune`.
-
-    Raises:
-      UnimplementedError: If a function without arguments imports no graph.
+      A `ConcreteFunction` of the tensors, or an imported graph with the method `prune`.
 
     Example:
       >>> def scale(x):
@@ -34,17 +33,32 @@ def wrap_function(fn: Callable[..., Any], signature: PyTree, name: str | None = 
       >>> doubled(tf.constant(3.0)).numpy().item(), [v.name for v in doubled.variables]
       (6.0, ['factor:0'])
     """
-    if not signature:
-        return imported_graphs.wrap_function(fn, signature, name)
-    store = VariableStore()
+    store, created, leaves = VariableStore(), list[Variable](), tf.nest.flatten(signature)
 
-    def run(*args: Any) -> Any:
+    def run(*tensors: Any) -> Any:
+        supply, variables = iter(tensors), iter(list(created))
+
+        def create(next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
+            """Return the variable that an earlier call has created at this place, or create it."""
+            variable = next(variables, None)
+            if variable is None:
+                variable = next_creator(**kwargs)
+                created.append(variable)
+            return variable
+
+        values = [next(supply) if isinstance(leaf, TypeSpec) else leaf for leaf in leaves]
         scope = get_variable_scope()
         outer_store, scope.store = scope.store, store
         store.start_call()
         try:
-            return fn(*args)
+            with tf.variable_creator_scope(create):
+                return fn(*tf.nest.pack_sequence_as(signature, values))
         finally:
             scope.store = outer_store
 
-    return tf.function(run, input_signature=signature, autograph=False).get_concrete_function()
+    if not leaves:
+        imported = imported_graphs.find_import(run)
+        if imported is not None:
+            return imported
+    specs = [leaf for leaf in leaves if isinstance(leaf, TypeSpec)]
+    return tf.function(run, input_signature=specs, autograph=False).get_concrete_function()

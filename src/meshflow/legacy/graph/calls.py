@@ -34,7 +34,7 @@ def replace_in_graphs(function: Callable[..., Any], own: Callable[..., Any]) -> 
 _BRANCHES = ("cond", "case", "switch_case")
 _CONTROL_FLOW = (*_BRANCHES, "while_loop", "map_fn", "scan", "foldl", "foldr", "vectorized_map")
 # Ranks that replace an unknown one, in the order of the attempts.
-_RANKS = (2, 1, 3, 4, 5, 0)
+RANKS = (2, 1, 3, 4, 5, 0)
 # Packages of functions that return the same results for the same arguments.
 _PURE_PACKAGES = ("array", "casting", "math", "linalg", "nn", "strings")
 
@@ -118,10 +118,11 @@ class Call:
                 with suspend_recording(_get_constant):
                     self.result = self.run(_get_constant)
             except OpError as error:
-                if isinstance(error, ValueError):
-                    raise
                 # An invalid value is reported by the session, an invalid shape by its inference.
-                return self._infer_specs(self.inputs), None
+                try:
+                    return self._infer_specs(self.inputs), None
+                except Exception:
+                    raise error from None
             values = list_tensors(self.result)
             return [KerasTensor(TensorSpec(v.shape, v.dtype)) for v in values], values
         for body in self._bodies:
@@ -155,7 +156,7 @@ class Call:
             return self._infer_with_symbols(symbolic, [t.symbol for t in symbolic])
         found: list[list[KerasTensor]] = []
         error: Exception | None = None
-        for rank in _RANKS:
+        for rank in RANKS:
             symbols = [
                 KerasTensor(TensorSpec([None] * rank, t.dtype))
                 if t.shape.rank is None

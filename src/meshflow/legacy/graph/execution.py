@@ -16,6 +16,12 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor
+from meshflow.core.variables.random_streams import (
+    SeedStream,
+    get_global_seed,
+    global_seed,
+    operation_streams,
+)
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import INVENTED_SIZES
 from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor
@@ -99,12 +105,20 @@ class Run:
             self._execute(operations)
 
     def _execute(self, operations: Iterable[Operation]) -> None:
+        saved = operation_streams.find
         with suspend_recording(self.find):
-            for operation in operations:
-                results = operation.compute(self)
-                for tensor, value in zip(operation.outputs, results, strict=False):
-                    if id(tensor) not in self.values:
-                        self.values[id(tensor)] = self._watch(tensor, value)
+            try:
+                for operation in operations:
+                    session = operation.graph.session
+                    operation_streams.find = (
+                        None if session is None else _Draws(operation, session.random_streams)
+                    )
+                    results = operation.compute(self)
+                    for tensor, value in zip(operation.outputs, results, strict=False):
+                        if id(tensor) not in self.values:
+                            self.values[id(tensor)] = self._watch(tensor, value)
+            finally:
+                operation_streams.find = saved
 
     def _watch(self, tensor: SymbolicTensor, value: PyTree) -> Any:
         """Watch a tensor with respect to which gradients are computed."""
@@ -136,6 +150,29 @@ class Run:
         return list(
             self._tape._compute_gradient(targets, sources, starts, kind, {id(s) for s in ends})
         )
+
+
+class _Draws:
+    """Finds the streams of an operation's draws: each continues its own numbers in a session, as in TensorFlow.
+
+    Args:
+      operation: The operation, with its number as the default seed.
+      streams: The streams of the session by operation, draw, and seeds.
+    """
+
+    def __init__(
+        self, operation: Operation, streams: dict[tuple[int | None, ...], SeedStream]
+    ) -> None:
+        self._operation, self._streams, self._count = operation, streams, 0
+
+    def __call__(self, op_seed: int | None) -> SeedStream:
+        self._count += 1
+        seed = self._operation.number if op_seed is None else op_seed
+        key = (self._operation.number, self._count, seed, get_global_seed())
+        if key not in self._streams:
+            self._streams[key] = SeedStream(0)
+            self._streams[key].reset(global_seed.make_op_state(seed))
+        return self._streams[key]
 
 
 def sort_operations(

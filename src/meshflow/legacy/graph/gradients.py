@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices
@@ -15,7 +15,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
-from meshflow.legacy.graph.calls import fill_result, list_tensors, replace_in_graphs
+from meshflow.legacy.graph.calls import RANKS, fill_result, list_tensors, replace_in_graphs
 from meshflow.legacy.graph.execution import Run, sort_operations, suspend_recording
 from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor
 
@@ -91,15 +91,12 @@ def _infer_gradients(
     """
     needed = sort_operations([y.op for y in ys])
     sources = {id(x) for x in xs}
-    reached: set[int] = set()
+    computed: set[int] = set()
     for operation in needed:
         operands = (*operation.inputs, *operation.variables)
-        if any(id(t) in reached or id(t) in sources for t in operands) or any(
-            id(t) in sources for t in operation.outputs
-        ):
-            reached.update(id(t) for t in operation.outputs)
-    path = [o for o in needed if any(id(t) in reached for t in o.outputs)]
-    computed = {id(t) for o in path for t in o.outputs} - sources
+        if any(id(t) in computed or id(t) in sources for t in operands):
+            computed.update(id(t) for t in operation.outputs)
+    path = [o for o in needed if any(id(t) in computed for t in o.outputs)]
     used = (
         [t for o in path for t in o.inputs] + ys + [s for s in (*seeds, *stopped) if s is not None]
     )
@@ -121,9 +118,7 @@ def _infer_gradients(
         return list_tensors(gradients)
 
     with suspend_recording():
-        specs: list[KerasTensor] = list(
-            infer_op_outputs(call_all, tuple(t.symbol for t in given.values()), {})
-        )
+        specs = _infer_for_some_rank(call_all, list(given.values()))
     supply = iter(specs)
     described: list[KerasTensor] = []
     for gradient, x in zip(gradients, xs, strict=True):
@@ -134,22 +129,109 @@ def _infer_gradients(
     return gradients, described
 
 
+def _infer_for_some_rank(
+    function: Callable[..., list[Any]], tensors: list[SymbolicTensor]
+) -> list[KerasTensor]:
+    """Return the specs of a function's results, with the first rank that it accepts for tensors of unknown rank."""
+    is_known = all(t.shape.rank is not None for t in tensors)
+    error: Exception | None = None
+    for rank in RANKS:
+        spec = [None] * rank
+        symbols = (
+            KerasTensor(TensorSpec(spec, t.dtype)) if t.shape.rank is None else t.symbol
+            for t in tensors
+        )
+        try:
+            return list(infer_op_outputs(function, tuple(symbols), {}))
+        except Exception as raised:
+            error = error or raised
+            if is_known:
+                break
+    raise error  # type: ignore[misc]
+
+
+def differentiate_watched(
+    graph: OwningGraph,
+    target: PyTree,
+    sources: PyTree,
+    output_gradients: PyTree,
+    unconnected_gradients: UnconnectedGradients | str,
+    watches: Callable[[object], bool],
+) -> PyTree:
+    """Record the gradients for the sources that a tape watches, and for results of operations on these."""
+    kind = parse_unconnected(unconnected_gradients)
+    flat = nest.flatten(sources)
+    known = [s for s in flat if _depends_on_watched(s, watches)]
+    found = iter(gradients(graph, target, known, output_gradients, unconnected_gradients=kind))
+    is_zero = kind is UnconnectedGradients.ZERO
+    unknown = lambda source: tf.zeros_like(source) if is_zero else None
+    ids = {id(s) for s in known}
+    return nest.pack_sequence_as(
+        sources, [next(found) if id(s) in ids else unknown(s) for s in flat]
+    )
+
+
+def _depends_on_watched(source: PyTree, watches: Callable[[object], bool]) -> bool:
+    """Check whether a tensor or variable is watched, or a result of operations on one that is."""
+    if watches(source) or not isinstance(source, SymbolicTensor):
+        return watches(source)
+    operations = sort_operations([source.op])
+    return any(watches(t) for o in operations for t in (*o.inputs, *o.variables))
+
+
 def hessians(
     graph: OwningGraph, ys: PyTree, xs: PyTree, name: str = "hessians", **kwargs: Any
 ) -> list[Any]:
     """Record the second derivatives of the sum of `ys` with respect to each of `xs`; see `tf.hessians`."""
-    results = []
-    for x in nest.flatten(xs):
-        first = tf.reshape(gradients(graph, ys, x, unconnected_gradients="zero")[0], [-1])
-        count = first.shape.num_elements()
-        if count is None:
-            raise ValueError("tf.hessians: the number of elements of x must be known in a graph.")
-        rows = [
-            gradients(graph, first[i], x, unconnected_gradients="zero")[0] for i in range(count)
-        ]
-        sizes = tf.shape(x)
-        results.append(tf.reshape(tf.stack(rows), tf.concat([sizes, sizes], 0)))
-    return results
+    return [
+        compute_jacobian(graph, gradients(graph, ys, x, unconnected_gradients="zero")[0], x, "zero")
+        for x in nest.flatten(xs)
+    ]
+
+
+def compute_jacobian(
+    graph: OwningGraph,
+    target: PyTree,
+    sources: PyTree,
+    unconnected_gradients: UnconnectedGradients | str,
+    is_batch: bool = False,
+) -> PyTree:
+    """Record the gradients of each element of `target`, of the shape `target.shape + source.shape`.
+
+    Args:
+      graph: The graph.
+      target: A tensor whose number of elements is known, except for that of examples.
+      sources: Tensors and variables, in any nested structure.
+      unconnected_gradients: See `tf.gradients`.
+      is_batch: Whether element i of the first dimension of `target` depends only on element i of the sources. The
+        result then has this dimension once.
+    """
+    target = _to_graph_tensor(graph, target)
+    first = int(is_batch)
+    count = target.shape[first:].num_elements()
+    if count is None:
+        raise ValueError(
+            f"The number of elements of the target must be known in a graph, got shape {target.shape}."
+        )
+    elements = tf.reshape(target, [-1, count] if is_batch else [count])
+    flat = nest.flatten(sources)
+    rows = [
+        gradients(graph, elements[..., i], flat, unconnected_gradients=unconnected_gradients)
+        for i in range(count)
+    ]
+
+    def join(parts: Sequence[Any]) -> Any:
+        if parts[0] is None:
+            return None
+        dense = [tf.convert_to_tensor(p) for p in parts]
+        sizes = [*target.shape, *dense[0].shape[first:]]
+        if sizes.count(None) > 1:
+            shape = tf.concat([tf.shape(target), tf.shape(dense[0])[first:]], 0)
+        else:
+            shape = [-1 if n is None else n for n in sizes]
+        return tf.reshape(tf.stack(dense, first), shape)
+
+    return nest.pack_sequence_as(sources, [join(parts) for parts in zip(*rows, strict=True)])
 
 
 replace_in_graphs(symbolic_gradients.gradients, gradients)

@@ -35,7 +35,7 @@ from meshflow.legacy.graph.calls import (
     replace_in_graphs,
 )
 from meshflow.legacy.graph.execution import GraphRead, Run, state, suspend_recording
-from meshflow.legacy.graph.gradients import gradients
+from meshflow.legacy.graph.gradients import compute_jacobian, differentiate_watched
 from meshflow.legacy.graph.operations import (
     Operation,
     SymbolicTensor,
@@ -213,20 +213,38 @@ class Graph(GraphBase, metaclass=_GraphType):
                 variable.set_initial_value()
 
     def differentiate(
-        self, target: PyTree, sources: PyTree, output_gradients: PyTree, unconnected_gradients: Any
+        self,
+        target: PyTree,
+        sources: PyTree,
+        output_gradients: PyTree,
+        unconnected_gradients: PyTree,
+        watches: Callable[[object], bool],
     ) -> PyTree:
-        """Record the gradients that a tape computes; a graph records all operations anyway."""
-        found = gradients(
-            self, target, sources, output_gradients, unconnected_gradients=unconnected_gradients
+        """Record the gradients that a tape computes; see `gradients.differentiate_watched`."""
+        return differentiate_watched(
+            self, target, sources, output_gradients, unconnected_gradients, watches
         )
-        return nest.pack_sequence_as(sources, found)
 
-    def record_source(self, function: Callable[[], PyTree], specs: PyTree, name: str) -> PyTree:
-        """Record a call without arguments whose result has the structure and the specs `specs`."""
+    def compute_jacobian(
+        self, target: PyTree, sources: PyTree, unconnected_gradients: PyTree, is_batch: bool = False
+    ) -> PyTree:
+        """Record the gradients of each element of a target; see `gradients.compute_jacobian`."""
+        return compute_jacobian(self, target, sources, unconnected_gradients, is_batch)
+
+    def record_source(
+        self,
+        function: Callable[..., PyTree],
+        specs: PyTree,
+        name: str,
+        inputs: Sequence[SymbolicTensor] = (),
+    ) -> PyTree:
+        """Record a call on tensors that is not traced; its result has the structure and the specs `specs`."""
         self._check_open()
-        operation = self._make_operation(
-            name, name.rpartition("/")[2], lambda run: list_tensors(function())
-        )
+
+        def compute(run: Run) -> Sequence[Any]:
+            return list_tensors(function(*map(run.find, inputs)))
+
+        operation = self._make_operation(name, name.rpartition("/")[2], compute, inputs)
         parts = nest.map_structure(operation.add_output, nest.split_composites(specs))
         return nest.join_composites(specs, parts)
 
@@ -574,6 +592,16 @@ replace_in_graphs(
 )
 replace_in_graphs(inspection.no_op, lambda graph, name=None: graph.group((), name or "NoOp"))
 replace_in_graphs(inspection.tuple, _return_tensors)
+
+
+def _ensure_shape(graph: Graph, x: PyTree, shape: ShapeLike, name: str | None = None) -> Tensor:
+    """Record `tf.ensure_shape`; the result has the shape, also if the inference fails for invented ranks."""
+    result: SymbolicTensor = graph.record(inspection.ensure_shape, (x, shape), name=name)
+    result.set_shape(shape)
+    return result
+
+
+replace_in_graphs(inspection.ensure_shape, _ensure_shape)
 
 
 def _record_python_function(function: Callable[..., Any]) -> None:

@@ -16,6 +16,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.indexing import getitem
+from meshflow.core.variables.random_streams import SeedStream
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.ops.operators import install_operators
@@ -117,6 +118,18 @@ _NAMES = dict(
         "zeros_like=zeros_like",
     ]
 )
+# Image functions that TensorFlow composes in a name scope of this name.
+_NAMES |= {
+    name: name
+    for name in [
+        "central_crop",
+        "crop_to_bounding_box",
+        "pad_to_bounding_box",
+        "random_flip_left_right",
+        "random_flip_up_down",
+        "resize_with_crop_or_pad",
+    ]
+}
 
 
 def get_operation_type(function: Callable[..., Any]) -> str:
@@ -138,6 +151,8 @@ class RunningSession(Protocol):
     """Interface of a session that computes tensors of its graph."""
 
     graph: OwningGraph
+    # Streams of random operations by operation, draw, and seeds.
+    random_streams: dict[tuple[int | None, ...], SeedStream]
 
     def run(self, fetches: PyTree, feed_dict: PyTree = None) -> PyTree:
         """Compute tensors, with the values of others."""
@@ -148,6 +163,9 @@ class RunningSession(Protocol):
 
 class OwningGraph(GraphRecorder, Protocol):
     """Interface of a graph for its operations and variables; see `graph.Graph`."""
+
+    # The session that set the values of the variables.
+    session: RunningSession | None
 
     def add_operation(self, operation: Operation) -> int:
         """Add an operation, and return its number in the order of creation."""
@@ -164,8 +182,14 @@ class OwningGraph(GraphRecorder, Protocol):
     ) -> PyTree:
         """Record a call as an operation with a name."""
 
-    def record_source(self, function: Callable[[], PyTree], specs: PyTree, name: str) -> PyTree:
-        """Record a call without arguments whose result has the structure and the specs `specs`."""
+    def record_source(
+        self,
+        function: Callable[..., PyTree],
+        specs: PyTree,
+        name: str,
+        inputs: Sequence[SymbolicTensor] = (),
+    ) -> PyTree:
+        """Record a call on tensors that is not traced; its result has the structure and the specs `specs`."""
 
     def record_body(self) -> contextlib.AbstractContextManager[list[Operation]]:
         """Return a context that adds operations to a list instead of the graph."""

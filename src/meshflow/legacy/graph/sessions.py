@@ -18,6 +18,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, read_tensor
+from meshflow.core.variables.random_streams import SeedStream
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.legacy.graph.execution import Run, sort_operations, suspend_recording
@@ -64,6 +65,8 @@ class Session:
         self._has_own_graph = graph is not None
         self.is_closed = False
         self.variable_values: dict[int, Any] = {}
+        # Streams of random operations, which continue in each run.
+        self.random_streams: dict[tuple[int | None, ...], SeedStream] = {}
 
     @property
     def graph(self) -> Graph:

@@ -93,6 +93,10 @@ class GraphVariable(Variable):
                 f"initial_value must have a shape specified: variable {unique} has an initial value of shape "
                 f"{result.shape}."
             )
+        if validates and not static.is_compatible_with(result.shape):
+            raise ValueError(
+                f"The initial value's shape {result.shape} is not compatible with the shape {static} of variable {unique}."
+            )
         sizes = [1 if n is None else n for n in (static.as_list() if static.rank else [])]
         self._blank = jax.ShapeDtypeStruct(tuple(sizes), _get_stored_dtype(result.dtype.dtype))
         scopes, context.name_scopes = context.name_scopes, []
@@ -296,7 +300,7 @@ def _is_initialized(variable: GraphVariable) -> Tensor:
 
 
 def _record_method(name: str) -> Callable[..., Any]:
-    """Return a method that a graph records, and that returns the new value of the variable."""
+    """Return a method that a graph records. One that writes returns the new value of the variable."""
     method = getattr(Variable, name)
 
     def call(self: GraphVariable, *args: PyTree, **kwargs: PyTree) -> Any:
@@ -304,9 +308,9 @@ def _record_method(name: str) -> Callable[..., Any]:
             return method(self, *args, **kwargs)
         return context.graph.call(write, (self, *args), kwargs)
 
-    def write(self: GraphVariable, *args: PyTree, **kwargs: PyTree) -> Tensor:
-        method(self, *args, **kwargs)
-        return self._as_tensor()
+    def write(self: GraphVariable, *args: PyTree, **kwargs: PyTree) -> Tensor | None:
+        result = method(self, *args, **kwargs)
+        return self._as_tensor() if isinstance(result, Variable) else result
 
     call.__name__ = write.__name__ = name
     call.__doc__ = f"Call `tf.Variable.{name}` when a session runs the operation that is returned."

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from meshflow.core.values.nest import has_parts, join_parts, split_parts
 from meshflow.environment.types import PyTree
-from meshflow.nest import is_nested, map_structure
+from meshflow.nest import is_nested
 
 __all__ = [
     "flatten_up_to",
@@ -38,6 +39,8 @@ def _iterate_children(structure: PyTree) -> Iterator[tuple[Any, PyTree]]:
         yield from zip(structure._fields, structure, strict=True)
     elif is_attrs(structure):
         yield from ((a.name, getattr(structure, a.name)) for a in type(structure).__attrs_attrs__)
+    elif has_parts(structure):
+        yield from enumerate(split_parts(structure)[1])
     else:
         yield from enumerate(structure)
 
@@ -50,8 +53,10 @@ def sequence_like(instance: PyTree, args: Iterable[Any]) -> PyTree:
         items = [(key, by_key[key]) for key in instance]
         default = getattr(instance, "default_factory", None)
         return type(instance)(default, items) if default else type(instance)(items)  # type: ignore[call-arg]
-    if hasattr(instance, "_fields") or is_attrs(instance):
+    if hasattr(instance, "_fields"):
         return type(instance)(*values)
+    if has_parts(instance):
+        return join_parts(type(instance), split_parts(instance)[0], tuple(values))
     return type(instance)(values)
 
 
@@ -61,7 +66,11 @@ def _check_same_keys(shallow: PyTree, structure: PyTree) -> None:
             f"If shallow structure is a sequence, input must also be a sequence. Input has type: {type(structure)}."
         )
     keys, found = ([k for k, _ in _iterate_children(s)] for s in (shallow, structure))
-    if len(keys) != len(found) or (isinstance(shallow, Mapping) and keys != found):
+    if missing := [k for k in keys if isinstance(shallow, Mapping) and k not in found]:
+        raise ValueError(
+            f"The shallow_tree's keys are not a subset of the input_tree's keys. The input_tree lacks {missing}."
+        )
+    if len(keys) != len(found):
         raise ValueError(
             f"The two structures don't have the same sequence length. Input structure has {len(found)} elements, shallow "
             f"structure has {len(keys)} elements."
@@ -123,8 +132,14 @@ def get_traverse_shallow_structure(
     if isinstance(decision, bool):
         if not decision:
             return False
-        decision = map_structure(lambda _: True, sequence_like(structure, [0] * len(structure)))
-    children = zip(_iterate_children(decision), _iterate_children(structure), strict=True)
+        decision = sequence_like(structure, [True for _ in _iterate_children(structure)])
+    if not is_nested(decision):
+        raise TypeError(f"traverse_fn returned a non-bool scalar: {decision} for: {structure}")
+    children = list(zip(_iterate_children(decision), _iterate_children(structure), strict=True))
+    if not all(isinstance(a, bool) for (_, a), _ in children):
+        raise TypeError(
+            f"traverse_fn didn't return a depth=1 structure of bools. It returned {decision}."
+        )
     parts = [
         get_traverse_shallow_structure(traverse_fn, b) if a is True else a
         for (_, a), (_, b) in children

@@ -20,7 +20,11 @@ from meshflow.core.dispatch.composite import IndexedSlices, make_gather_gradient
 from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operands import cast_numpy, to_static_value
 from meshflow.core.dispatch.operation import CAST, is_inexact
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import (
+    accept_symbolic,
+    dispatch_composites,
+    record_in_graph,
+)
 from meshflow.core.runtime.bounds_checks import (
     BoundsCheck,
     check_bounds,
@@ -338,7 +342,7 @@ def _make_tensor_scatter(jax_method: str, suffix: str, example_output: str) -> T
       >>> print(tf.{name_}([5, 5, 5], indices=[[0], [2]], updates=[3, 9]).numpy())
       {example_output}
     """
-    return scatter
+    return record_in_graph(scatter)
 
 
 tensor_scatter_nd_update = _make_tensor_scatter("set", "update", "[3 5 9]")
@@ -459,6 +463,7 @@ def _record_boolean_mask(tensor: Any, mask: Any, axis: int) -> Tensor:
     return gather(tensor, find_true_indices(mask)[:, 0], axis=axis)
 
 
+@record_in_graph
 @dispatch_composites
 def dynamic_partition(
     data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None

@@ -253,7 +253,10 @@ def get_static_value(tensor: Any, partial: bool = False) -> Any:
 
 def read_static_array(value: Any) -> np.ndarray | None:
     """Return the value of a tensor, variable or number as an array, or None while it is traced."""
-    array = convert_to_tensor(value).array
+    tensor = convert_to_tensor(value)
+    if tensor._is_in_graph:
+        return tensor.find_known_value()
+    array = tensor.array
     return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 

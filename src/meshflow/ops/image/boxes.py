@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -90,6 +91,7 @@ def _crop(
     return jax.vmap(crop_box)(boxes, box_indices)
 
 
+@record_in_graph
 def crop_and_resize(
     image: TensorLike,
     boxes: TensorLike,

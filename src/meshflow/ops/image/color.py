@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites, record_in_graph
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -128,25 +129,28 @@ def adjust_contrast(images: TensorLike, contrast_factor: float | Tensor) -> Tens
       >>> print(tf.image.adjust_contrast(x, 2.0)[0, :, 0].numpy())
       [0. 4.]
     """
+    is_tensor = isinstance(contrast_factor, Tensor)
+    if contrast_factor.shape.rank if is_tensor else np.ndim(contrast_factor):  # type: ignore[union-attr]
+        raise InvalidValueError(f"contrast_factor must be scalar, got {contrast_factor}.")
     return _apply_in_float(images, lambda x: _scale_contrast(x, cast(contrast_factor, x.dtype)))
 
 
 @dispatch_composites
-def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor:
+def adjust_gamma(image: TensorLike, gamma: float | Tensor = 1, gain: float = 1) -> Tensor:
     """Compute `gain * image ^ gamma`.
 
     Images are (..., height, width, channels); the result has the same shape.
 
     Raises:
-      ValueError: If gamma is negative.
+      InvalidArgumentError: If gamma is known and negative (also a `ValueError`).
 
     Example:
       >>> print(tf.image.adjust_gamma(tf.constant([[[0.5], [1.0]]]), gamma=2.0)[0, :, 0].numpy())
       [0.25 1.  ]
     """
-    if isinstance(gamma, (int, float)) and gamma < 0:
-        raise ValueError("Gamma should be a non-negative real number.")
-    return _apply_in_float(image, lambda x: x ** float(gamma) * gain)
+    if not is_symbolic(gamma) and float(gamma) < 0:
+        raise InvalidValueError("Gamma should be a non-negative real number.")
+    return _apply_in_float(image, lambda x: x ** cast(gamma, x.dtype) * gain)
 
 
 @op(kinds="f")
@@ -311,6 +315,10 @@ def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
       [[[7 7 7]
         [9 9 9]]]
     """
+    if images.ndim < 2:
+        raise ValueError(
+            f"A grayscale image must be at least two-dimensional, got shape {list(images.shape)}."
+        )
     if images.shape[-1] != 1:
         raise ValueError(
             f"Last dimension of a grayscale image should be size 1, got shape {list(images.shape)}."
@@ -369,6 +377,7 @@ def to_float_range(max_val: float | Tensor, dtype: DTypeLike) -> float:
     return float(convert_image_dtype(cast(max_val, dtype), float32))
 
 
+@record_in_graph
 def psnr(a: TensorLike, b: TensorLike, max_val: float | Tensor, name: str | None = None) -> Tensor:
     """Compute the peak signal-to-noise ratio of images, in decibels.
 

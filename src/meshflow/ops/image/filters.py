@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.errors import InvalidValueError, OutOfRangeError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
@@ -233,6 +234,7 @@ def _prepare_images(
     return convert_image_dtype(a, float32), convert_image_dtype(b, float32), float_range
 
 
+@record_in_graph
 def ssim(
     img1: TensorLike,
     img2: TensorLike,
@@ -304,6 +306,7 @@ def _downsample(x: jax.Array) -> jax.Array:
     return x.reshape(batch, -(-height // 2), 2, -(-width // 2), 2, channels).mean((2, 4))
 
 
+@record_in_graph
 def ssim_multiscale(
     img1: TensorLike,
     img2: TensorLike,

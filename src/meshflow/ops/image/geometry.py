@@ -11,7 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites, record_in_graph
 from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
@@ -67,10 +67,17 @@ class ResizeMethod:
     MITCHELLCUBIC = "mitchellcubic"
 
 
-def _check_rank(image: jax.Array, name: str) -> None:
-    if image.ndim not in (3, 4):
+def _check_image(image: jax.Array | Tensor, name: str) -> None:
+    """Check that an image is not empty, and has the dimensions of an image or of a batch of them."""
+    sizes = tuple(image.shape)
+    if len(sizes) not in (3, 4):
         raise InvalidValueError(
-            f"tf.image.{name}: an image must have 3 dimensions or 4 (a batch), got shape {list(image.shape)}."
+            f"tf.image.{name}: 'image' must be at least three-dimensional; it must have either 3 or 4 dimensions. Got "
+            f"shape {sizes}."
+        )
+    if any(isinstance(size, int) and size == 0 for size in sizes[-3:]):
+        raise InvalidValueError(
+            f"tf.image.{name}: inner 3 dims of 'image.shape' must be > 0, got shape {sizes}."
         )
 
 
@@ -223,6 +230,7 @@ def _check_target_size(height: object, width: object) -> None:
             raise InvalidValueError(f"{name} must be > 0. Got {size}.")
 
 
+@record_in_graph
 @defer_host_values()
 def resize_with_pad(
     image: TensorLike,
@@ -272,6 +280,7 @@ def resize_and_pad(
     return pad_to_bounding_box(resized, max(top, 0), max(left, 0), target_height, target_width)
 
 
+@record_in_graph
 @defer_host_values()
 def crop_to_bounding_box(
     image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
@@ -295,6 +304,7 @@ def crop_to_bounding_box(
        [6 7]]
     """
     image = convert_to_tensor(image)
+    _check_image(image, "crop_to_bounding_box")
     target_height = to_static_value(target_height, "target_height")
     target_width = to_static_value(target_width, "target_width")
     _check_target_size(target_height, target_width)
@@ -330,6 +340,7 @@ def _check_offset(offset: Any, size: int, limit: int, name: str) -> Any:
     return offset
 
 
+@record_in_graph
 def pad_to_bounding_box(
     image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Tensor:
@@ -351,6 +362,7 @@ def pad_to_bounding_box(
        [1. 1. 0.]]
     """
     image = convert_to_tensor(image)
+    _check_image(image, "pad_to_bounding_box")
     offset_height, offset_width, target_height, target_width = to_static_value(
         (offset_height, offset_width, target_height, target_width), "offset and target"
     )
@@ -370,6 +382,7 @@ def pad_to_bounding_box(
     return pad(image, edges if image.ndim == 3 else [(0, 0), *edges])
 
 
+@record_in_graph
 @defer_host_values()
 def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width: int) -> Tensor:
     """Crop images centrally or pad them with zeros on all sides, to a given size.
@@ -402,6 +415,7 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width:
     )
 
 
+@record_in_graph
 @defer_host_values()
 def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
     """Crop the central window of images.
@@ -416,10 +430,11 @@ def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
       [[ 5  6]
        [ 9 10]]
     """
+    central_fraction = to_static_value(central_fraction, "central_fraction")
     if not 0 < central_fraction <= 1:
         raise ValueError(f"central_fraction must be within (0, 1], got {central_fraction}.")
     image = convert_to_tensor(image)
-    _check_rank(image, "central_crop")
+    _check_image(image, "central_crop")
     top = int((image.shape[-3] - image.shape[-3] * central_fraction) / 2)
     left = int((image.shape[-2] - image.shape[-2] * central_fraction) / 2)
     return crop_to_bounding_box(
@@ -440,7 +455,7 @@ def flip_left_right(image: TensorLike) -> Tensor:
       [[2 1]
        [4 3]]
     """
-    _check_rank(image, "flip_left_right")
+    _check_image(image, "flip_left_right")
     return jnp.flip(image, -2)
 
 
@@ -457,12 +472,13 @@ def flip_up_down(image: TensorLike) -> Tensor:
       [[3 4]
        [1 2]]
     """
-    _check_rank(image, "flip_up_down")
+    _check_image(image, "flip_up_down")
     return jnp.flip(image, -3)
 
 
 def _flip_on_host(images: Sequence[np.ndarray], axis: int) -> np.ndarray | None:
-    return np.flip(images[0], axis) if images[0].ndim in (3, 4) else None
+    sizes = images[0].shape
+    return np.flip(images[0], axis) if len(sizes) in (3, 4) and 0 not in sizes[-3:] else None
 
 
 register_host_function(flip_left_right.op, lambda images, _: _flip_on_host(images, -2))  # type: ignore[attr-defined]
@@ -484,7 +500,7 @@ def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
       [[2 4]
        [1 3]]
     """
-    _check_rank(image, "rot90")
+    _check_image(image, "rot90")
     return jnp.rot90(image, k, (-3, -2))
 
 
@@ -500,5 +516,5 @@ def transpose(image: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.image.transpose(tf.zeros([8, 2, 3, 1])).shape
       TensorShape([8, 3, 2, 1])
     """
-    _check_rank(image, "transpose")
+    _check_image(image, "transpose")
     return jnp.swapaxes(image, -3, -2)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -47,6 +48,7 @@ def _extract(
     return jax.vmap(crop)(input, starts, noise)
 
 
+@record_in_graph
 def extract_glimpse(
     input: TensorLike,
     size: StaticInts,

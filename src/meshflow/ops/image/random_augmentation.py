@@ -303,6 +303,7 @@ def random_crop(
     )
 
 
+@record_in_graph
 def stateless_random_crop(
     value: TensorLike, size: StaticInts, seed: Seed, name: str | None = None
 ) -> Tensor:

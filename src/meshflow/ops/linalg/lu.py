@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, int32
@@ -30,6 +31,7 @@ def _lu(input: TensorLike) -> tuple[Tensor, Tensor]:
     return factors, order
 
 
+@record_in_graph
 def lu(input: TensorLike, output_idx_type: DTypeLike = int32, name: str | None = None) -> Lu:
     """Compute the LU factorization of square matrices with partial pivoting.
 

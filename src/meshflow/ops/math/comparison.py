@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.shapes import can_be_equal
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = [
@@ -126,12 +128,19 @@ def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
 def approximate_equal(
     x: TensorLike, y: TensorLike, tolerance: float = 1e-05, name: str | None = None
 ) -> Tensor:
-    """Check whether elements differ by less than `tolerance`, with broadcasting to a common shape.
+    """Check whether elements differ by less than `tolerance`.
+
+    Raises:
+      InvalidArgumentError: If the shapes differ.
 
     Example:
       >>> print(tf.math.approximate_equal([1.0, 2.0], [1.05, 2.5], tolerance=0.1).numpy())
       [ True False]
     """
+    if x.ndim != y.ndim or not all(map(can_be_equal, x.shape, y.shape)):
+        raise InvalidValueError(
+            f"x and y must be of the same shape, got {list(x.shape)} and {list(y.shape)}."
+        )
     return jnp.abs(x - y) < tolerance
 
 

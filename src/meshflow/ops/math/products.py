@@ -91,7 +91,7 @@ def matmul(
       adjoint_b: Whether to conjugate and transpose `b` first.
       a_is_sparse: Ignored.
       b_is_sparse: Ignored.
-      output_type: Dtype of the result; default that of the operands.
+      output_type: Dtype of the sums and of the result; default that of the operands.
       name: Ignored.
 
     Returns:
@@ -132,14 +132,16 @@ def matmul(
         raise InvalidValueError(
             f"Matrix size-incompatible: In[0]: {list(a.shape)}, In[1]: {list(b.shape)} [Op:MatMul]"
         )
+    if output_type is not None:
+        # Sums of small integers would wrap.
+        a, b = (v.astype(as_dtype(output_type).dtype) for v in (a, b))
     try:
-        result = jnp.matmul(a, b)
+        return jnp.matmul(a, b)
     except (TypeError, ValueError):
         raise InvalidValueError(
             f"matmul: In[0] and In[1] must have compatible batch dimensions, which are broadcast: {list(a.shape)} vs. {list(b.shape)} "
             "[Op:BatchMatMulV2]"
         ) from None
-    return result if output_type is None else result.astype(as_dtype(output_type).dtype)
 
 
 @op

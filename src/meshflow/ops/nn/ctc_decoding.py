@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -77,6 +78,7 @@ def _list_paths(paths: _Paths, scores: np.ndarray) -> list[np.ndarray]:
     return results
 
 
+@record_in_graph
 def ctc_greedy_decoder(
     inputs: TensorLike,
     sequence_length: TensorLike,
@@ -153,6 +155,7 @@ def _search_beams(
     return [(labels, float(np.logaddexp(*p))) for labels, p in beams.items()]
 
 
+@record_in_graph
 def ctc_beam_search_decoder(
     inputs: TensorLike, sequence_length: TensorLike, beam_width: int = 100, top_paths: int = 1
 ) -> tuple[list[SparseTensor], Tensor]:

@@ -8,6 +8,7 @@ import jax
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import as_size
@@ -92,6 +93,7 @@ def _transpose_convolution(
     return result
 
 
+@record_in_graph
 def conv_transpose(
     input: TensorLike,
     filters: TensorLike,
@@ -139,6 +141,7 @@ def conv_transpose(
     )
 
 
+@record_in_graph
 def conv1d_transpose(
     input: TensorLike,
     filters: TensorLike,
@@ -163,6 +166,7 @@ def conv1d_transpose(
     return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)
 
 
+@record_in_graph
 def conv2d_transpose(
     input: TensorLike,
     filters: TensorLike,
@@ -187,6 +191,7 @@ def conv2d_transpose(
     return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)
 
 
+@record_in_graph
 def conv3d_transpose(
     input: TensorLike,
     filters: TensorLike,

@@ -82,7 +82,7 @@ class SignatureSaver:
                 self._add_signature(name, function)
             except UnsavableError as error:
                 raise ValueError(
-                    f"tf.saved_model.save: signature {name!r} takes or returns {error}."
+                    f"tf.saved_model.save: signature {name!r} takes or returns a non-Tensor value: {error}."
                 ) from None
 
     def _add_signature(self, name: str, function: _SignatureFunction) -> None:

@@ -10,6 +10,9 @@ from meshflow.core.functions.concrete_function import FunctionSettings
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
+from meshflow.core.values.convert import constant
+from meshflow.core.values.dtypes import int64
+from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.strategy import Strategy, get_strategy
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import losses, optimizers
@@ -92,6 +95,16 @@ class CompileMethods(TrainableState):
         self.predict_function: Any = None
         self._steps: dict[str, Any] = {}
 
+    @property
+    def steps_per_execution(self) -> Tensor:
+        """Number of batches in each call of the compiled step, an int64 scalar; it may be set at any time."""
+        return constant(self._steps_per_execution, int64)
+
+    @steps_per_execution.setter
+    def steps_per_execution(self, value: int) -> None:
+        self._steps_per_execution = int(value)
+        self._reset_steps()
+
     @run_outside_of_graphs
     @hide_frames_of_errors
     def compile(
@@ -163,7 +176,9 @@ class CompileMethods(TrainableState):
             cast(Config, kwargs).pop(keyword, None)
         if kwargs:
             raise TypeError(f"Invalid keyword argument(s) in `compile()`: {sorted(kwargs)}")
-        if steps_per_execution == "auto" or not steps_per_execution:
+        if steps_per_execution == "auto":
+            steps_per_execution = self._steps_per_execution
+        elif not steps_per_execution:
             steps_per_execution = None
         if steps_per_execution is not None and int(steps_per_execution) < 1:
             raise ValueError(f"steps_per_execution must be at least 1, got {steps_per_execution}.")

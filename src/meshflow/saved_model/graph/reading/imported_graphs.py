@@ -27,7 +27,7 @@ from meshflow.saved_model.graph.reading.graph_programs import make_result_slots
 from meshflow.saved_model.graph.reading.interpreter import FunctionLibrary
 from meshflow.saved_model.graph.reading.subgraphs import extract_subgraph
 
-__all__ = ["GraphDef", "ImportedGraph", "WrappedFunction", "import_graph_def", "wrap_function"]
+__all__ = ["GraphDef", "ImportedGraph", "WrappedFunction", "find_import", "import_graph_def"]
 
 _current_import: contextvars.ContextVar[ImportedGraph | None] = contextvars.ContextVar(
     "importing", default=None
@@ -236,33 +236,15 @@ def import_graph_def(
     return [graph.as_graph_element(element) for element in return_elements]
 
 
-def wrap_function(
-    fn: Callable[[], object], signature: PyTree, name: str | None = None
-) -> WrappedFunction:
-    """Return the graph that a function imports.
-
-    Args:
-      fn: Function without arguments that calls `tf.compat.v1.import_graph_def`.
-      signature: An empty list.
-      name: Ignored.
-
-    Raises:
-      UnimplementedError: If the function takes arguments or imports no graph. Use `tf.function`
-        instead.
-    """
+def find_import(fn: Callable[[], object]) -> WrappedFunction | None:
+    """Run a function, and return the graph that it imports by `tf.compat.v1.import_graph_def`, or None."""
     graph = ImportedGraph()
     token = _current_import.set(graph)
     try:
-        if not signature:
-            fn()
+        fn()
     finally:
         _current_import.reset(token)
-    if graph.as_graph_def() is None:
-        raise UnimplementedError(
-            "tf.compat.v1.wrap_function takes a function without arguments that imports a graph. Use tf.function for other "
-            "functions."
-        )
-    return WrappedFunction(graph)
+    return None if graph.as_graph_def() is None else WrappedFunction(graph)
 
 
 class WrappedFunction:

@@ -1,0 +1,76 @@
+"""Tests of functions of tensors of unknown sizes in version 1 graphs."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+v1 = tf.compat.v1
+IMAGES = np.arange(2 * 6 * 8 * 3, dtype=np.float32).reshape(2, 6, 8, 3) / 300
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.image.crop_to_bounding_box(x, 1, 2, 4, 4),
+        lambda x: tf.image.pad_to_bounding_box(x, 1, 1, 8, 10),
+        lambda x: tf.image.central_crop(x, 0.5),
+        lambda x: tf.image.resize_with_crop_or_pad(x, 7, 7),
+        lambda x: tf.image.resize_with_pad(x, 7, 7),
+        lambda x: tf.image.stateless_random_crop(x, [2, 3, 3, 3], (1, 2)),
+        lambda x: tf.image.psnr(x, 0.9 * x, 1.0),
+        lambda x: tf.image.ssim(x, 0.9 * x, 1.0, filter_size=3),
+        lambda x: tf.image.crop_and_resize(x, [[0.0, 0.0, 1.0, 1.0]], [0], [3, 3]),
+        lambda x: tf.image.extract_glimpse(x, [3, 3], [[0.0, 0.0], [0.0, 0.0]]),
+        lambda x: tf.nn.conv2d_transpose(
+            x, tf.ones([2, 2, 4, 3]), tf.shape(x) * [1, 2, 2, 1] + [0, 0, 0, 1], 2
+        ),
+        lambda x: tf.linalg.lu(x[0, :3, :3, 0]).p,
+        lambda x: tf.nn.ctc_greedy_decoder(x[0], [6] * 8)[1],
+        lambda x: tf.tensor_scatter_nd_update(x[0, 0, 0], [[0]], [5.0]),
+    ],
+)
+def test_functions_of_images_of_unknown_sizes(function):
+    expected = function(tf.constant(IMAGES)).numpy()
+    with tf.Graph().as_default(), v1.Session() as session:
+        images = v1.placeholder(tf.float32, [None, None, None, 3])
+        result = session.run(function(images), {images: IMAGES})
+    np.testing.assert_allclose(result, expected, 1e-5)
+
+
+def test_ranks_are_checked_when_a_graph_is_built_or_runs():
+    with tf.Graph().as_default(), v1.Session() as session:
+        row, any_rank = v1.placeholder(tf.float32, [None]), v1.placeholder(tf.float32)
+        rank = v1.placeholder(tf.int32, [])
+        assert tf.get_static_value(rank) is None
+        checks = [v1.assert_rank(row, 1), tf.debugging.assert_rank(any_rank, 1, "wrong")]
+        checks += [
+            tf.debugging.assert_rank_in(any_rank, (rank, 3)),
+            tf.debugging.assert_rank_at_least(any_rank, rank),
+        ]
+        with tf.control_dependencies(checks):
+            result = tf.identity(any_rank)
+        assert session.run(result, {any_rank: [1.0], rank: 1}) == [1.0]
+        for value, number in ((1.0, 0), ([1.0], 2)):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="must have rank"):
+                session.run(result, {any_rank: value, rank: number})
+        with pytest.raises(ValueError, match="must have rank 2"):
+            tf.debugging.assert_rank(row, tf.constant(2))
+        with pytest.raises(TypeError, match=r"must be of type tf\.int32"):
+            tf.debugging.assert_rank(row, 1.5)
+        with pytest.raises(ValueError, match="must be a scalar"):
+            tf.debugging.assert_rank_in(row, ([1],))
+
+
+def test_gradients_and_shapes_of_tensors_of_unknown_rank():
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            cube = x**3
+        gradient = tape.gradient(cube, x)
+        assert session.run([cube, gradient], {x: 2.0}) == [8.0, 12.0]
+        fixed = tf.ensure_shape(x, [1, 2, 3])
+        assert fixed.shape == [1, 2, 3] and session.run(fixed, {x: np.ones([1, 2, 3])}).sum() == 6
+        (slope,) = v1.gradients(tf.reduce_sum(fixed**2), [x])
+        assert session.run(slope, {x: np.ones([1, 2, 3])}).tolist() == [[[2.0] * 3] * 2]
