@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshflow.core.values import nest as _nest
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.composite import CompositeTensor, is_composite_spec
 from meshflow.environment.types import PyTree
 
 __all__ = ["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"]
@@ -54,7 +54,7 @@ def _expand(structure: PyTree) -> PyTree:
     def expand(leaf: PyTree) -> PyTree:
         if isinstance(leaf, CompositeTensor):
             return _expand(leaf._type_spec._to_components(leaf))  # type: ignore[attr-defined]
-        if isinstance(leaf, CompositeSpec):
+        if is_composite_spec(leaf):
             return _expand(leaf._component_specs)
         return leaf
 
@@ -68,7 +68,7 @@ def _contract(structure: PyTree, components: PyTree) -> PyTree:
         if isinstance(leaf, CompositeTensor):
             spec: Any = leaf._type_spec
             return spec._from_components(_contract(spec._to_components(leaf), value))
-        if isinstance(leaf, CompositeSpec):
+        if is_composite_spec(leaf):
             return leaf._from_components(_contract(leaf._component_specs, value))
         return value
 

@@ -20,7 +20,7 @@ from meshflow.core.runtime.context import context, suspend_autocast
 from meshflow.core.runtime.errors import DataLossError, UnimplementedError
 from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction, fill_slots
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import is_composite_spec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensors
@@ -194,7 +194,9 @@ class Alternative:
     def has_composites(self) -> bool:
         """Return whether an argument or a result is a composite tensor."""
         leaves = nest.flatten((self.arguments, self.structure))
-        return any(isinstance(leaf, (CompositeSpec, CompositeResultSlot)) for leaf in leaves)
+        return any(
+            (isinstance(leaf, CompositeResultSlot) or is_composite_spec(leaf)) for leaf in leaves
+        )
 
     def match_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
         """Return the tensors among the arguments of a call, or None if the call does not fit.
@@ -207,7 +209,7 @@ class Alternative:
             return None
         tensors: list[Any] = []
         for spec, value in zip(nest.flatten(self.arguments), parts, strict=True):
-            if isinstance(spec, CompositeSpec):
+            if is_composite_spec(spec):
                 if not spec.is_compatible_with(value):
                     return None
                 tensors += list_components(spec, value)
