@@ -358,6 +358,10 @@ class SizeDecisions:
             # there are classes: the trace would not be valid for its own sizes if it assumed that they differ.
             may_equal = is_quotient or len(names) == 1 or not self.unknown.isdisjoint(names)
             result = value >= 0 if relation == ">=" else value == 0 and may_equal
+            is_guess = not self.guessed.isdisjoint(names)
+            if relation == "==" and value and len(names) == 2 and is_guess and not is_quotient:
+                # A guess was corrected, and the other size follows it.
+                return self.assume_zero(difference)
             self._results[key] = result
         return result
 
@@ -366,9 +370,14 @@ class SizeDecisions:
         is_guess = not self.guessed.isdisjoint(list_dimensions(difference))
         return is_guess or evaluate_size(difference, self.hints) != 0
 
-    def is_assumed(self, difference: Any) -> bool:
-        """Check whether a size was assumed to be zero."""
-        return self._results.get((str(difference), "=="), False)
+    def is_assumed_number(self, difference: Any) -> bool:
+        """Check whether a size is assumed to be zero; assume it for one that depends on a guessed symbol only."""
+        known = self._results.get((str(difference), "=="))
+        names = list_dimensions(difference)
+        if known is None and names <= self.guessed and len(names) == 1:
+            known = self.assume_zero(difference)
+            self.guessed -= names
+        return bool(known)
 
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size with an unknown symbol is zero, unless the hints differ; return whether it is assumed.
@@ -454,7 +463,8 @@ def _install_size_decisions() -> None:
             return False
         elif is_jax and other not in (0, 1):
             # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
-            return is_check and decisions.is_assumed(self - other)
+            # A guessed size that is combined with a number is this number.
+            return is_check and decisions.is_assumed_number(self - other)
         difference = self - other
         if not isinstance(difference, _shape_poly._DimExpr):
             return False

@@ -22,6 +22,7 @@ from meshflow.core.values.composite import (
     split_value,
 )
 from meshflow.core.values.nest import sort_keys
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Reference, Tensor, read_tensor
 from meshflow.core.variables.variable import Variable
@@ -194,7 +195,7 @@ def list_values(value: PyTree) -> list[Any]:
     return [vars(value)[field.name] for field in get_fields(owner)]
 
 
-def as_dict(value: ExtensionType) -> dict[str, Any]:
+def as_dict(value: ExtensionType | ExtensionTypeSpec) -> dict[str, Any]:
     """Return the fields of an extension type as a dictionary.
 
     Example:
@@ -204,7 +205,8 @@ def as_dict(value: ExtensionType) -> dict[str, Any]:
       >>> tf.experimental.extension_type.as_dict(Pair(1, "x"))
       {'first': 1, 'second': 'x'}
     """
-    return {field.name: getattr(value, field.name) for field in get_fields(value)}
+    owner: PyTree = value.value_type if isinstance(value, ExtensionTypeSpec) else value
+    return {field.name: getattr(value, field.name) for field in get_fields(owner)}
 
 
 def get_fields(value: PyTree) -> list[ExtensionTypeField]:
@@ -520,7 +522,7 @@ class ExtensionTypeSpec(CompositeSpec):
 
     def _serialize(self) -> tuple[Any, ...]:
         names = [field.name for field in get_fields(self.value_type)]
-        return tuple(zip(names, list_values(self), strict=True))
+        return tuple(zip(names, map(_thaw, list_values(self)), strict=True))
 
     @classmethod
     def _deserialize(cls, serialization: tuple[Any, ...]) -> PyTree:
@@ -549,6 +551,13 @@ class ExtensionTypeSpec(CompositeSpec):
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self._serialize())
         return f"{type(self).__qualname__}({fields})"
+
+
+def _thaw(value: PyTree) -> PyTree:
+    """Return a field with dictionaries, in which the containers of a spec are written."""
+    if type(value) is tuple:
+        return tuple(map(_thaw, value))
+    return {k: _thaw(v) for k, v in value.items()} if isinstance(value, ImmutableDict) else value
 
 
 def _freeze(value: PyTree) -> PyTree:
@@ -629,6 +638,11 @@ def _change_rank(spec: PyTree, size: int | None, is_batch: bool) -> PyTree:
         if change is not None:
             return change(size) if is_batch else change()
         raise TypeError(f"{type(spec).__name__} cannot be batched.")
+    if isinstance(spec, TensorShape):
+        # A field of this type has the shape of a batch in front, like the tensors.
+        if spec.rank is None:
+            return spec
+        return TensorShape([size, *spec] if is_batch else spec[1:])
     if type(spec) is tuple:
         return tuple(_change_rank(item, size, is_batch) for item in spec)
     if isinstance(spec, ImmutableDict):
@@ -664,7 +678,7 @@ class ExtensionTypeBatchEncoder:
     @staticmethod
     def _change_fields(spec: ExtensionTypeSpec, size: int | None, is_batch: bool) -> PyTree:
         result = type(spec).__new__(type(spec))
-        for name, value in spec._serialize():
+        for name, value in as_dict(spec).items():
             result.__dict__[name] = _change_rank(value, size, is_batch)
         vars(result)["_is_initialized"] = True
         return result

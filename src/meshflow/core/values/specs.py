@@ -99,6 +99,20 @@ class TypeSpec:
         """Return a value with the results of a function of the specs of its components."""
         return self._from_components(jax.tree_util.tree_map(fill, self._component_specs))
 
+    def map_specs(self, change: Callable[[TypeSpec], TypeSpec]) -> Self:
+        """Return a spec with changed specs among the arguments of its constructor."""
+
+        def apply(value: PyTree) -> PyTree:
+            if isinstance(value, TypeSpec):
+                return change(value)
+            if isinstance(value, (list, tuple)):
+                items = map(apply, value)
+                return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+            is_mapping = isinstance(value, Mapping)
+            return {k: apply(v) for k, v in value.items()} if is_mapping else value
+
+        return self._deserialize(apply(self._serialize()))
+
     def is_compatible_with(self, spec_or_value: Any) -> bool:
         """Check whether a value, or a spec, has the same type and compatible components."""
         other = type_spec_from_value(spec_or_value)

@@ -109,7 +109,7 @@ def _define_elementwise(
     return _accept_sparse(public_op) if name in _SPARSE else public_op
 
 
-# Functions with f(0) = 0 also accept sparse tensors.
+# Functions of the elements only, most of them with f(0) = 0, also accept sparse tensors.
 _SPARSE = frozenset(
     [
         *(
@@ -118,6 +118,8 @@ _SPARSE = frozenset(
             "asinh",
             "atan",
             "atanh",
+            "bessel_i0e",
+            "bessel_i1e",
             "ceil",
             "erf",
             "expm1",
