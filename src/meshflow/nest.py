@@ -113,5 +113,26 @@ def map_structure(func: Callable[..., Any], *structure: PyTree, **kwargs: Any) -
 def assert_same_structure(
     nest1: PyTree, nest2: PyTree, check_types: bool = True, expand_composites: bool = False
 ) -> None:
-    first, second = _prepare(nest1, expand_composites), _prepare(nest2, expand_composites)
+    first, second = _wrap_leaves(nest1), _wrap_leaves(nest2)
     _nest.assert_same_structure(first, second, check_types)
+    if expand_composites:
+        for one, two in zip(_nest.flatten(first), _nest.flatten(second), strict=True):
+            _check_same_components(_unwrap(one), _unwrap(two), check_types)
+
+
+def _check_same_components(first: PyTree, second: PyTree, check_types: bool) -> None:
+    """Raise a ValueError if one of two leaves is composite, and no spec covers both."""
+    specs = [
+        leaf._type_spec if isinstance(leaf, CompositeTensor) else leaf for leaf in (first, second)
+    ]
+    are_composite = [is_composite_spec(spec) for spec in specs]
+    if not any(are_composite):
+        return
+    if not all(are_composite):
+        raise ValueError(
+            f"The two structures don't have the same nested structure: {first!r} and {second!r}."
+        )
+    if check_types and specs[0].most_specific_common_supertype([specs[1]]) is None:
+        raise ValueError(
+            f"The two structures don't have the same nested structure: no TypeSpec covers both {first!r} and {second!r}."
+        )
