@@ -7,6 +7,7 @@ Saved functions check those outside of branches and loops; other exported functi
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -27,9 +28,10 @@ from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike, is_symbolic_tensor, is_tensor
 from meshflow.environment.types import Array
-from meshflow.ops import math
+from meshflow.ops import array, math
+from meshflow.ops.casting import cast
 from meshflow.ops.printing import format_value
 from meshflow.ops.signatures import ComparisonCheck, SignCheck
 
@@ -539,6 +541,33 @@ def _get_shape(tensor: TensorLike) -> TensorShape:
     return tensor.shape if hasattr(tensor, "_keras_history") else convert_to_tensor(tensor).shape
 
 
+def _check_rank(
+    x: TensorLike,
+    ranks: Sequence[TensorLike],
+    relation: Callable[[Tensor, Tensor], Tensor],
+    text: str,
+    message: str | None,
+) -> None:
+    """Check that the rank of a tensor has a relation to one of several ranks, when the program runs if they are symbolic.
+
+    Raises:
+      ValueError: If it has not, and all ranks are known.
+      InvalidArgumentError: If it has not, and a rank is symbolic.
+    """
+    shape, expected = _get_shape(x), [convert_to_tensor(rank) for rank in ranks]
+    is_symbolic = shape.rank is None or any(map(is_symbolic_tensor, expected))
+    actual = array.rank(x) if shape.rank is None else convert_to_tensor(shape.rank)
+    matches = [relation(actual, cast(rank, actual.dtype)) for rank in expected]
+    holds = functools.reduce(math.logical_or, matches)
+    text = f"{message or ''} {text}".strip()
+    if is_symbolic:
+        return Assert(holds, [text, *expected, "Received shape:", str(shape)])
+    if not holds:
+        numbers = [int(rank) for rank in expected]
+        wanted = numbers[0] if len(numbers) == 1 and not text.endswith(" in") else numbers
+        raise ValueError(f"{text} {wanted}. Received rank {shape.rank}, shape {shape}")
+
+
 def assert_rank(
     x: TensorLike, rank: TensorLike, message: str | None = None, name: str | None = None
 ) -> None:
@@ -551,11 +580,7 @@ def assert_rank(
         ...
       ValueError: Tensor must have rank 1. Received rank 2, shape (2, 3)
     """
-    expected, shape = int(convert_to_tensor(rank)), _get_shape(x)
-    if shape.rank != expected:
-        raise ValueError(
-            f"{message or ''} Tensor must have rank {expected}. Received rank {shape.rank}, shape {shape}".strip()
-        )
+    return _check_rank(x, [rank], math.equal, "Tensor must have rank", message)
 
 
 def assert_rank_at_least(
@@ -566,11 +591,7 @@ def assert_rank_at_least(
     Example:
       >>> tf.debugging.assert_rank_at_least(tf.zeros([2, 3]), 1)
     """
-    required, shape = int(convert_to_tensor(rank)), _get_shape(x)
-    if shape.rank < required:  # type: ignore[operator]  # TensorFlow rejects unknown ranks, too
-        raise ValueError(
-            f"{message or ''} Tensor must have rank at least {required}. Received rank {shape.rank}, shape {shape}".strip()
-        )
+    return _check_rank(x, [rank], math.greater_equal, "Tensor must have rank at least", message)
 
 
 def assert_rank_in(
@@ -581,11 +602,7 @@ def assert_rank_in(
     Example:
       >>> tf.debugging.assert_rank_in(tf.zeros([2, 3]), (1, 2))
     """
-    allowed = [int(convert_to_tensor(r)) for r in ranks]
-    if (shape := _get_shape(x)).rank not in allowed:
-        raise ValueError(
-            f"{message or ''} Tensor must have rank in {allowed}. Received rank {shape.rank}, shape {shape}".strip()
-        )
+    return _check_rank(x, [*ranks], math.equal, "Tensor must have rank in", message)
 
 
 def assert_scalar(tensor: TensorLike, message: str | None = None, name: str | None = None) -> None:
