@@ -17,6 +17,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Json
+from meshflow.keras import settings
 from meshflow.keras.optimizers.checkpoint_children import find_slot_list
 from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.keras.optimizers.schedules import serialize as serialize_schedule
