@@ -53,7 +53,7 @@ def _expand(structure: PyTree) -> PyTree:
 
     def expand(leaf: PyTree) -> PyTree:
         if isinstance(leaf, CompositeTensor):
-            return _expand(leaf._type_spec._to_components(leaf))  # type: ignore[attr-defined]
+            return _expand(leaf._type_spec._to_components(leaf))
         if is_composite_spec(leaf):
             return _expand(leaf._component_specs)
         return leaf

@@ -357,7 +357,8 @@ def _run_eager_while(
     while _to_bool(test(*state)) and remaining != 0:
         after = step(*state)
         # The result has the container that the body returns.
-        kind = list if isinstance(after, list) else tuple
+        if isinstance(after, (list, tuple)):
+            kind = list if isinstance(after, list) else tuple
         state = _pack_body_result(state, after)
         remaining = None if remaining is None else remaining - 1
     return state if type(state) is kind or hasattr(state, "_fields") else kind(state)

@@ -30,7 +30,7 @@ from meshflow.ops import math
 __all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]
 
 
-def _subtract_from_one(operands: tuple[Array], dtype: np.dtype) -> Array:
+def _subtract_from_one(operands: tuple[Array], static: tuple[np.dtype]) -> Array:
     """Compute 1 - beta for the decimal number with up to 7 digits that rounds to beta, a float32.
 
     Optimizers of Keras since 2.11 subtract Python's number. The difference of a rounded 0.999 from 1 has an error of 1e-5.
@@ -38,7 +38,7 @@ def _subtract_from_one(operands: tuple[Array], dtype: np.dtype) -> Array:
     difference = 1 - operands[0].astype(np.float64)
     decimal = jnp.round(difference * 1e7) / 1e7
     is_same = jnp.abs(decimal - difference) <= 3e-8
-    return jnp.where(is_same, decimal, difference).astype(dtype)
+    return jnp.where(is_same, decimal, difference).astype(static[0])
 
 
 _complement = Op("subtract", _subtract_from_one, differentiable=False)
@@ -113,7 +113,7 @@ class Adam(RuleOptimizer):
             values = apply_state[var_device, var_dtype]
             for name in ("beta_1", "beta_2"):
                 beta = read_tensor(self._get_hyper(name))
-                values[f"one_minus_{name}"] = apply(_complement, (beta,), var_dtype.dtype)
+                values[f"one_minus_{name}"] = apply(_complement, (beta,), (var_dtype.dtype,))
 
     @staticmethod
     def rule(

@@ -201,7 +201,9 @@ def make_rank_setter(rank: int) -> Callable[[PyTree], PyTree]:
     """Return a function that changes specs of unknown rank to a given rank with unknown sizes."""
 
     def set_rank(spec: PyTree) -> PyTree:
-        if is_composite_spec(spec) and any(s.shape.rank is None for s in list_component_specs(spec)):
+        if is_composite_spec(spec) and any(
+            s.shape.rank is None for s in list_component_specs(spec)
+        ):
             return spec.map_specs(set_rank)
         if not isinstance(spec, TensorSpec) or spec.shape.rank is not None:
             return spec

@@ -94,8 +94,7 @@ class InputLayer(Layer):
             )
         if type_spec is not None:
             output = KerasTensor(type_spec)
-            sizes = None if output.shape.rank is None else output.shape.as_list()
-            batch_shape: tuple[int | None, ...] | None = None if sizes is None else tuple(sizes)
+            batch_shape: tuple[int | None, ...] = tuple(output.shape.as_list())
             dtype = output.dtype
         elif batch_input_shape is not None:
             batch_shape = tuple(TensorShape(batch_input_shape))
