@@ -514,3 +514,58 @@ def test_variables_and_arrays_are_not_redirected():
             tf.abs(M)
     finally:
         tf.experimental.unregister_dispatch_for(add)
+
+
+class Networks(tf.experimental.BatchableExtensionType):
+    shape: tf.TensorShape
+    work: tf.Tensor
+
+    def __init__(self, work):
+        self.work = tf.convert_to_tensor(work)
+        self.shape = self.work.shape[:-1]
+
+
+def test_fields_with_shapes_are_batched():
+    networks = Networks([[5.0, 3.0], [3.0, 4.0], [1.0, 2.0]])
+    rows = tf.data.Dataset.from_tensor_slices(networks)
+    assert [row.shape.as_list() for row in rows] == [[], [], []]
+    assert [batch.shape.as_list() for batch in rows.batch(2)] == [[2], [1]]
+    doubled = tf.map_fn(lambda row: Networks(row.work * 2), networks)
+    assert doubled.shape.as_list() == [3] and doubled.work.numpy()[1].tolist() == [6, 8]
+
+
+def test_anonymous_types_and_reinterpret():
+    from meshflow.experimental import extension_types as types
+
+    anonymous = types.reinterpret(M, types.AnonymousExtensionType)
+    assert isinstance(anonymous, types.AnonymousExtensionType)
+    assert isinstance(types.reinterpret(anonymous, Masked), Masked)
+    assert types.AnonymousExtensionType(x=(1, {"a": 2.0})).x[1]["a"] == 2.0
+    with pytest.raises(ValueError, match="unsupported `value` argument"):
+        types.AnonymousExtensionType(x=[1])
+    with pytest.raises(ValueError, match="Missing required fields: {'mask'}"):
+        types.reinterpret(types.AnonymousExtensionType(values=tf.zeros([2])), Masked)
+    with pytest.raises(TypeError, match="`value` to be a tf.ExtensionType"):
+        types.reinterpret(tf.zeros([2]), Masked)
+
+
+def test_specs_print_and_serialize_dictionaries():
+    spec = Options.Spec(1, "x", None, 2)
+    assert spec._serialize() == (("a", 1), ("b", "x"), ("c", None), ("u", 2))
+    nested = tf.type_spec_from_value(Nested([1.0], {"k": 1.0}, ROWS, M))
+    assert type(dict(nested._serialize())["named"]) is dict
+    assert type(nested)._deserialize(nested._serialize()) == nested
+    with pytest.raises(AttributeError, match="Cannot mutate attribute `parts`"):
+        del nested.parts
+
+
+def test_symbolic_tensors_have_no_numpy():
+    found = []
+
+    @tf.function
+    def f(x):
+        found.append(hasattr(x, "numpy"))
+        return not x
+
+    assert f(tf.constant([True, False])).numpy().tolist() == [False, True]
+    assert found == [False] and hasattr(tf.constant(1), "numpy")

@@ -306,3 +306,17 @@ def test_eigenvalues_of_hermitian_matrices_have_their_dtype():
     assert operator.eigvals().dtype == tf.complex128
     with pytest.raises(tf.errors.InvalidArgumentError, match="positive definite"):
         operator.assert_positive_definite()
+
+
+def test_derivatives_outside_of_domains():
+    # TensorFlow 2.15.1
+    for function, points, expected in (
+        (tf.math.acosh, [0.5, -2.0, 2.0], [np.nan, np.nan, 0.57735026]),
+        (tf.math.ndtri, [0.0, 1.0, 0.5], [np.inf, np.inf, 2.5066283]),
+        (tf.math.erfcinv, [0.0, 2.0, 1.0], [-np.inf, -np.inf, -0.8862269]),
+    ):
+        x = tf.constant(points)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-5)

@@ -17,7 +17,11 @@ from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, list_declared_sizes
 from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, suspend_autocast
-from meshflow.core.runtime.errors import DataLossError, UnimplementedError
+from meshflow.core.runtime.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    UnimplementedError,
+)
 from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction, fill_slots
 from meshflow.core.values import nest
 from meshflow.core.values.composite import is_composite_spec
@@ -130,6 +134,14 @@ class StableHLOProgram:
                 raise DataLossError(
                     f"{self._name}: the program in the file takes and returns {counts} arrays, but the manifest describes {expected}."
                 )
+            for shape, aval in zip(key, exported.in_avals, strict=False):
+                # Sizes of a signature may be unknown, although the program combines them with known ones.
+                known = [(n, m) for n, m in zip(shape, aval.shape, strict=True) if type(m) is int]
+                if any(type(n) is int and n != m for n, m in known):
+                    raise InvalidArgumentError(
+                        f"{self._name}: Incompatible shapes: got an argument of shape {list(shape)}, but the saved program "
+                        f"combines it with tensors that require the shape {get_static_sizes(aval.shape)}."
+                    )
             with suspend_autocast():
                 captured = read_tensors(self.captures)
             arguments, captures = [t.array for t in tensors], [t.array for t in captured]
