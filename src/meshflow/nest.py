@@ -13,6 +13,7 @@ from typing import Any
 
 from meshflow.core.values import nest as _nest
 from meshflow.core.values.composite import CompositeTensor, is_composite_spec
+from meshflow.core.values.specs import type_spec_from_value
 from meshflow.environment.types import PyTree
 
 __all__ = ["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"]
@@ -53,7 +54,7 @@ def _expand(structure: PyTree) -> PyTree:
 
     def expand(leaf: PyTree) -> PyTree:
         if isinstance(leaf, CompositeTensor):
-            return _expand(leaf._type_spec._to_components(leaf))
+            return _expand(type_spec_from_value(leaf)._to_components(leaf))
         if is_composite_spec(leaf):
             return _expand(leaf._component_specs)
         return leaf
@@ -66,7 +67,7 @@ def _contract(structure: PyTree, components: PyTree) -> PyTree:
 
     def contract(leaf: PyTree, value: PyTree) -> PyTree:
         if isinstance(leaf, CompositeTensor):
-            spec: Any = leaf._type_spec
+            spec = type_spec_from_value(leaf)
             return spec._from_components(_contract(spec._to_components(leaf), value))
         if is_composite_spec(leaf):
             return leaf._from_components(_contract(leaf._component_specs, value))
@@ -123,7 +124,8 @@ def assert_same_structure(
 def _check_same_components(first: PyTree, second: PyTree, check_types: bool) -> None:
     """Raise a ValueError if one of two leaves is composite, and no spec covers both."""
     specs = [
-        leaf._type_spec if isinstance(leaf, CompositeTensor) else leaf for leaf in (first, second)
+        type_spec_from_value(leaf) if isinstance(leaf, CompositeTensor) else leaf
+        for leaf in (first, second)
     ]
     are_composite = [is_composite_spec(spec) for spec in specs]
     if not any(are_composite):

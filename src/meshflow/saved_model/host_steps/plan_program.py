@@ -200,7 +200,7 @@ class RestoredHostStep:
         if context.host_recorder is not None or self.is_assertion:
             # If the function is being saved again, the value is a placeholder.
             return value
-        if type(value) is Tensor and type(value._value) is np.ndarray:
+        if type(value) is Tensor and type(value.array) is np.ndarray:
             return value
         return Tensor(
             np.asarray(value.require_value(f"a saved function of strings ({self._name})"))
