@@ -225,9 +225,9 @@ def _broadcast_rows(rows: Sequence[Any], maps: list[Array]) -> tuple[Array, list
         if is_known and not np.array_equal(target, lengths):
             # TensorFlow compares the row splits, those of a dense tensor first.
             pair = (lengths, target) if is_uniform else (target, lengths)
-            splits = [Tensor(np.cumsum([0, *n])) for n in pair]
+            x, y = (Tensor(np.cumsum([0, *n])) for n in pair)
             try:
-                debugging.assert_equal(*splits, message=_MISMATCH)
+                debugging.assert_equal(x, y, message=_MISMATCH)
             except InvalidArgumentError as error:
                 # TensorFlow raises a ValueError in some of its ops.
                 raise InvalidValueError(str(error)) from None
