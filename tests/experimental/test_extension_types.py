@@ -543,9 +543,9 @@ def test_anonymous_types_and_reinterpret():
     assert types.AnonymousExtensionType(x=(1, {"a": 2.0})).x[1]["a"] == 2.0
     with pytest.raises(ValueError, match="unsupported `value` argument"):
         types.AnonymousExtensionType(x=[1])
-    with pytest.raises(ValueError, match="Missing required fields: {'mask'}"):
+    with pytest.raises(ValueError, match=r"Missing required fields: \{'mask'\}"):
         types.reinterpret(types.AnonymousExtensionType(values=tf.zeros([2])), Masked)
-    with pytest.raises(TypeError, match="`value` to be a tf.ExtensionType"):
+    with pytest.raises(TypeError, match=r"`value` to be a tf\.ExtensionType"):
         types.reinterpret(tf.zeros([2]), Masked)
 
 

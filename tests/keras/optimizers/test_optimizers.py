@@ -628,7 +628,9 @@ def test_adam_subtracts_decimal_betas_from_one(name):
     optimizer.apply_gradients([(tf.constant([0.3], tf.float64), v)])
     assert float(1 - v[0]) == pytest.approx(0.009999827611652, abs=1e-12)
     legacy = tf.Variable([1.0], dtype=tf.float64)
-    tf.keras.optimizers.legacy.Adam(0.01).apply_gradients([(tf.constant([0.3], tf.float64), legacy)])
+    tf.keras.optimizers.legacy.Adam(0.01).apply_gradients(
+        [(tf.constant([0.3], tf.float64), legacy)]
+    )
     assert float(1 - legacy[0]) == pytest.approx(0.009999894367662, abs=1e-12)
 
 
