@@ -154,14 +154,10 @@ class NoneTensorSpec(TypeSpec):
 
     _has_components, _is_element = False, True
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
+    value_type = type(None)
 
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-    def __repr__(self) -> str:
-        return "NoneTensorSpec()"
+    def _serialize(self) -> tuple[()]:
+        return ()
 
 
 def infer_spec(element: PyTree) -> PyTree:

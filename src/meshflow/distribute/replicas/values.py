@@ -76,6 +76,8 @@ DistributedValues = PerReplica
 class PerReplicaSpec(TypeSpec):
     """Spec of a `PerReplica`."""
 
+    value_type = PerReplica
+
     __slots__ = ("_value_specs",)
     _has_components, _is_element = False, True
 
