@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshflow.core.values import nest as _nest
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.composite import CompositeTensor, is_composite_spec
+from meshflow.core.values.specs import type_spec_from_value
 from meshflow.environment.types import PyTree
 
 __all__ = ["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"]
@@ -53,8 +54,8 @@ def _expand(structure: PyTree) -> PyTree:
 
     def expand(leaf: PyTree) -> PyTree:
         if isinstance(leaf, CompositeTensor):
-            return _expand(leaf._type_spec._to_components(leaf))  # type: ignore[attr-defined]
-        if isinstance(leaf, CompositeSpec):
+            return _expand(type_spec_from_value(leaf)._to_components(leaf))
+        if is_composite_spec(leaf):
             return _expand(leaf._component_specs)
         return leaf
 
@@ -66,9 +67,9 @@ def _contract(structure: PyTree, components: PyTree) -> PyTree:
 
     def contract(leaf: PyTree, value: PyTree) -> PyTree:
         if isinstance(leaf, CompositeTensor):
-            spec: Any = leaf._type_spec
+            spec = type_spec_from_value(leaf)
             return spec._from_components(_contract(spec._to_components(leaf), value))
-        if isinstance(leaf, CompositeSpec):
+        if is_composite_spec(leaf):
             return leaf._from_components(_contract(leaf._component_specs, value))
         return value
 
@@ -113,5 +114,27 @@ def map_structure(func: Callable[..., Any], *structure: PyTree, **kwargs: Any) -
 def assert_same_structure(
     nest1: PyTree, nest2: PyTree, check_types: bool = True, expand_composites: bool = False
 ) -> None:
-    first, second = _prepare(nest1, expand_composites), _prepare(nest2, expand_composites)
+    first, second = _wrap_leaves(nest1), _wrap_leaves(nest2)
     _nest.assert_same_structure(first, second, check_types)
+    if expand_composites:
+        for one, two in zip(_nest.flatten(first), _nest.flatten(second), strict=True):
+            _check_same_components(_unwrap(one), _unwrap(two), check_types)
+
+
+def _check_same_components(first: PyTree, second: PyTree, check_types: bool) -> None:
+    """Raise a ValueError if one of two leaves is composite, and no spec covers both."""
+    specs = [
+        type_spec_from_value(leaf) if isinstance(leaf, CompositeTensor) else leaf
+        for leaf in (first, second)
+    ]
+    are_composite = [is_composite_spec(spec) for spec in specs]
+    if not any(are_composite):
+        return
+    if not all(are_composite):
+        raise ValueError(
+            f"The two structures don't have the same nested structure: {first!r} and {second!r}."
+        )
+    if check_types and specs[0].most_specific_common_supertype([specs[1]]) is None:
+        raise ValueError(
+            f"The two structures don't have the same nested structure: no TypeSpec covers both {first!r} and {second!r}."
+        )

@@ -1,5 +1,6 @@
 """`IndexedSlices` and `SparseTensor` by themselves."""
 
+import numpy as np
 import pytest
 
 import meshflow as tf
@@ -180,3 +181,52 @@ def test_results_of_concrete_functions_of_sparse_tensors():
     needy = tf.function(lambda x: tf.zeros([int(x.values.numpy().size)]))
     with pytest.raises(ValueNeededError, match="needs values of its composite arguments"):
         _ = needy.get_concrete_function(tf.SparseTensorSpec([3])).structured_outputs
+
+
+class PairSpec(tf.TypeSpec):
+    """The spec of a library, which derives from `tf.TypeSpec` directly."""
+
+    value_type = property(lambda self: Pair)
+    _component_specs = property(lambda self: (self.first, self.second))
+
+    def __init__(self, first, second, label="x"):
+        self.first, self.second, self.label = first, second, label
+
+    def _serialize(self):
+        return self.first, self.second, self.label
+
+    def _to_components(self, value):
+        return value.first, value.second
+
+    def _from_components(self, components):
+        return Pair(*components)
+
+
+class Pair:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+
+def test_specs_of_libraries_are_compared_and_generalized():
+    make = lambda size, *label: PairSpec(tf.TensorSpec([size]), tf.TensorSpec([2, size]), *label)
+    three, four = make(3), make(4)
+    assert three == make(3) and hash(three) == hash(make(3)) and three != make(3, "y")
+    assert three.most_specific_compatible_type(four) == make(None)
+    assert three.most_specific_common_supertype([make(3, "y")]) is None
+    assert three.is_subtype_of(make(None)) and not make(None).is_subtype_of(three)
+    assert make(None).is_compatible_with(four) and not three.is_compatible_with(four)
+    assert make(2, np.ones([2])) == make(2, np.ones([2]))
+    assert three._flat_tensor_specs == [three.first, three.second]
+    parts = three._to_tensor_list(Pair(tf.zeros([3]), tf.ones([2, 3])))
+    assert three._from_tensor_list(parts).second is parts[1]
+    with pytest.raises(ValueError, match="is not compatible with"):
+        four._from_tensor_list(parts)
+    assert repr(three).startswith("PairSpec(TensorSpec(shape=(3,)")
+
+
+def test_structures_of_different_composites_differ():
+    rows, sparse = tf.ragged.constant([[1], []]), tf.sparse.from_dense([[1, 0]])
+    tf.nest.assert_same_structure([rows], [sparse])
+    for other in (sparse, tf.constant(1)):
+        with pytest.raises(ValueError, match="same nested structure"):
+            tf.nest.assert_same_structure([rows], [other], expand_composites=True)

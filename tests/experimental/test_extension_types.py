@@ -99,7 +99,7 @@ def change(value, name):
         (lambda: Options(3.0), TypeError, "a: expected"),
         (lambda: Options(3, b=4), TypeError, "b: expected"),
         (lambda: Options(3, u=1.5), TypeError, "u: expected"),
-        (lambda: Nested(1.0, {}, ROWS, M), TypeError, "parts: expected a tuple"),
+        (lambda: Nested(1.0, {}, ROWS, M), TypeError, "parts: expected tuple"),
         (lambda: Nested([1.0], {1: 1.0}, ROWS, M), TypeError, "named"),
         (lambda: Nested([1.0], {}, [[1.0]], M), TypeError, "rows: expected"),
         (lambda: hash(M), TypeError, "unhashable"),
@@ -108,17 +108,17 @@ def change(value, name):
         (lambda: make_class(x=list[int]), TypeError, "Unsupported type annotation"),
         (lambda: make_class(x=Any), TypeError, "Unsupported type annotation"),
         (lambda: make_class(x=tf.TypeSpec), TypeError, "Unsupported type annotation"),
-        (lambda: make_class(x=Mapping[tf.Tensor, int]), TypeError, "keys of a mapping"),
+        (lambda: make_class(x=Mapping[tf.Tensor, int]), TypeError, "Mapping had a key"),
         (lambda: make_class(x="Undefined")(1), TypeError, "'Undefined', is not defined"),
         (lambda: make_class(Spec=int), ValueError, "reserved"),
         (lambda: make_class(_to_components=int), ValueError, "reserved"),
         (lambda: make_class(_split=int), ValueError, "reserved"),
         (lambda: make_class(x=int, members={"y": 3}), ValueError, "missing a type annotation"),
-        (lambda: make_class(x=int, members={"Spec": 3}), ValueError, "must be a class"),
+        (lambda: make_class(x=int, members={"Spec": 3}), ValueError, "must be a nested class"),
         (lambda: make_class(x=int, members={"Spec": type("Spec", (), {"x": 3})}), ValueError, "a reserved name or a field"),
         (lambda: make_class(x=int, members={"__batch_encoder__": 3}), ValueError, "BatchableExtensionType"),
         (lambda: Options.Spec(3), TypeError, "missing a required argument: 'b'"),
-        (lambda: Nested.Spec((), {}, tf.TensorSpec([1]), M._type_spec), TypeError, "rows: expected a spec"),
+        (lambda: Nested.Spec((), {}, tf.TensorSpec([1]), M._type_spec), TypeError, "rows: expected a TypeSpec"),
         (lambda: tf.experimental.dispatch_for_api(tf.rank, {"input": 3})(lambda input, name=None: 0), ValueError, "not supported by dispatch"),
         (lambda: make_class(x=int, default_x="a"), TypeError, "default value for x"),
         (lambda: tf.convert_to_tensor(M), ValueError, "unsupported type"),
@@ -514,3 +514,58 @@ def test_variables_and_arrays_are_not_redirected():
             tf.abs(M)
     finally:
         tf.experimental.unregister_dispatch_for(add)
+
+
+class Networks(tf.experimental.BatchableExtensionType):
+    shape: tf.TensorShape
+    work: tf.Tensor
+
+    def __init__(self, work):
+        self.work = tf.convert_to_tensor(work)
+        self.shape = self.work.shape[:-1]
+
+
+def test_fields_with_shapes_are_batched():
+    networks = Networks([[5.0, 3.0], [3.0, 4.0], [1.0, 2.0]])
+    rows = tf.data.Dataset.from_tensor_slices(networks)
+    assert [row.shape.as_list() for row in rows] == [[], [], []]
+    assert [batch.shape.as_list() for batch in rows.batch(2)] == [[2], [1]]
+    doubled = tf.map_fn(lambda row: Networks(row.work * 2), networks)
+    assert doubled.shape.as_list() == [3] and doubled.work.numpy()[1].tolist() == [6, 8]
+
+
+def test_anonymous_types_and_reinterpret():
+    from meshflow.experimental import extension_types as types
+
+    anonymous = types.reinterpret(M, types.AnonymousExtensionType)
+    assert isinstance(anonymous, types.AnonymousExtensionType)
+    assert isinstance(types.reinterpret(anonymous, Masked), Masked)
+    assert types.AnonymousExtensionType(x=(1, {"a": 2.0})).x[1]["a"] == 2.0
+    with pytest.raises(ValueError, match="unsupported `value` argument"):
+        types.AnonymousExtensionType(x=[1])
+    with pytest.raises(ValueError, match=r"Missing required fields: \{'mask'\}"):
+        types.reinterpret(types.AnonymousExtensionType(values=tf.zeros([2])), Masked)
+    with pytest.raises(TypeError, match=r"`value` to be a tf\.ExtensionType"):
+        types.reinterpret(tf.zeros([2]), Masked)
+
+
+def test_specs_print_and_serialize_dictionaries():
+    spec = Options.Spec(1, "x", None, 2)
+    assert spec._serialize() == (("a", 1), ("b", "x"), ("c", None), ("u", 2))
+    nested = tf.type_spec_from_value(Nested([1.0], {"k": 1.0}, ROWS, M))
+    assert type(dict(nested._serialize())["named"]) is dict
+    assert type(nested)._deserialize(nested._serialize()) == nested
+    with pytest.raises(AttributeError, match="Cannot mutate attribute `parts`"):
+        del nested.parts
+
+
+def test_symbolic_tensors_have_no_numpy():
+    found = []
+
+    @tf.function
+    def f(x):
+        found.append(hasattr(x, "numpy"))
+        return not x
+
+    assert f(tf.constant([True, False])).numpy().tolist() == [False, True]
+    assert found == [False] and hasattr(tf.constant(1), "numpy")

@@ -196,3 +196,20 @@ def test_types_of_composite_tensors():
     tf.debugging.assert_type(tf.ragged.constant([[1], []]), tf.int32)
     with pytest.raises(TypeError, match="must be of type float32; got int32"):
         tf.debugging.assert_type(sparse, tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("check", "rank", "wrong"),
+    [
+        (tf.debugging.assert_rank, 2, 1),
+        (tf.debugging.assert_rank_at_least, 1, 3),
+        (lambda x, rank: tf.debugging.assert_rank_in(x, [rank, 4]), 2, 1),
+    ],
+)
+def test_symbolic_ranks(check, rank, wrong):
+    f = tf.function(lambda x, rank: (check(x, rank), x)[1])
+    assert f(tf.zeros([2, 3]), tf.constant(rank)).shape == [2, 3]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Tensor must have rank"):
+        f(tf.zeros([2, 3]), tf.constant(wrong))
+    with pytest.raises(ValueError, match="Received rank 2"):
+        check(tf.zeros([2, 3]), wrong)

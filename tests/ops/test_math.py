@@ -318,3 +318,17 @@ def test_products_of_small_integers_are_added_in_the_output_type():
     x = tf.constant([[100, 2], [3, 4]], tf.int8)
     product = tf.matmul(x, x, output_type=tf.int32)
     assert product.dtype is tf.int32 and product.numpy().tolist() == [[10006, 208], [312, 22]]
+
+
+def test_derivatives_outside_of_domains():
+    # TensorFlow 2.15.1
+    for function, points, expected in (
+        (tf.math.acosh, [0.5, -2.0, 2.0], [np.nan, np.nan, 0.57735026]),
+        (tf.math.ndtri, [0.0, 1.0, 0.5], [np.inf, np.inf, 2.5066283]),
+        (tf.math.erfcinv, [0.0, 2.0, 1.0], [-np.inf, -np.inf, -0.8862269]),
+    ):
+        x = tf.constant(points)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-5)

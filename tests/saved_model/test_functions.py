@@ -382,3 +382,29 @@ def test_serialized_tensors(tmp_path):
         assert tf.io.parse_tensor(text, tf.float32).numpy().tolist() == (x * 2.0).numpy().tolist()
         sparse = tf.sparse.from_dense(tf.eye(rows, 3))
         assert loaded.sparse(sparse).numpy().tolist() == module.sparse(sparse).numpy().tolist()
+
+
+def test_unknown_sizes_that_are_combined_with_known_ones(tmp_path):
+    module = tf.Module()
+    module.v = tf.Variable([3.0, 2.0, 8.0])
+    signature = [tf.TensorSpec([None]), tf.TensorSpec([None], tf.bool)]
+    module.f = tf.function(
+        lambda x, m: tf.reduce_sum(tf.where(m, x * module.v, 0.0)), input_signature=signature
+    )
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    assert float(loaded.f([1.0, 2.0, 3.0], [True, False, True])) == 27
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Incompatible shapes"):
+        loaded.f(tf.ones([7]), tf.ones([7], tf.bool))
+
+
+def test_saved_top_k_needs_k_columns(tmp_path):
+    module = tf.Module()
+    module.f = tf.function(
+        lambda x: tf.math.top_k(x, 2).indices, input_signature=[tf.TensorSpec([None, None])]
+    )
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    assert loaded.f([[1.0, 5.0, 3.0]]).numpy().tolist() == [[1, 2]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at least k columns"):
+        loaded.f([[1.0]])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar
 
-from meshflow.core.values.composite import generalize
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TypeSpec
 from meshflow.data import structure
@@ -39,6 +38,7 @@ class ElementsSpec(TypeSpec):
     """
 
     value_type: ClassVar[type]
+    _has_components, _is_element = False, True
 
     def __init__(self, element_spec: PyTree) -> None:
         self.element_spec = element_spec
@@ -60,16 +60,6 @@ class ElementsSpec(TypeSpec):
     def _serialize(self) -> tuple[Any, ...]:
         """Return the arguments of the constructor."""
         return (self.element_spec,)
-
-    def most_specific_compatible_type(self, other: TypeSpec) -> Self:
-        """Return the most specific spec that covers both.
-
-        Raises:
-          ValueError: If there is none.
-        """
-        if not isinstance(other, type(self)):
-            raise ValueError(f"No TypeSpec is compatible with both {self} and {other}")
-        return type(self)(*generalize(self._serialize(), other._serialize()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, type(self)) and self._serialize() == other._serialize()

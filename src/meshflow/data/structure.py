@@ -17,8 +17,8 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.composite import (
-    CompositeSpec,
     get_batch_encoder,
+    is_composite_spec,
     is_extension,
     is_extension_spec,
 )
@@ -168,14 +168,12 @@ class NoneTensorSpec(TypeSpec):
       True
     """
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
+    _has_components, _is_element = False, True
 
-    def __hash__(self) -> int:
-        return hash(type(self))
+    value_type = type(None)
 
-    def __repr__(self) -> str:
-        return "NoneTensorSpec()"
+    def _serialize(self) -> tuple[()]:
+        return ()
 
 
 def infer_spec(element: PyTree) -> PyTree:
@@ -342,7 +340,7 @@ def merge_specs(first: PyTree, second: PyTree) -> PyTree:
     """
 
     def leaf(a: TypeSpec, b: TypeSpec) -> Any:
-        if isinstance(a, CompositeSpec):
+        if is_composite_spec(a):
             return a.most_specific_compatible_type(b)
         if not isinstance(a, TensorSpec) or not isinstance(b, TensorSpec):
             return a

@@ -328,12 +328,14 @@ class SizeDecisions:
     Attributes:
       unknown: Names of the symbols with values that become known while the program runs.
       guessed: Names of those with hints that are guesses.
+      may_equal: Whether guesses follow the sizes that the program combines them with.
     """
 
     def __init__(self, hints: Mapping[str, int]) -> None:
         self.hints = dict(hints)
         self.unknown: set[str] = set()
         self.guessed: set[str] = set()
+        self.may_equal = False
         self._results: dict[tuple[str, str], bool] = {}
         self._names: dict[tuple[str, str], frozenset[str]] = {}
 
@@ -358,6 +360,10 @@ class SizeDecisions:
             # there are classes: the trace would not be valid for its own sizes if it assumed that they differ.
             may_equal = is_quotient or len(names) == 1 or not self.unknown.isdisjoint(names)
             result = value >= 0 if relation == ">=" else value == 0 and may_equal
+            is_guess = self.may_equal and not self.guessed.isdisjoint(names)
+            if relation == "==" and value and len(names) == 2 and is_guess and not is_quotient:
+                # A guess was corrected, and the other size follows it.
+                return self.assume_zero(difference)
             self._results[key] = result
         return result
 
@@ -366,9 +372,13 @@ class SizeDecisions:
         is_guess = not self.guessed.isdisjoint(list_dimensions(difference))
         return is_guess or evaluate_size(difference, self.hints) != 0
 
-    def is_assumed(self, difference: Any) -> bool:
-        """Check whether a size was assumed to be zero."""
-        return self._results.get((str(difference), "=="), False)
+    def is_number(self, size: Any, number: int) -> bool:
+        """Check whether a size is assumed to be a number; assume it for a guessed symbol if sizes may be equal."""
+        known = self._results.get((str(size - number), "=="))
+        if known is None and self.may_equal and number > 1 and str(size) in self.guessed:
+            known = self.assume_zero(size - number)
+            self.guessed.remove(str(size))
+        return bool(known)
 
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size with an unknown symbol is zero, unless the hints differ; return whether it is assumed.
@@ -454,7 +464,7 @@ def _install_size_decisions() -> None:
             return False
         elif is_jax and other not in (0, 1):
             # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
-            return is_check and decisions.is_assumed(self - other)
+            return is_check and decisions.is_number(self, int(other))
         difference = self - other
         if not isinstance(difference, _shape_poly._DimExpr):
             return False

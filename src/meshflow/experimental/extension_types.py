@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import types as python_types
 import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, cast
 
 from meshflow.core.dispatch.api_dispatch import get_origin
 from meshflow.core.values.composite import (
@@ -22,23 +21,22 @@ from meshflow.core.values.composite import (
     named_spec_classes,
     split_value,
 )
-from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.nest import sort_keys
-from meshflow.core.values.shapes import TensorShape, as_shape
-from meshflow.core.values.specs import (
-    ElementLeaf,
-    TensorSpec,
-    TypeSpec,
-    type_spec_from_value,
-)
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Reference, Tensor, read_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
+from meshflow.experimental.extension_fields import (
+    Annotation,
+    AnyValue,
+    ExtensionTypeField,
+    ImmutableDict,
+    convert_fields,
+    convert_fields_for_spec,
+    is_unresolved,
+)
 from meshflow.ops import array, math
-
-# A type annotation: a class, or a generic alias of `typing`.
-Annotation: TypeAlias = Any
 
 __all__ = [
     "BatchableExtensionType",
@@ -46,185 +44,29 @@ __all__ = [
     "ExtensionTypeBatchEncoder",
     "ExtensionTypeSpec",
     "ImmutableDict",
+    "as_dict",
 ]
 
-_SCALARS = (bool, int, float, str, bytes, type(None), None, DType)
-_TENSORS = (Tensor, CompositeTensor, ElementLeaf, TensorShape, Variable)
-_UNIONS = (typing.Union, python_types.UnionType)
-_MAPPINGS = (Mapping, typing.Mapping)
-_EMPTY = inspect.Parameter.empty
-# TensorFlow's base classes define these names.
-_RESERVED = frozenset(
-    [
-        *("self", "Spec", "value_type", "is_compatible_with", "most_specific_compatible_type"),
-        *("_type_spec", "_shape_invariant_to_type_spec", "_consumers", "_with_tensor_ranks_only"),
-        *("_to_components", "_from_components", "_component_specs", "_flat_tensor_specs"),
-        *("_to_tensor_list", "_from_tensor_list", "_from_compatible_tensor_list"),
-        *("_serialize", "_deserialize", "_keras_mask", "_to_legacy_output_types"),
-        *("_to_legacy_output_shapes", "_to_legacy_output_classes"),
-    ]
-)
-
-
-class ImmutableDict(Mapping[Any, Any]):
-    """A dictionary in a field of an extension type, which cannot change."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._dict = dict(*args, **kwargs)
-
-    def __getitem__(self, key: Any) -> PyTree:
-        return self._dict[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._dict
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._dict)
-
-    def __len__(self) -> int:
-        return len(self._dict)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._dict.items()))
-
-    def __repr__(self) -> str:
-        return f"ImmutableDict({self._dict!r})"
-
+_NO_DEFAULT = ExtensionTypeField.NO_DEFAULT
 
 # ---- fields ------------------------------------------------------------------------------------
 
 
-class _Field(typing.NamedTuple):
-    """A field: its name, the type of its values, and its default."""
-
-    name: str
-    kind: Annotation
-    default: PyTree = _EMPTY
-
-
-def _check_annotation(kind: Annotation, name: str, is_key: bool = False) -> None:
-    """Raise a TypeError for annotations that extension types do not support.
-
-    Args:
-      kind: The annotation. A forward reference is checked when its class is defined.
-      name: The field, for the error.
-      is_key: Whether the annotation describes keys of a mapping, which cannot contain tensors.
-    """
-    origin, arguments = get_origin(kind), typing.get_args(kind)
-    if isinstance(kind, str | typing.ForwardRef) or kind in _SCALARS or kind is _Anything:
-        return
-    if origin in _UNIONS or (origin is tuple and kind is not typing.Tuple):  # noqa: UP006
-        for part in arguments:
-            if part is not Ellipsis:
-                _check_annotation(part, name, is_key)
-    elif origin in _MAPPINGS and arguments:
-        _check_annotation(arguments[0], name, True)
-        _check_annotation(arguments[1], name, is_key)
-    elif not isinstance(kind, type) or not issubclass(kind, _TENSORS):
-        raise TypeError(f"In field {name!r}: Unsupported type annotation `{kind}`")
-    elif is_key:
-        raise TypeError(f"In field {name!r}: keys of a mapping cannot be of type `{kind.__name__}`")
-
-
-def _is_unresolved(kind: Annotation) -> bool:
-    """Check whether an annotation refers to a class that was not defined yet."""
-    if isinstance(kind, str | typing.ForwardRef):
-        return True
-    return any(map(_is_unresolved, typing.get_args(kind)))
-
-
-def _fail(name: str, expected: str, value: object) -> PyTree:
-    raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}")
-
-
-def _convert(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTree:
-    """Convert a value to the type of a field, or the spec of one.
-
-    Raises:
-      TypeError: If the value does not have the type.
-    """
-    origin, arguments = get_origin(kind), typing.get_args(kind)
-    if origin in _UNIONS:
-        return _convert_union(value, kind, name, is_spec)
-    if isinstance(kind, str | typing.ForwardRef):
-        raise TypeError(f"{name}: the class of its annotation, {kind!r}, is not defined.")
-    if origin is tuple:
-        if not isinstance(value, Sequence):
-            return _fail(name, "a tuple", value)
-        kinds = (
-            [arguments[0]] * len(value)
-            if len(arguments) == 2 and arguments[1] is Ellipsis
-            else arguments
-        )
-        if len(kinds) != len(value):
-            raise TypeError(f"{name}: expected a tuple with length {len(kinds)}, got {len(value)}")
-        return tuple(
-            _convert(v, k, f"{name}[{i}]", is_spec)
-            for i, (v, k) in enumerate(zip(value, kinds, strict=True))
-        )
-    if origin in _MAPPINGS:
-        if not isinstance(value, Mapping):
-            return _fail(name, "a mapping", value)
-        return ImmutableDict(
-            {
-                _convert(k, arguments[0], f"{name}.keys()", is_spec): _convert(
-                    v, arguments[1], f"{name}[{k!r}]", is_spec
-                )
-                for k, v in value.items()
-            }
-        )
-    if kind is None or kind is type(None):
-        return value if value is None else _fail(name, "None", value)
-    if is_spec and issubclass(kind, Tensor | CompositeTensor):
-        is_match = (
-            isinstance(value, TensorSpec)
-            if issubclass(kind, Tensor)
-            else isinstance(value, CompositeSpec) and issubclass(value.value_type, kind)
-        )
-        return value if is_match else _fail(name, f"a spec of {kind.__name__}", value)
-    if issubclass(kind, Tensor):
-        return _to_tensor(value, name)
-    if kind is DType:
-        return as_dtype(value)
-    if kind is TensorShape:
-        return as_shape(value)
-    if kind is float and type(value) is int:
-        return _fail(name, "a value of type 'float'", value)
-    if isinstance(value, kind):
-        return value
-    return _fail(name, f"a value of type {kind.__name__!r}", value)
-
-
-def _convert_union(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTree:
-    for option in typing.get_args(kind):
-        try:
-            return _convert(value, option, name, is_spec)
-        except (TypeError, ValueError):
-            continue
-    return _fail(name, f"a value of {kind}", value)
-
-
-def _to_tensor(value: PyTree, name: str) -> PyTree:
-    if isinstance(value, Tensor | TensorSpec) or hasattr(value, "_keras_history"):
-        return value
-    if isinstance(value, CompositeTensor):
-        return _fail(name, "a Tensor", value)
-    try:
-        return convert_to_tensor(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}: expected a Tensor, got {type(value).__name__}") from error
-
-
-def _make_signature(fields: Sequence[_Field]) -> inspect.Signature:
+def _make_signature(fields: Sequence[ExtensionTypeField]) -> inspect.Signature:
     kind: Annotation = inspect.Parameter.POSITIONAL_OR_KEYWORD
     has_default, parameters = False, []
     for field in fields:
         # A field without a default after one with a default is a keyword.
-        has_default = has_default or field.default is not _EMPTY
-        if has_default and field.default is _EMPTY:
+        has_default = has_default or field.default is not _NO_DEFAULT
+        if has_default and field.default is _NO_DEFAULT:
             kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(
-            inspect.Parameter(field.name, kind, default=field.default, annotation=field.kind)
+            inspect.Parameter(
+                field.name,
+                kind,
+                default=inspect.Parameter.empty if field.default is _NO_DEFAULT else field.default,
+                annotation=field.value_type,
+            )
         )
     return inspect.Signature(parameters)
 
@@ -281,14 +123,14 @@ def _join_field(static: PyTree, parts: Iterator[Any]) -> PyTree:
     return tuple([_join_field(item, parts) for item in static])
 
 
-def _list_fields(cls: type[ExtensionType], scope: Mapping[str, Any]) -> list[_Field]:
+def _list_fields(cls: type[ExtensionType], scope: Mapping[str, Any]) -> list[ExtensionTypeField]:
     """List the fields of a class and of its base classes.
 
     Args:
       cls: The class.
       scope: Names that postponed annotations may refer to.
     """
-    fields: dict[str, _Field] = {}
+    fields: dict[str, ExtensionTypeField] = {}
     for base in reversed(cls.__mro__[1:]):
         if issubclass(base, ExtensionType):
             fields |= {field.name: field for field in get_fields(base)}
@@ -297,11 +139,8 @@ def _list_fields(cls: type[ExtensionType], scope: Mapping[str, Any]) -> list[_Fi
         kind = _evaluate(annotation, vars(module) if module else {}, {**scope, cls.__name__: cls})
         if get_origin(kind) is ClassVar or kind is ClassVar:
             continue
-        _check_annotation(kind, name)
-        default = next((vars(b)[name] for b in cls.__mro__ if name in vars(b)), _EMPTY)
-        if default is not _EMPTY and not _is_unresolved(kind):
-            default = _convert(default, kind, f"default value for {name}", False)
-        fields[name] = _Field(name, kind, default)
+        default = next((vars(b)[name] for b in cls.__mro__ if name in vars(b)), _NO_DEFAULT)
+        fields[name] = ExtensionTypeField(name, kind, default)
     return list(fields.values())
 
 
@@ -324,15 +163,15 @@ def _check_class(cls: type[ExtensionType]) -> None:
         is_spec = name == "Spec" and name not in annotations
         # A field with the name of a private attribute would replace it.
         is_private = name in annotations and name[0] == "_" and hasattr(ExtensionType, name)
-        if is_private or (not is_spec and _is_reserved(name)):
+        if is_private or (not is_spec and ExtensionTypeField.is_reserved_name(name)):
             raise ValueError(
                 f"The field annotations for {cls.__name__} are invalid. Field {name!r} is reserved; rename it."
             )
     nested = cls.__dict__.get("Spec")
-    if nested is not None and not (
-        isinstance(nested, type) and nested.__bases__ in ((object,), (TypeSpec,))
-    ):
-        raise ValueError(f"{cls.__qualname__}.Spec must be a class without bases; got {nested}.")
+    if nested is not None and not isinstance(nested, type):
+        raise ValueError(f"{cls.__qualname__}.Spec must be a nested class; got {nested}.")
+    if nested is not None and nested.__bases__ not in ((object,), (TypeSpec,)):
+        raise ValueError(f"{cls.__qualname__}.Spec must be directly subclassed from tf.TypeSpec.")
     for name, value in cls.__dict__.items():
         is_special = name.startswith(("__", "_abc_")) or isinstance(
             value, property | classmethod | staticmethod
@@ -350,17 +189,27 @@ def _check_class(cls: type[ExtensionType]) -> None:
         )
 
 
-def _is_reserved(name: str) -> bool:
-    return name in _RESERVED or name.lower().startswith("_tf_extension_type")
-
-
 def list_values(value: PyTree) -> list[Any]:
     """Return the values of the fields of an extension type, or of its spec."""
     owner = value.value_type if isinstance(value, ExtensionTypeSpec) else value
     return [vars(value)[field.name] for field in get_fields(owner)]
 
 
-def get_fields(value: PyTree) -> list[_Field]:
+def as_dict(value: ExtensionType | ExtensionTypeSpec) -> dict[str, Any]:
+    """Return the fields of an extension type as a dictionary.
+
+    Example:
+      >>> class Pair(tf.experimental.ExtensionType):
+      ...     first: int
+      ...     second: str
+      >>> tf.experimental.extension_type.as_dict(Pair(1, "x"))
+      {'first': 1, 'second': 'x'}
+    """
+    owner: PyTree = value.value_type if isinstance(value, ExtensionTypeSpec) else value
+    return {field.name: getattr(value, field.name) for field in get_fields(owner)}
+
+
+def get_fields(value: PyTree) -> list[ExtensionTypeField]:
     """Return the fields of an extension type or of a value of one."""
     cls: PyTree = value if isinstance(value, type) else type(value)
     scope = vars(cls).get("_unresolved_scope")
@@ -388,7 +237,7 @@ class ExtensionType(CompositeTensor):
     """
 
     Spec: ClassVar[type[ExtensionTypeSpec]]
-    _extension_fields: ClassVar[list[_Field] | None] = None
+    _extension_fields: ClassVar[list[ExtensionTypeField] | None] = None
     # Names for annotations that refer to classes which were not defined at the class statement.
     _unresolved_scope: ClassVar[Mapping[str, Any] | None] = None
     _is_initialized = False
@@ -409,12 +258,14 @@ class ExtensionType(CompositeTensor):
         nested: PyTree = cls.__dict__.get("Spec")
         members = {} if nested is None else dict(vars(nested))
         for name in members:
-            if _is_reserved(name) or any(field.name == name for field in fields):
+            if ExtensionTypeField.is_reserved_name(name) or any(
+                field.name == name for field in fields
+            ):
                 raise ValueError(
                     f"{cls.__qualname__}.Spec defines {name!r}, which is a reserved name or a field."
                 )
         # A spec has no default values.
-        signature = _make_signature([field._replace(default=_EMPTY) for field in fields])
+        signature = _make_signature([field._replace(default=_NO_DEFAULT) for field in fields])
         members = {
             "__init__": _make_constructor(signature),
             **{k: v for k, v in members.items() if k not in ("__dict__", "__weakref__")},
@@ -431,8 +282,8 @@ class ExtensionType(CompositeTensor):
     def _set_fields(cls, scope: Mapping[str, Any]) -> None:
         """List the fields, again at the next use if an annotation refers to an undefined name."""
         fields = cls._extension_fields = _list_fields(cls, scope)
-        is_unresolved = any(_is_unresolved(field.kind) for field in fields)
-        cls._unresolved_scope = scope if is_unresolved else None
+        is_incomplete = any(is_unresolved(field.value_type) for field in fields)
+        cls._unresolved_scope = scope if is_incomplete else None
 
     def __init__(self) -> None:
         raise AssertionError(
@@ -442,12 +293,21 @@ class ExtensionType(CompositeTensor):
     def __validate__(self) -> None:
         """Check the fields after construction; subclasses raise errors for invalid values."""
 
-    def _convert_fields(self) -> None:
-        _convert_state(self, self.__dict__, False)
+    @classmethod
+    def _tf_extension_type_fields(cls) -> tuple[ExtensionTypeField, ...]:
+        return tuple(get_fields(cls))
+
+    @classmethod
+    def _tf_extension_type_has_field(cls, name: str) -> bool:
+        return any(field.name == name for field in get_fields(cls))
+
+    def _finish_construction(self) -> None:
+        convert_fields(get_fields(self), self.__dict__)
+        self.__validate__()
+        self.__dict__["_is_initialized"] = True
 
     def __setattr__(self, name: str, value: PyTree) -> None:
-        is_field = any(field.name == name for field in get_fields(self))
-        if self._is_initialized or not is_field:
+        if self._is_initialized or not self._tf_extension_type_has_field(name):
             raise AttributeError(
                 f"Cannot mutate attribute `{name}` outside the custom constructor of ExtensionType."
             )
@@ -512,16 +372,6 @@ class ExtensionType(CompositeTensor):
         )
 
 
-def _convert_state(owner: PyTree, state: dict[str, Any], is_spec: bool) -> None:
-    """Convert the values of the fields of a value, or of its spec, in its dictionary."""
-    fields = get_fields(owner.value_type if is_spec else owner)
-    missing = {field.name for field in fields} - state.keys()
-    if missing:
-        raise ValueError(f"Missing required fields: {missing}")
-    for field in fields:
-        state[field.name] = _convert(state[field.name], field.kind, field.name, is_spec)
-
-
 def _flatten(value: PyTree) -> list[Any]:
     return [x for v in value for x in _flatten(v)] if isinstance(value, list | tuple) else [value]
 
@@ -548,9 +398,7 @@ def _wrap_constructor(constructor: Callable[..., None]) -> Callable[..., None]:
         constructor(self, *args, **kwargs)
         if is_outermost:
             del self.__dict__["_tf_extension_type_depth"]
-            self._convert_fields()
-            self.__validate__()
-            self.__dict__["_is_initialized"] = True
+            self._finish_construction()
 
     return __init__
 
@@ -630,8 +478,10 @@ class ExtensionTypeSpec(CompositeSpec):
     def __validate__(self) -> None:
         """Check the fields after construction; nested `Spec` classes raise errors for invalid values."""
 
-    def _convert_fields(self) -> None:
-        _convert_state(self, self.__dict__, True)
+    def _finish_construction(self) -> None:
+        convert_fields_for_spec(get_fields(self.value_type), self.__dict__)
+        self.__validate__()
+        self.__dict__["_is_initialized"] = True
 
     @classmethod
     def from_value(cls, value: ExtensionType) -> PyTree:
@@ -649,13 +499,18 @@ class ExtensionTypeSpec(CompositeSpec):
             )
         self.__dict__[name] = value
 
-    @property
-    def _component_specs(self) -> list[Any]:
-        return [s for value in list_values(self) for s in _list_specs(value)]
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(
+            f"Cannot mutate attribute `{name}` outside the custom constructor of ExtensionTypeSpec."
+        )
 
-    def _to_components(self, value: ExtensionType) -> list[Any]:
+    @property
+    def _component_specs(self) -> tuple[Any, ...]:
+        return tuple(s for value in list_values(self) for s in _list_specs(value))
+
+    def _to_components(self, value: ExtensionType) -> tuple[Any, ...]:
         pairs = zip(list_values(self), list_values(value), strict=True)
-        return [t for spec, item in pairs for t in _list_tensors(spec, item)]
+        return tuple(t for spec, item in pairs for t in _list_tensors(spec, item))
 
     def _from_components(self, components: Sequence[Any]) -> PyTree:
         supply = iter(components)
@@ -667,7 +522,7 @@ class ExtensionTypeSpec(CompositeSpec):
 
     def _serialize(self) -> tuple[Any, ...]:
         names = [field.name for field in get_fields(self.value_type)]
-        return tuple(zip(names, list_values(self), strict=True))
+        return tuple(zip(names, map(_thaw, list_values(self)), strict=True))
 
     @classmethod
     def _deserialize(cls, serialization: tuple[Any, ...]) -> PyTree:
@@ -698,6 +553,13 @@ class ExtensionTypeSpec(CompositeSpec):
         return f"{type(self).__qualname__}({fields})"
 
 
+def _thaw(value: PyTree) -> PyTree:
+    """Return a field with dictionaries, in which the containers of a spec are written."""
+    if type(value) is tuple:
+        return tuple(map(_thaw, value))
+    return {k: _thaw(v) for k, v in value.items()} if isinstance(value, ImmutableDict) else value
+
+
 def _freeze(value: PyTree) -> PyTree:
     """Return a field from a file with immutable containers."""
     if type(value) in (list, tuple):
@@ -706,8 +568,43 @@ def _freeze(value: PyTree) -> PyTree:
     return ImmutableDict({k: _freeze(v) for k, v in value.items()}) if is_mapping else value
 
 
-class _Anything:
-    """Type of the fields of anonymous extension types, which are not checked."""
+class AnonymousExtensionType(ExtensionType):
+    """A value of an extension type that is not defined, with the fields in a SavedModel.
+
+    Args:
+      **fields: Python values, tensors, and tuples and mappings of these.
+    """
+
+    def __new__(cls, **fields: Any) -> PyTree:
+        """Create a value of a class with these fields."""
+        for name in fields:
+            if ExtensionTypeField.is_reserved_name(name):
+                raise ValueError(f"Reserved field name {name!r} in AnonymousExtensionType.")
+        return super().__new__(cls if get_fields(cls) else make_anonymous_class(tuple(fields)))
+
+
+def reinterpret(value: ExtensionType, new_type: type[ExtensionType]) -> PyTree:
+    """Return a value of another extension type with the fields of a value.
+
+    Raises:
+      TypeError: If an argument is no extension type, or a field has another type.
+      ValueError: If the types have different fields.
+    """
+    if not isinstance(value, ExtensionType):
+        raise TypeError(
+            f"reinterpret expects `value` to be a tf.ExtensionType instance; got {value!r}"
+        )
+    if not (isinstance(new_type, type) and issubclass(new_type, ExtensionType)):
+        raise TypeError(
+            f"reinterpret expects `new_type` to be a subclass of tf.ExtensionType; got {new_type!r}"
+        )
+    fields = as_dict(value)
+    if new_type is AnonymousExtensionType:
+        return AnonymousExtensionType(**fields)
+    result = object.__new__(new_type)
+    vars(result).update(fields)
+    result._finish_construction()
+    return result
 
 
 @functools.cache
@@ -717,8 +614,8 @@ def make_anonymous_class(names: tuple[str, ...]) -> type[ExtensionType]:
     Args:
       names: Names of the fields.
     """
-    fields = {"__annotations__": dict.fromkeys(names, _Anything)}
-    return type("AnonymousExtensionType", (ExtensionType,), fields)
+    fields = {"__annotations__": dict.fromkeys(names, AnyValue)}
+    return type("AnonymousExtensionType", (AnonymousExtensionType,), fields)
 
 
 def _make_spec(value_type: type[ExtensionType], fields: tuple[Any, ...]) -> ExtensionTypeSpec:
@@ -741,6 +638,11 @@ def _change_rank(spec: PyTree, size: int | None, is_batch: bool) -> PyTree:
         if change is not None:
             return change(size) if is_batch else change()
         raise TypeError(f"{type(spec).__name__} cannot be batched.")
+    if isinstance(spec, TensorShape):
+        # A field of this type has the shape of a batch in front, like the tensors.
+        if spec.rank is None:
+            return spec
+        return TensorShape([size, *spec] if is_batch else spec[1:])
     if type(spec) is tuple:
         return tuple(_change_rank(item, size, is_batch) for item in spec)
     if isinstance(spec, ImmutableDict):
@@ -776,7 +678,7 @@ class ExtensionTypeBatchEncoder:
     @staticmethod
     def _change_fields(spec: ExtensionTypeSpec, size: int | None, is_batch: bool) -> PyTree:
         result = type(spec).__new__(type(spec))
-        for name, value in spec._serialize():
+        for name, value in as_dict(spec).items():
             result.__dict__[name] = _change_rank(value, size, is_batch)
         vars(result)["_is_initialized"] = True
         return result

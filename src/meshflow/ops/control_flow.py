@@ -353,10 +353,15 @@ def _run_eager_while(
     limit: TensorLike | None,
 ) -> PyTree:
     remaining = None if limit is None else int(to_static_value(limit, "maximum_iterations"))
+    kind = type(state)
     while _to_bool(test(*state)) and remaining != 0:
-        state = _pack_body_result(state, step(*state))
+        after = step(*state)
+        # The result has the container that the body returns.
+        if isinstance(after, (list, tuple)):
+            kind = list if isinstance(after, list) else tuple
+        state = _pack_body_result(state, after)
         remaining = None if remaining is None else remaining - 1
-    return state
+    return state if type(state) is kind or hasattr(state, "_fields") else kind(state)
 
 
 def _stage_while(

@@ -7,6 +7,7 @@ Saved functions check those outside of branches and loops; other exported functi
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -27,10 +28,11 @@ from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike, is_symbolic_tensor, is_tensor
 from meshflow.environment.types import Array
-from meshflow.ops import math
+from meshflow.ops import array, math
 from meshflow.ops.array.inspection import get_static_value, no_op
+from meshflow.ops.casting import cast
 from meshflow.ops.printing import format_value
 from meshflow.ops.signatures import ComparisonCheck, SignCheck
 
@@ -566,6 +568,18 @@ def _check_ranks_at_run(
         _check_ranks(x, ranks, kind, message, label)
 
 
+def _check_ranks_in_trace(
+    x: TensorLike, ranks: Sequence[TensorLike], kind: str, message: str | None, label: str
+) -> Any:
+    """Check a rank when the program runs, because the rank or an allowed one is only known then."""
+    actual, expected = array.rank(x), [convert_to_tensor(rank) for rank in ranks]
+    relation = math.greater_equal if kind == "at least " else math.equal
+    matches = [relation(actual, cast(rank, actual.dtype)) for rank in expected]
+    text = f"{message or ''} {label} must have rank {kind}".strip()
+    shape = ["Received shape:", str(_get_shape(x))]
+    return Assert(functools.reduce(math.logical_or, matches), [text, *expected, *shape])
+
+
 def _check_ranks(
     x: TensorLike,
     ranks: Sequence[TensorLike],
@@ -585,7 +599,12 @@ def _check_ranks(
     Returns:
       None; in a graph, an operation.
     """
-    shape, known = _get_shape(x), list(map(_read_rank, ranks))
+    shape = _get_shape(x)
+    if context.trace is not None and (
+        shape.rank is None or any(is_symbolic_tensor(convert_to_tensor(rank)) for rank in ranks)
+    ):
+        return _check_ranks_in_trace(x, ranks, kind, message, label)
+    known = list(map(_read_rank, ranks))
     if shape.rank is None or None in known:
         if context.graph is not None and context.trace is None:
             label = f"Tensor {x.name}" if isinstance(x, Tensor) else label

@@ -138,8 +138,10 @@ def _map_extensions(
         signature = None
     encoded = nest.map_structure(lambda s, v: _encode(s, v, 1), specs, elems)
     results = run(call, encoded, signature)
+    leaves = nest.flatten(results)
+    size = leaves[0].shape[0] if leaves and isinstance(leaves[0], Tensor) else None
     batch_specs = nest.map_structure(
-        lambda s: None if s is None else get_batch_encoder(s).batch(s, None), result_specs
+        lambda s: None if s is None else get_batch_encoder(s).batch(s, size), result_specs
     )
     mapped: T = _decode(batch_specs, results)
     return mapped

@@ -19,7 +19,7 @@ from meshflow.core.runtime.context import SizeSource, context
 from meshflow.core.runtime.errors import InvalidValueError, ValueNeededError, convert_python_error
 from meshflow.core.tracing.host_callbacks import are_callbacks_ordered, store_errors
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor, is_composite_spec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.specs import TensorSpec, TypeSpec
@@ -197,7 +197,7 @@ def _list_components(spec: object, value: PyTree) -> list[Any]:
     Raises:
       InvalidArgumentError: If the result does not have the spec.
     """
-    if isinstance(spec, CompositeSpec):
+    if is_composite_spec(spec):
         if not spec.is_compatible_with(value):
             raise InvalidValueError(
                 f"py_function: the Python function returned {value!r}, but Tout declares {spec!r}."

@@ -135,6 +135,8 @@ class TensorArraySpec(TypeSpec):
       (tf.int64, [array([0])])
     """
 
+    _has_components, _is_element = False, True
+
     def __init__(
         self,
         element_shape: ShapeLike = None,

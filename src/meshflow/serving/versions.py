@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import is_composite_spec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import StrPath
@@ -72,7 +72,7 @@ def _flatten_results(specs: Mapping[str, Any], results: Mapping[str, Any]) -> di
     """
     flat: dict[str, Any] = {}
     for name, spec in specs.items():
-        is_composite = isinstance(spec, CompositeSpec)
+        is_composite = is_composite_spec(spec)
         parts = list_components(spec, results[name]) if is_composite else [results[name]]
         for number, part in enumerate(parts):
             flat[f"{name}_{number}" if number else name] = part

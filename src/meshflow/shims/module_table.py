@@ -181,11 +181,16 @@ MODULES = {
     "python.framework.ops": "enable_eager_execution_internal=tf.compat.v1.enable_eager_execution EagerTensor=tf.Tensor _EagerTensorBase=tf.Tensor Tensor=tf.Tensor "
     f"RegisterStatistics={_HELPERS}:ignore_decorator numpy_text={_HELPERS}:numpy_text "
     f"register_dense_tensor_like_type={_HELPERS}:ignore_decorator "
-    "convert_to_tensor_or_composite=tf.convert_to_tensor "
+    f"convert_to_tensor_or_composite={_HELPERS}:convert_to_tensor_or_composite "
     "convert_to_tensor_v2_with_dispatch=tf.convert_to_tensor internal_convert_to_tensor=tf.convert_to_tensor "
     "executing_eagerly_outside_functions=tf.compat.v1.executing_eagerly_outside_functions "
     "name_scope=tf.compat.v1.name_scope name_scope_v1=tf.compat.v1.name_scope name_scope_v2=tf.name_scope "
     "inside_function=tf.inside_function is_dense_tensor_like=tf.is_tensor",
+    "python.framework.extension_type": "meshflow.experimental.extension_types",
+    "python.framework.extension_type_field": "meshflow.experimental.extension_fields "
+    "_convert_value=meshflow.experimental.extension_fields:convert_value "
+    "_ConversionContext=meshflow.experimental.extension_fields:ConversionContext",
+    "python.framework.immutable_dict": "ImmutableDict=meshflow.experimental.extension_fields:ImmutableDict",
     "python.framework.indexed_slices": "IndexedSlicesValue=meshflow.test.case:IndexedSlicesValue",
     "python.framework.random_seed": "tf.random tf.compat.v1.random",
     "python.framework.smart_cond": f"{_HELPERS}",

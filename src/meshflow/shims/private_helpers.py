@@ -569,3 +569,12 @@ def remove_squeezable_dimensions(
     elif difference == -1 and labels.shape[-1] in (1, None):
         labels = tf.squeeze(labels, [-1])
     return labels, predictions
+
+
+def convert_to_tensor_or_composite(
+    value: PyTree, dtype: PyTree = None, name: str | None = None
+) -> PyTree:
+    """Return composite tensors as they are, and the tensor of other values."""
+    if isinstance(value, composite.CompositeTensor):
+        return value
+    return tf.convert_to_tensor(value, dtype, name=name)

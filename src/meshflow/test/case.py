@@ -486,7 +486,7 @@ _RAGGED = (RaggedTensor, RaggedTensorValue)
 def _to_list(value: PyTree) -> PyTree:
     """Return nested lists of the values of a tensor, an array, or nested lists of them."""
     if isinstance(value, _RAGGED):
-        return value.to_list()
+        return to_numpy(value).to_list()
     if isinstance(value, list | tuple):
         return list(map(_to_list, value))
     return _to_array(value).tolist()

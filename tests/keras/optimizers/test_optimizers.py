@@ -618,3 +618,25 @@ def test_private_names_of_keras():
     assert optimizer._index_dict[optimizer._var_key(variables[0])] == 1
     with pytest.raises(AttributeError):
         _ = tf.keras.optimizers.legacy.Adam()._velocities
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_adam_subtracts_decimal_betas_from_one(name):
+    # TensorFlow 2.15.1: the bias correction has a rounded beta_2, and the mean square the difference 0.001.
+    v = tf.Variable([1.0], dtype=tf.float64)
+    optimizer = getattr(tf.keras.optimizers, name)(0.01, weight_decay=0.0)
+    optimizer.apply_gradients([(tf.constant([0.3], tf.float64), v)])
+    assert float(1 - v[0]) == pytest.approx(0.009999827611652, abs=1e-12)
+    legacy = tf.Variable([1.0], dtype=tf.float64)
+    tf.keras.optimizers.legacy.Adam(0.01).apply_gradients(
+        [(tf.constant([0.3], tf.float64), legacy)]
+    )
+    assert float(1 - legacy[0]) == pytest.approx(0.009999894367662, abs=1e-12)
+
+
+def test_rates_have_the_dtype_of_floatx():
+    tf.keras.backend.set_floatx("float64")
+    try:
+        assert tf.keras.optimizers.SGD(0.01).learning_rate.dtype == tf.float64
+    finally:
+        tf.keras.backend.set_floatx("float32")

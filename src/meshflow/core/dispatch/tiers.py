@@ -187,6 +187,7 @@ class InterpretedProgram:
         # The number of runs so far, and the result of `estimate_limit`, by the shapes of operands.
         self._runs: dict[Hashable, int] = {}
         self._limits: dict[Hashable, float] = {}
+        self._limits_by_magnitude: dict[Hashable, float] = {}
 
     def estimate_limit(self, operands: Sequence[Any]) -> float:
         """Return the number of runs that take as long as compiling the program; 0 if it must be compiled.
@@ -217,10 +218,15 @@ class InterpretedProgram:
     def _estimate_limit(self, shapes: Sequence[tuple[int, ...]]) -> float:
         if TierSettings.tier == "interpret" or self._has_unknown_sizes:
             return math.inf
-        if self._costs is None:
-            self._costs = CostEstimate(self._closed)
-        estimate = self._costs.bind(shapes)
-        limit = estimate.compile_seconds / max(estimate.run_seconds, 1e-9)
+        # Sizes with the same number of bits have similar costs.
+        magnitudes = tuple([tuple([n.bit_length() for n in shape]) for shape in shapes])
+        limit = self._limits_by_magnitude.get(magnitudes)
+        if limit is None:
+            if self._costs is None:
+                self._costs = CostEstimate(self._closed)
+            estimate = self._costs.bind(shapes)
+            limit = estimate.compile_seconds / max(estimate.run_seconds, 1e-9)
+            self._limits_by_magnitude[magnitudes] = limit
         return limit if limit >= _MIN_RUNS else 0.0
 
     def release_memory(self) -> None:

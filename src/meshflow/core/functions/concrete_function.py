@@ -65,7 +65,11 @@ from meshflow.core.tracing.pass_pipeline import (
 )
 from meshflow.core.tracing.trace import TracedFunction, is_array_like
 from meshflow.core.values import dtypes, nest
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor, split_value
+from meshflow.core.values.composite import (
+    CompositeTensor,
+    is_composite_spec,
+    split_value,
+)
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
@@ -518,7 +522,7 @@ class ConcreteFunction(SignedFunction):
         values = self._match_arguments(self._specs, args, kwargs)
         tensors = []
         for spec, value in zip(self._specs, values, strict=True):
-            if isinstance(spec, CompositeSpec):
+            if is_composite_spec(spec):
                 tensors += split_value(convert_to_spec(self.name, spec, value))
                 continue
             tensor = convert_to_tensor(value, dtype_hint=spec.dtype)

@@ -19,7 +19,11 @@ from meshflow.core.functions.signatures import Args, Kwargs, name_specs
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import dtypes, nest
-from meshflow.core.values.composite import CompositeSpec, can_split, list_part_sizes
+from meshflow.core.values.composite import (
+    can_split,
+    is_composite_spec,
+    list_part_sizes,
+)
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
@@ -74,7 +78,7 @@ class ShapePolymorphicFunction(SignedFunction):
             return None
         sizes: list[Sequence[int | None]] = []
         for leaf in nest.flatten(self._template):
-            if isinstance(leaf, CompositeSpec):
+            if is_composite_spec(leaf):
                 # The parts of a value may have another order than the components of its spec.
                 sizes += [part or () for part in list_part_sizes(leaf)]
             elif isinstance(leaf, TensorSpec):
@@ -110,7 +114,7 @@ class ShapePolymorphicFunction(SignedFunction):
         return nest.map_structure(
             lambda a, b: (
                 a.most_specific_compatible_type(b)
-                if isinstance(a, (TensorSpec, CompositeSpec))
+                if (isinstance(a, TensorSpec) or is_composite_spec(a))
                 else a
             ),
             first,
@@ -147,7 +151,7 @@ def _make_empty_strings(leaf: PyTree) -> PyTree:
 def _replace_unknown_sizes(spec: Any, size: int) -> Any:
     if isinstance(spec, SparseTensorSpec) and spec.shape.rank is not None and can_split(spec):
         return spec.set_sizes(size)
-    if isinstance(spec, CompositeSpec) and can_split(spec):
+    if is_composite_spec(spec) and can_split(spec):
         return spec.fill_components(lambda part: _replace_unknown_sizes(part, size))
     if not isinstance(spec, TensorSpec):
         return spec

@@ -55,8 +55,9 @@ def logical_or(a: TensorLike, b: TensorLike) -> Tensor:
 
 
 def logical_not(a: TensorLike) -> Tensor:
-    """Compute `not a` for a scalar condition."""
-    return apply(_not, (to_scalar_bool(a),))
+    """Compute `not a` for a scalar condition, or for each element of a bool tensor."""
+    tensor = convert_to_tensor(a)
+    return apply(_not, (tensor if tensor.dtype.name == "bool" else to_scalar_bool(tensor),))
 
 
 def less(a: TensorLike, b: TensorLike) -> Tensor:

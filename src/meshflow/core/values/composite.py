@@ -12,15 +12,12 @@ A composite tensor with strings is a constant of a trace, like a tensor of strin
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Self, TypeGuard
 
 import jax
 
-from meshflow.core.values.dtypes import string
-from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
+from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
@@ -30,8 +27,8 @@ __all__ = [
     "CompositeTensor",
     "can_split",
     "find_spec_name",
-    "generalize",
     "get_batch_encoder",
+    "is_composite_spec",
     "is_extension",
     "is_extension_spec",
     "list_components",
@@ -81,7 +78,7 @@ class CompositeTensor:
 
     def _split(self) -> tuple[list[Tensor], Hashable]:
         """Return the parts and the static part, by default the spec and the structure of its components."""
-        spec: CompositeSpec = self._type_spec  # type: ignore[assignment]
+        spec = self._type_spec
         parts, structure = spec.split_components(self)
         return parts, (spec, structure)
 
@@ -145,116 +142,15 @@ def find_spec_name(spec_class: type) -> str | None:
 
 
 class CompositeSpec(TypeSpec):
-    """Base class of the specs of composite tensors.
+    """Base class of the specs of our composite tensors; those of users derive from `TypeSpec`."""
 
-    A subclass defines `value_type`, `_component_specs`, `_to_components`, `_from_components` and
-    `_serialize`, like in TensorFlow.
-    """
-
-    @property
-    def value_type(self) -> type:
-        """Return the class that the spec describes."""
-        raise NotImplementedError(f"{type(self).__name__} does not define value_type.")
-
-    @property
-    def _component_specs(self) -> PyTree:
-        """Return a nested structure of specs."""
-        raise NotImplementedError(f"{type(self).__name__} does not define _component_specs.")
-
-    def _to_components(self, value: PyTree) -> PyTree:
-        """Return the components of a value, in the structure of `_component_specs`."""
-        raise NotImplementedError(f"{type(self).__name__} does not define _to_components.")
-
-    def _from_components(self, components: PyTree) -> PyTree:
-        """Return a value from its components."""
-        raise NotImplementedError(f"{type(self).__name__} does not define _from_components.")
-
-    def split_components(self, value: PyTree) -> tuple[list[Tensor], Hashable]:
-        """Return the tensors in the components of a value, and the structure of the components."""
-        components = self._to_components(value)
-        return jax.tree_util.tree_flatten(components, lambda v: isinstance(v, Tensor))
-
-    def join_components(self, parts: Sequence[Any], structure: PyTree) -> PyTree:
-        """Return a value from the results of `split_components`."""
-        return self._from_components(jax.tree_util.tree_unflatten(structure, parts))
-
-    def _serialize(self) -> tuple[Any, ...]:
-        """Return the arguments of the constructor."""
-        raise NotImplementedError(f"{type(self).__name__} does not define _serialize.")
-
-    @classmethod
-    def _deserialize(cls, serialization: tuple[Any, ...]) -> Self:
-        """Return a spec from the result of `_serialize`."""
-        return cls(*serialization)
-
-    def list_component_specs(self) -> list[TypeSpec]:
-        """List the specs of the components."""
-        return jax.tree_util.tree_leaves(self._component_specs)
-
-    def list_part_sizes(self) -> list[list[int | None] | None]:
-        """List the shapes of the parts of values, with None for unknown sizes and shapes of unknown rank."""
-        return [sizes for leaf in self.list_component_specs() for sizes in list_part_sizes(leaf)]
-
-    def fill_components(self, fill: Callable[[TypeSpec], PyTree]) -> PyTree:
-        """Return a value with the results of a function of the specs of its components."""
-        return self._from_components(jax.tree_util.tree_map(fill, self._component_specs))
-
-    def is_compatible_with(self, spec_or_value: Any) -> bool:
-        """Check whether a value, or a spec, has the same type and compatible components."""
-        other = type_spec_from_value(spec_or_value)
-        return type(other) is type(self) and _are_compatible(self._serialize(), other._serialize())
-
-    def most_specific_compatible_type(self, other: TypeSpec) -> Self:
-        """Return the most specific spec that covers both.
-
-        Raises:
-          ValueError: If there is none.
-        """
-        if type(other) is not type(self):
-            raise ValueError(f"No TypeSpec is compatible with both {self} and {other}")
-        return self._deserialize(generalize(self._serialize(), other._serialize()))
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._serialize() == other._serialize()
-
-    def __hash__(self) -> int:
-        return hash((type(self), str(self._serialize())))
-
-    def __reduce__(self) -> Any:
-        return type(self), self._serialize()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}{self._serialize()!r}"
+    _is_element = True
 
 
 class BatchableSpec(CompositeSpec):
     """Base class of specs of libraries with values that datasets can batch; methods are TensorFlow's private ones."""
 
-    @property
-    def _flat_tensor_specs(self) -> list[Any]:
-        return [s for spec in self.list_component_specs() for s in spec._flat_tensor_specs]
-
-    def _to_tensor_list(self, value: PyTree) -> list[Any]:
-        return self._list_tensors(value, "_to_tensor_list")
-
-    def _to_batched_tensor_list(self, value: PyTree) -> list[Any]:
-        return self._list_tensors(value, "_to_batched_tensor_list")
-
-    def _list_tensors(self, value: PyTree, method: str) -> list[Any]:
-        specs = self._component_specs
-        structure: PyTree = jax.tree_util.tree_structure(specs)
-        components = structure.flatten_up_to(self._to_components(value))
-        pairs = zip(jax.tree_util.tree_leaves(specs), components, strict=True)
-        return [tensor for spec, part in pairs for tensor in getattr(spec, method)(part)]
-
-    def _from_compatible_tensor_list(self, tensor_list: Sequence[Any]) -> PyTree:
-        supply = iter(tensor_list)
-
-        def fill(spec: PyTree) -> PyTree:
-            count = len(spec._flat_tensor_specs)
-            return spec._from_compatible_tensor_list(list(itertools.islice(supply, count)))
-
-        return self.fill_components(fill)
+    _is_element = False
 
 
 class _TensorListEncoder:
@@ -284,47 +180,14 @@ class _TensorListEncoder:
 _TENSOR_LISTS = _TensorListEncoder()
 
 
+def is_composite_spec(value: object) -> TypeGuard[CompositeSpec]:
+    """Check whether a value is the spec of values that consist of components."""
+    return isinstance(value, TypeSpec) and value._has_components
+
+
 def list_part_sizes(leaf: PyTree) -> list[list[int | None] | None]:
-    """List the shapes of a spec, or of the parts of a composite one; none for strings and other values."""
-    if isinstance(leaf, CompositeSpec):
-        return leaf.list_part_sizes()
-    if not isinstance(leaf, TensorSpec) or leaf.dtype is string:
-        return []
-    shape = leaf.shape
-    sizes: list[int | None] | None = None if shape.rank is None else [*shape.as_list()]
-    return [sizes]
-
-
-def generalize(first: PyTree, second: PyTree) -> PyTree:
-    """Return the most specific structure of specs, shapes and other values that covers two such structures.
-
-    Raises:
-      ValueError: If there is none.
-    """
-    if isinstance(first, TypeSpec) and isinstance(second, TypeSpec):
-        return first.most_specific_compatible_type(second)
-    if isinstance(first, TensorShape) and isinstance(second, TensorShape):
-        return first.most_specific_compatible_shape(second)
-    if type(first) in (list, tuple) and type(first) is type(second) and len(first) == len(second):
-        return type(first)(map(generalize, first, second))
-    if isinstance(first, Mapping) and isinstance(second, Mapping) and first.keys() == second.keys():
-        return {key: generalize(value, second[key]) for key, value in first.items()}
-    if type(first) is not type(second) or first != second:
-        raise ValueError(f"No TypeSpec is compatible with both {first!r} and {second!r}")
-    return first
-
-
-def _are_compatible(first: PyTree, second: PyTree) -> bool:
-    """Compare the serializations of two specs."""
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, (list, tuple)):
-        return len(first) == len(second) and all(map(_are_compatible, first, second))
-    if isinstance(first, Mapping):
-        is_same = first.keys() == second.keys()
-        return is_same and all(_are_compatible(v, second[key]) for key, v in first.items())
-    check = getattr(first, "is_compatible_with", None)
-    return check(second) if check else first == second
+    """List the shapes of the parts that a spec describes; none for other values."""
+    return leaf.list_part_sizes() if isinstance(leaf, TypeSpec) else []
 
 
 def _is_constant(parts: Sequence[Any]) -> bool:
@@ -338,7 +201,7 @@ def is_extension(value: object) -> TypeGuard[CompositeTensor]:
 
 def is_extension_spec(spec: object) -> TypeGuard[CompositeSpec]:
     """Check whether a spec describes an extension type."""
-    return isinstance(spec, CompositeSpec) and is_extension(spec.value_type)
+    return is_composite_spec(spec) and is_extension(spec.value_type)
 
 
 def get_batch_encoder(spec: CompositeSpec) -> PyTree:
@@ -377,7 +240,7 @@ def can_split(leaf: object) -> bool:
     """Check whether a leaf of the arguments of a program is split into parts."""
     if isinstance(leaf, CompositeTensor):
         return not _is_constant(split_value(leaf))
-    return isinstance(leaf, CompositeSpec)
+    return is_composite_spec(leaf)
 
 
 def _flatten_pytree(value: CompositeTensor) -> tuple[Sequence[Any], Hashable]:

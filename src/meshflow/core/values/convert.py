@@ -323,6 +323,10 @@ def _to_string_array(value: TensorLike, array: np.ndarray, dtype: DType | None) 
     types = set(map(type, flat))
     if not all(issubclass(kind, (str, bytes)) for kind in types):
         kinds = sorted({type(item).__name__ for item in flat})
+        if all(issubclass(kind, (str, bytes, int, float, complex)) for kind in types):
+            raise InvalidValueError(
+                f"Can't convert Python sequence with mixed types to Tensor: {value!r} contains {', '.join(kinds)}."
+            )
         own_kind = type(value).__name__
         description = own_kind if kinds == [own_kind] else f"{own_kind} of {', '.join(kinds)}"
         raise InvalidValueError(

@@ -227,7 +227,9 @@ class TensorShape:
         other_dims = _as_dims(other)
         if self._dims is None or other_dims is None:
             return TensorShape(None)
-        return TensorShape(self._dims + other_dims)
+        hides_symbols = isinstance(self, StaticShape) or isinstance(other, StaticShape)
+        joined = TensorShape(self._dims + other_dims)
+        return hide_symbols(joined) if hides_symbols else joined
 
     # A size may be None, but the type would then reject correct arithmetic on known sizes.
     @overload
@@ -305,6 +307,10 @@ class StaticShape(TensorShape):
     def is_fully_defined(self) -> bool:
         """Check whether all sizes are known."""
         return False
+
+    def is_compatible_with(self, other: ShapeLike) -> bool:
+        """Check whether a tensor could have both shapes, whose sizes are unknown to converted code."""
+        return TensorShape(self._list_known()).is_compatible_with(other)
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)

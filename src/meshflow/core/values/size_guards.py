@@ -61,6 +61,7 @@ class SizeScope:
         self._may_equal = may_equal
         self._hints = dict(hints)
         self._decisions = SizeDecisions({})
+        self._decisions.may_equal = may_equal
         self.num_unknown = 0
         # JAX omits equations with results that no object refers to.
         self.anchors: list[Any] = []

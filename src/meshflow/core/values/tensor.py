@@ -15,6 +15,8 @@ arithmetic operators.
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -76,6 +78,24 @@ class ConvertedArray:
     def compute_value(self) -> np.ndarray:
         """Return the host array."""
         return self._array
+
+
+class _ValueMethod:
+    """A method that symbolic tensors lack, like in TensorFlow: `hasattr(tensor, "numpy")` is False for them."""
+
+    def __init__(self, function: Callable[[Any], NumpyValue]) -> None:
+        self._function = function
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]
+
+    def __get__(self, tensor: Any, owner: type | None = None) -> Any:
+        if tensor is None:
+            return self._function
+        if isinstance(tensor._value, jax.core.Tracer):
+            raise AttributeError(
+                f"Tensor with shape {tensor.shape} and dtype {tensor.dtype.name} has no numpy(): "
+                + _SYMBOLIC_HELP
+            )
+        return types.MethodType(self._function, tensor)
 
 
 class Tensor(_Operators):
@@ -198,6 +218,7 @@ class Tensor(_Operators):
                 f"Tensor's shape {self.shape} is not compatible with supplied shape {TensorShape(shape)}."
             )
 
+    @_ValueMethod
     def numpy(self) -> NumpyValue:
         """Return the value as a NumPy array, or as a NumPy scalar if the tensor has no dimensions.
 
@@ -206,11 +227,6 @@ class Tensor(_Operators):
         """
         value = self._value
         if type(value) is not np.ndarray:
-            if isinstance(value, jax.core.Tracer):
-                raise AttributeError(
-                    f"Tensor with shape {self.shape} and dtype {self.dtype.name} has no numpy(): "
-                    + _SYMBOLIC_HELP
-                )
             value = to_host(value)
             if value.flags.writeable and value.ndim:
                 return cast(NumpyValue, value)  # The array is an unshared copy already.

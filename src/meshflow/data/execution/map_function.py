@@ -38,7 +38,7 @@ from meshflow.core.tracing.trace import (
     trace_shapes,
 )
 from meshflow.core.values import dtypes, nest
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import is_composite_spec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
@@ -607,7 +607,7 @@ class ElementFunction:
         if relaxed_spec == observed_spec:
             return relaxed_spec
         leaves = [*nest.flatten(self._spec), *nest.flatten(observed_spec)]
-        is_composite = any(isinstance(leaf, CompositeSpec) for leaf in leaves)
+        is_composite = any(is_composite_spec(leaf) for leaf in leaves)
         if self._example is None and not is_composite:
             return relaxed_spec
         states = get_random_states()

@@ -34,7 +34,7 @@ def split_leaf(leaf: PyTree) -> list[Any]:
         written = [e.numpy() for e in elements if e is not None]
         return [np.array([e is not None for e in elements], bool), *written]
     if is_extension(leaf):
-        return _split_all(type_spec_from_value(leaf)._to_components(leaf))  # type: ignore[attr-defined]
+        return _split_all(type_spec_from_value(leaf)._to_components(leaf))
     return [leaf]
 
 

@@ -11,7 +11,11 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor, split_value
+from meshflow.core.values.composite import (
+    CompositeTensor,
+    is_composite_spec,
+    split_value,
+)
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data.options import AutoShardPolicy
 from meshflow.data.rows import count_rows, has_rows, slice_rows, split_rows_evenly
@@ -162,7 +166,7 @@ class WorkerDataset(DistributedDataset):
                 shape = [n or 0 for n in leaf.shape.as_list()]
                 values: np.ndarray = np.zeros([0], leaf.dtype.as_numpy_dtype)
                 return SparseTensor(np.zeros([0, len(shape)], np.int64), values, shape)
-            if isinstance(leaf, CompositeSpec):
+            if is_composite_spec(leaf):
                 return leaf.fill_components(lambda spec: to_value(make_zeros(spec)))
             shape = [1 if n is None else n for n in leaf.shape.as_list()]
             return np.zeros(shape, leaf.dtype.as_numpy_dtype)

@@ -76,7 +76,10 @@ DistributedValues = PerReplica
 class PerReplicaSpec(TypeSpec):
     """Spec of a `PerReplica`."""
 
+    value_type = PerReplica
+
     __slots__ = ("_value_specs",)
+    _has_components, _is_element = False, True
 
     def __init__(self, *value_specs: TypeSpec) -> None:
         self._value_specs = value_specs

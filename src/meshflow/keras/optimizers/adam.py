@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.dtypes import DType, DTypeLike
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import settings
 from meshflow.keras.optimizers import row_updates
@@ -26,6 +28,26 @@ from meshflow.kernels import adam as kernel
 from meshflow.ops import math
 
 __all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]
+
+
+def _subtract_from_one(operands: tuple[Array], static: tuple[np.dtype]) -> Array:
+    """Compute 1 - beta for the decimal number with up to 7 digits that rounds to beta, a float32.
+
+    Optimizers of Keras since 2.11 subtract Python's number. The difference of a rounded 0.999 from 1 has an error of 1e-5.
+    """
+    difference = 1 - operands[0].astype(np.float64)
+    decimal = jnp.round(difference * 1e7) / 1e7
+    is_same = jnp.abs(decimal - difference) <= 3e-8
+    return jnp.where(is_same, decimal, difference).astype(static[0])
+
+
+_complement = Op("subtract", _subtract_from_one, differentiable=False)
+
+
+def _get_gain(values: Scalars, name: str) -> Array:
+    """Return 1 - beta, the weight of a new value in an average."""
+    key = f"one_minus_{name}"
+    return values[key] if key in values else 1 - values[name]
 
 
 def _correct_rate(values: Scalars) -> Array:
@@ -85,6 +107,14 @@ class Adam(RuleOptimizer):
             self.slot_names = ("m", "v", "vhat")
         self._by_rows = "all" if amsgrad else "averages"
 
+    def _prepare_local(self, var_device: str, var_dtype: DType, apply_state: ApplyState) -> None:
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        if self._since_2_11:
+            values = apply_state[var_device, var_dtype]
+            for name in ("beta_1", "beta_2"):
+                beta = read_tensor(self._get_hyper(name))
+                values[f"one_minus_{name}"] = apply(_complement, (beta,), (var_dtype.dtype,))
+
     @staticmethod
     def rule(
         var: Array,
@@ -111,7 +141,7 @@ class Adam(RuleOptimizer):
         epsilon: float,
     ) -> list[Array]:
         mean, square = slots
-        first, second = 1 - values["beta_1"], 1 - values["beta_2"]
+        first, second = _get_gain(values, "beta_1"), _get_gain(values, "beta_2")
         rate = _correct_rate(values)
         return kernel.update_variable(
             var, grad, mean, square, first, second, rate, epsilon, indices
@@ -137,8 +167,8 @@ class Adam(RuleOptimizer):
         grad: Array, slots: Slots, values: Scalars, epsilon: float = 1e-7, amsgrad: bool = False
     ) -> list[Array]:
         """Compute new m and v; see `RuleOptimizer.update_slots`."""
-        m = slots[0] + (grad - slots[0]) * (1 - values["beta_1"])
-        v = slots[1] + (grad * grad - slots[1]) * (1 - values["beta_2"])
+        m = slots[0] + (grad - slots[0]) * _get_gain(values, "beta_1")
+        v = slots[1] + (grad * grad - slots[1]) * _get_gain(values, "beta_2")
         return [m, v]
 
     @staticmethod

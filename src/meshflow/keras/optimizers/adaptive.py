@@ -73,7 +73,7 @@ class RMSprop(RuleOptimizer):
         self._set_hyper("momentum", momentum)
         self.epsilon = epsilon or settings.epsilon()
         self.centered = centered
-        has_momentum = callable(momentum) or hasattr(momentum, "numpy") or momentum > 0
+        has_momentum = callable(momentum) or hasattr(momentum, "dtype") or momentum > 0
         self._by_rows = self._moves_by_rows if has_momentum else "averages, rows"
         self.slot_names = (
             "rms",

@@ -17,6 +17,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Json
+from meshflow.keras import settings
 from meshflow.keras.optimizers.checkpoint_children import find_slot_list
 from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.keras.optimizers.schedules import serialize as serialize_schedule
@@ -108,7 +109,8 @@ class Hyperparameters:
                 # Rates may become fractions later; flags and counts of other optimizers do not.
                 is_rate = name in ("learning_rate", "decay", *self.hyper_names)
                 if is_rate or not isinstance(start, (int, np.integer, np.bool_)):
-                    start = np.float32(start)
+                    is_double = name == "learning_rate" and settings.floatx() == "float64"
+                    start = np.float64(start) if is_double else np.float32(start)
                 value = Variable(start, trainable=False, name=name)
             self._hyper[name] = value
         return value if dtype is None else math.cast(read_tensor(value), dtype)

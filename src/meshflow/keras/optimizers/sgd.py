@@ -60,7 +60,7 @@ class SGD(RuleOptimizer):
             )
         self._set_hyper("momentum", momentum)
         self.nesterov = nesterov
-        if callable(momentum) or hasattr(momentum, "numpy") or momentum > 0:
+        if callable(momentum) or hasattr(momentum, "dtype") or momentum > 0:
             self.slot_names = ("momentum",)
             self._by_rows = self._moves_by_rows
 

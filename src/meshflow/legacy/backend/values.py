@@ -12,6 +12,7 @@ from meshflow.core.dispatch.symbolic_calls import run_outside_of_graphs
 from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.values import convert, nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.shapes import hide_symbols
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
@@ -326,7 +327,7 @@ def int_shape(x: TensorLike) -> tuple[int | None, ...] | None:
     sizes = getattr(x, "shape", None)
     if sizes is None:
         return None
-    return None if getattr(sizes, "rank", 0) is None else tuple(sizes)
+    return None if getattr(sizes, "rank", 0) is None else tuple(hide_symbols(sizes))
 
 
 def ndim(x: TensorLike) -> int | None:

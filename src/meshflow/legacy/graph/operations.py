@@ -385,6 +385,7 @@ class SymbolicTensor(Tensor):
             )
         return np.asarray(self._value)
 
+    @property
     def numpy(self) -> Any:
         """Raise an `AttributeError`: a session computes the value."""
         raise AttributeError(f"{self!r} has no numpy(): it is symbolic. Use Session.run or eval().")

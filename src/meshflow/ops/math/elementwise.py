@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -109,7 +110,7 @@ def _define_elementwise(
     return _accept_sparse(public_op) if name in _SPARSE else public_op
 
 
-# Functions with f(0) = 0 also accept sparse tensors.
+# Functions of the elements only, most of them with f(0) = 0, also accept sparse tensors.
 _SPARSE = frozenset(
     [
         *(
@@ -118,6 +119,8 @@ _SPARSE = frozenset(
             "asinh",
             "atan",
             "atanh",
+            "bessel_i0e",
+            "bessel_i1e",
             "ceil",
             "erf",
             "expm1",
@@ -153,6 +156,14 @@ def compute_magnitude(x: jax.Array) -> jax.Array:
 
 
 _special = jax.scipy.special
+
+# The derivatives of these two functions are TensorFlow's also where they are not defined.
+_compute_acosh = jax.custom_jvp(jnp.arccosh)
+_compute_acosh.defjvps(lambda tangent, y, x: tangent / jnp.sinh(y))
+_compute_ndtri = jax.custom_jvp(_special.ndtri)
+_compute_ndtri.defjvps(
+    lambda tangent, y, x: tangent * math.sqrt(2 * math.pi) * jnp.exp(0.5 * y * y)
+)
 
 
 def _compute_bessel_i0(x: jax.Array) -> jax.Array:
@@ -240,7 +251,7 @@ asinh = _define_elementwise(
     "asinh", jnp.arcsinh, "Compute the inverse hyperbolic sine.", "[0.    0.881]"
 )
 acosh = _define_elementwise(
-    "acosh", jnp.arccosh, "Compute the inverse hyperbolic cosine.", "[0.    1.317]", "[1.0, 2.0]"
+    "acosh", _compute_acosh, "Compute the inverse hyperbolic cosine.", "[0.    1.317]", "[1.0, 2.0]"
 )
 atanh = _define_elementwise(
     "atanh", jnp.arctanh, "Compute the inverse hyperbolic tangent.", "[0.    0.549]", "[0.0, 0.5]"
@@ -276,7 +287,7 @@ erfinv = _define_elementwise(
 )
 erfcinv = _define_elementwise(
     "erfcinv",
-    lambda x: -_special.ndtri(0.5 * x) / jnp.sqrt(jnp.asarray(2, x.dtype)),
+    lambda x: -_compute_ndtri(0.5 * x) / jnp.sqrt(jnp.asarray(2, x.dtype)),
     "Compute the inverse of erfc.",
     "[-0.477  0.477]",
     "[1.5, 0.5]",
@@ -284,7 +295,7 @@ erfcinv = _define_elementwise(
 )
 ndtri = _define_elementwise(
     "ndtri",
-    _special.ndtri,
+    _compute_ndtri,
     "Compute the quantile of the standard normal distribution.",
     "[0.   1.96]",
     "[0.5, 0.975]",

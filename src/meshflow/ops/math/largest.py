@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from meshflow.core.autograph.runtime.logical_operators import assert_
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import are_different
-from meshflow.core.values.symbolic_sizes import pad_empty
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor, pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.casting import cast
 
@@ -43,6 +47,11 @@ def _top_k(input: TensorLike, k: int) -> tuple[Tensor, Tensor]:
     return tuple(jax.lax.slice(y, [0] * y.ndim, (*input.shape[:-1], k)) for y in results)
 
 
+@op(same=(), differentiable=False, name="greater_equal")
+def _has_columns(count: TensorLike, k: int) -> Tensor:
+    return jnp.all(count >= k)
+
+
 @dispatch_composites
 def top_k(
     input: TensorLike,
@@ -67,6 +76,11 @@ def top_k(
       >>> tf.math.top_k([1, 9, 4], k=2).indices.numpy()
       array([1, 2], dtype=int32)
     """
+    input = convert_to_tensor(input)
+    if context.exporting and input.ndim and has_symbolic_size(input.shape[-1:]):
+        count = make_sizes_tensor(tuple(input.shape[-1:]), np.dtype(np.int64))
+        text = f"input must have at least k columns, k={k}"
+        assert_(_has_columns(count, k), lambda: text, text)
     values, indices = _top_k(input, k)
     return TopKV2(values, indices if index_type is None else cast(indices, index_type))
 

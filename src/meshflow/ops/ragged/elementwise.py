@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_range
 from meshflow.core.values.tensor import Tensor
@@ -223,7 +223,14 @@ def _broadcast_rows(rows: Sequence[Any], maps: list[Array]) -> tuple[Array, list
         lengths = ones * sizes if is_uniform else take(sizes[1:] - sizes[:-1], positions)
         is_known = isinstance(lengths, np.ndarray) and isinstance(target, np.ndarray)
         if is_known and not np.array_equal(target, lengths):
-            raise InvalidValueError(_MISMATCH)
+            # TensorFlow compares the row splits, those of a dense tensor first.
+            pair = (lengths, target) if is_uniform else (target, lengths)
+            x, y = (Tensor(np.cumsum([0, *n])) for n in pair)
+            try:
+                debugging.assert_equal(x, y, message=_MISMATCH)
+            except InvalidArgumentError as error:
+                # TensorFlow raises a ValueError in some of its ops.
+                raise InvalidValueError(str(error)) from None
         if target is not None and not is_known and context.exporting:
             debugging.record_assertion(Tensor(target == lengths), _MISMATCH)
         target = lengths

@@ -700,7 +700,7 @@ def _is_ascending(ids: np.ndarray, count: int) -> bool:
 
 
 def _check_rank(tensor: Tensor, rank: int, name: str) -> None:
-    if len(tensor.shape) != rank:
+    if tensor.shape.rank not in (None, rank):
         raise ValueError(f"{name}: shape {tensor.shape} must have rank {rank}")
 
 

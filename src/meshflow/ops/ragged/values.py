@@ -98,9 +98,10 @@ class RaggedTensorValue:
 def read_ragged_value(rows: Any, dtype: np.dtype | None = None) -> Any:
     """Return the value of a ragged tensor, or the array of a tensor; by default with arrays of its dtype."""
     if not isinstance(rows, RaggedTensor):
-        values = rows.numpy()
+        values = rows.numpy() if hasattr(rows, "numpy") else rows.eval()
         return values if dtype is None else np.asarray(values).astype(dtype)
-    return RaggedTensorValue(read_ragged_value(rows.values, dtype), rows.row_splits.numpy())
+    splits = read_ragged_value(rows.row_splits)
+    return RaggedTensorValue(read_ragged_value(rows.values, dtype), splits)
 
 
 def convert_rows(

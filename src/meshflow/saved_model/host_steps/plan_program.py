@@ -150,7 +150,12 @@ class RestoredHostStep:
         table = first if name == "size" else more.get("table")
         if (name == "size" or "table" in more) and not isinstance(table, Table):
             raise DataLossError(f"a saved function calls {name!r} of {table!r}, which is no table.")
+        if isinstance(more.get("key"), list):
+            more = {**more, "key": tuple(more["key"])}
         self._name, self._first, self._more, self._result = name, first, more, result
+        # Functions that return the arguments from the values of the plan.
+        self._read_first = self._make_reader(first)
+        self._readers = {key: self._make_reader(value) for key, value in more.items()}
         self.captures: list[Any] = []
 
     @property
@@ -170,28 +175,35 @@ class RestoredHostStep:
 
     def run(self, values: dict[int, Any]) -> None:
         """Call the function."""
-
-        def substitute(leaf: PyTree) -> PyTree:
-            if isinstance(leaf, np.ndarray):
-                return Tensor(leaf)
-            if isinstance(leaf, Asset):
-                return leaf.asset_path
-            if not isinstance(leaf, PlanValue):
-                return leaf
-            value = values[leaf.index]
-            if context.host_recorder is not None or self.is_assertion:
-                # If the function is being saved again, the value is a placeholder.
-                return value
-            return Tensor(
-                np.asarray(value.require_value(f"a saved function of strings ({self._name})"))
-            )
-
-        first, more = nest.map_structure(substitute, (self._first, dict(self._more)))
-        if isinstance(more.get("key"), list):
-            more["key"] = tuple(more["key"])
-        result = HOST_CALLS[self._name].function(first, **more)
+        more = {key: read(values) for key, read in self._readers.items()}
+        result = HOST_CALLS[self._name].function(self._read_first(values), **more)
         values[self._result] = (
             result if isinstance(result, DeferredValue) else convert_to_tensor(result)
+        )
+
+    def _make_reader(self, argument: PyTree) -> Callable[[Mapping[int, Any]], Any]:
+        if isinstance(argument, PlanValue):
+            index = argument.index
+            return lambda values: self._read_value(values[index])
+        if isinstance(argument, (list, tuple)):
+            readers, kind = [self._make_reader(item) for item in argument], type(argument)
+            return lambda values: kind([read(values) for read in readers])
+        if isinstance(argument, Mapping):
+            items = {key: self._make_reader(item) for key, item in argument.items()}
+            return lambda values: {key: read(values) for key, read in items.items()}
+        if isinstance(argument, Asset):
+            return lambda _: argument.asset_path
+        constant = Tensor(argument) if isinstance(argument, np.ndarray) else argument
+        return lambda _: constant
+
+    def _read_value(self, value: PyTree) -> PyTree:
+        if context.host_recorder is not None or self.is_assertion:
+            # If the function is being saved again, the value is a placeholder.
+            return value
+        if type(value) is Tensor and type(value.array) is np.ndarray:
+            return value
+        return Tensor(
+            np.asarray(value.require_value(f"a saved function of strings ({self._name})"))
         )
 
 

@@ -25,6 +25,7 @@ from meshflow.core.values.composite import (
     CompositeSpec,
     CompositeTensor,
     find_spec_name,
+    is_composite_spec,
     named_spec_classes,
 )
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
@@ -107,14 +108,14 @@ def list_component_specs(structure: PyTree) -> list[TensorSpec]:
 
 def list_components(spec: CompositeSpec, value: PyTree) -> list[Any]:
     """List the tensors of a composite value, in the order of `list_component_specs`."""
-    if isinstance(value, CompositeSpec):
+    if is_composite_spec(value):
         return list(list_component_specs(value))
     specs, components = (
         nest.flatten(s) for s in (spec._component_specs, spec._to_components(value))
     )
     tensors: list[Any] = []
     for part_spec, part in zip(specs, components, strict=True):
-        is_composite = isinstance(part_spec, CompositeSpec)
+        is_composite = is_composite_spec(part_spec)
         tensors += list_components(part_spec, part) if is_composite else [part]
     return tensors
 
@@ -166,7 +167,7 @@ def _split_arguments(arguments: PyTree) -> PyTree:
     counts = itertools.count()
 
     def split(leaf: PyTree) -> PyTree:
-        return split_spec(leaf) if isinstance(leaf, CompositeSpec) else leaf
+        return split_spec(leaf) if is_composite_spec(leaf) else leaf
 
     def split_spec(spec: CompositeSpec) -> PyTree:
         first, components = f"values{next(counts)}", spec._component_specs
@@ -179,7 +180,7 @@ def _split_arguments(arguments: PyTree) -> PyTree:
         return nest.map_structure(split_field, components)
 
     def split_field(leaf: PyTree) -> PyTree:
-        if isinstance(leaf, CompositeSpec):
+        if is_composite_spec(leaf):
             return split_spec(leaf)
         return ComponentSpec(leaf, None) if isinstance(leaf, TensorSpec) else leaf
 
@@ -221,7 +222,7 @@ class ComponentFunction:
     def join_slots(self, structure: PyTree) -> PyTree:
         """Return the nested result, given the structure of the results of `__call__` with slots."""
         leaves = [
-            make_result_slot(spec, nest.flatten(part)) if isinstance(spec, CompositeSpec) else part
+            make_result_slot(spec, nest.flatten(part)) if is_composite_spec(spec) else part
             for spec, part in zip(
                 nest.flatten(self._results),
                 nest.flatten_up_to(self._results, structure),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.core.tracing.trace import CompositeResultSlot, TensorSlot
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import is_composite_spec
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -64,7 +64,7 @@ def pack_structure(value: PyTree) -> Json:
         return {"dtype": value.name}
     if isinstance(value, TensorShape):
         return {"shape": get_sizes(value)}
-    if isinstance(value, CompositeSpec):
+    if is_composite_spec(value):
         return {"composite": get_spec_name(value), "state": pack_structure(get_spec_state(value))}
     if isinstance(value, CompositeResultSlot) and value.spec is not None:
         return {"result": pack_structure(value.spec), "parts": pack_structure(value.parts)}

@@ -17,10 +17,14 @@ from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, list_declared_sizes
 from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, suspend_autocast
-from meshflow.core.runtime.errors import DataLossError, UnimplementedError
+from meshflow.core.runtime.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    UnimplementedError,
+)
 from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction, fill_slots
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import is_composite_spec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensors
@@ -130,6 +134,14 @@ class StableHLOProgram:
                 raise DataLossError(
                     f"{self._name}: the program in the file takes and returns {counts} arrays, but the manifest describes {expected}."
                 )
+            for shape, aval in zip(key, exported.in_avals, strict=False):
+                # Sizes of a signature may be unknown, although the program combines them with known ones.
+                known = [(n, m) for n, m in zip(shape, aval.shape, strict=True) if type(m) is int]
+                if any(type(n) is int and n != m for n, m in known):
+                    raise InvalidArgumentError(
+                        f"{self._name}: Incompatible shapes: got an argument of shape {list(shape)}, but the saved program "
+                        f"combines it with tensors that require the shape {get_static_sizes(aval.shape)}."
+                    )
             with suspend_autocast():
                 captured = read_tensors(self.captures)
             arguments, captures = [t.array for t in tensors], [t.array for t in captured]
@@ -194,7 +206,9 @@ class Alternative:
     def has_composites(self) -> bool:
         """Return whether an argument or a result is a composite tensor."""
         leaves = nest.flatten((self.arguments, self.structure))
-        return any(isinstance(leaf, (CompositeSpec, CompositeResultSlot)) for leaf in leaves)
+        return any(
+            (isinstance(leaf, CompositeResultSlot) or is_composite_spec(leaf)) for leaf in leaves
+        )
 
     def match_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
         """Return the tensors among the arguments of a call, or None if the call does not fit.
@@ -207,7 +221,7 @@ class Alternative:
             return None
         tensors: list[Any] = []
         for spec, value in zip(nest.flatten(self.arguments), parts, strict=True):
-            if isinstance(spec, CompositeSpec):
+            if is_composite_spec(spec):
                 if not spec.is_compatible_with(value):
                     return None
                 tensors += list_components(spec, value)

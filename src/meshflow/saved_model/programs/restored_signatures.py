@@ -10,7 +10,7 @@ from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.runtime.errors import DtypeMismatchError
 from meshflow.core.tracing.trace import fill_slots
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import is_composite_spec
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
@@ -59,7 +59,9 @@ class RestoredConcreteFunction(SignedFunction):
         specs = self._specs
         tensor_arguments = iter(self._match_arguments(specs, args, kwargs))
         leaves = [
-            next(tensor_arguments) if isinstance(leaf, (TensorSpec, CompositeSpec)) else leaf
+            next(tensor_arguments)
+            if (isinstance(leaf, TensorSpec) or is_composite_spec(leaf))
+            else leaf
             for leaf in nest.flatten(self.structured_input_signature)
         ]
         full = nest.pack_sequence_as(self.structured_input_signature, leaves)

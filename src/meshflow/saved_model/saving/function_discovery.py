@@ -20,6 +20,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.composite import (
     CompositeTensor,
     get_batch_encoder,
+    is_composite_spec,
     is_extension_spec,
 )
 from meshflow.core.values.convert import convert_to_tensor
@@ -200,6 +201,10 @@ def make_rank_setter(rank: int) -> Callable[[PyTree], PyTree]:
     """Return a function that changes specs of unknown rank to a given rank with unknown sizes."""
 
     def set_rank(spec: PyTree) -> PyTree:
+        if is_composite_spec(spec) and any(
+            s.shape.rank is None for s in list_component_specs(spec)
+        ):
+            return spec.map_specs(set_rank)
         if not isinstance(spec, TensorSpec) or spec.shape.rank is not None:
             return spec
         return TensorSpec([None] * rank, spec.dtype, spec.name)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import SparseTensor
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import is_composite_spec
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.graph.op_layers import TFOpLambda
@@ -72,7 +72,7 @@ class InstanceMethod(_AttributeLayer):
 def _find_attribute(self: KerasTensor, name: str) -> Any:
     """Return an attribute of a symbolic composite tensor, or NotImplemented if its class has none."""
     spec = self.type_spec
-    attribute = getattr(spec.value_type, name, None) if isinstance(spec, CompositeSpec) else None
+    attribute = getattr(spec.value_type, name, None) if is_composite_spec(spec) else None
     if name.startswith("_") or attribute is None:
         return NotImplemented
     if isinstance(attribute, property):

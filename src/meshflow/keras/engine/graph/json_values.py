@@ -7,8 +7,8 @@ from typing import Any
 
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.values.composite import (
-    CompositeSpec,
     find_spec_name,
+    is_composite_spec,
     is_extension_spec,
     named_spec_classes,
 )
@@ -49,7 +49,7 @@ def serialize_value(value: PyTree) -> Json:
             "type_spec": "tf.TensorSpec",
             "serialized": [shape, value.dtype.name, value.name],
         }
-    if isinstance(value, CompositeSpec):
+    if is_composite_spec(value):
         is_own = not is_extension_spec(value)
         name = f"tf.{type(value).__name__}" if is_own else find_spec_name(type(value))
         if name is None:

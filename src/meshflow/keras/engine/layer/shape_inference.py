@@ -24,7 +24,11 @@ from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
 from meshflow.core.dispatch.symbolic_calls import UnknownString
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec, is_extension, is_extension_spec
+from meshflow.core.values.composite import (
+    is_composite_spec,
+    is_extension,
+    is_extension_spec,
+)
 from meshflow.core.values.convert import convert_registered, has_registered_conversion
 from meshflow.core.values.dtypes import DTypeLike, string
 from meshflow.core.values.shapes import TensorShape
@@ -391,7 +395,7 @@ class _Partition:
 def _make_placeholder(value: Any, size: int) -> Any:
     if not isinstance(value, KerasTensor):
         return value
-    if isinstance(value.type_spec, CompositeSpec):
+    if is_composite_spec(value.type_spec):
         return _fill_spec(value.type_spec, size)
     if size in value.known_values:
         return _KnownValue(value.known_values[size])
@@ -460,7 +464,9 @@ def _as_keras_tensor(value: Any) -> Any:
         value = TensorSpec(value.shape, value.dtype)
     if isinstance(value, SparseTensor):
         value = SparseTensorSpec(value.shape, value.dtype)
-    return KerasTensor(value) if isinstance(value, (TensorSpec, CompositeSpec)) else value
+    return (
+        KerasTensor(value) if (isinstance(value, TensorSpec) or is_composite_spec(value)) else value
+    )
 
 
 def infer_output_shape(

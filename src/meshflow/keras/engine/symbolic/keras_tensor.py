@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import is_composite_spec
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
@@ -98,7 +98,7 @@ class KerasTensor(_Base):
     def dtype(self) -> DType:
         """Return the element type; that of the first tensor if an extension type defines none."""
         spec = self._type_spec
-        if isinstance(spec, CompositeSpec) and not hasattr(spec, "dtype"):
+        if is_composite_spec(spec) and not hasattr(spec, "dtype"):
             spec = next(s for s in nest.flatten_parts(spec) if hasattr(s, "dtype"))
         return spec.dtype
 
@@ -144,7 +144,7 @@ class KerasTensor(_Base):
     def set_shape(self, shape: ShapeLike) -> None:
         """Merge `shape` into the static shape."""
         merged_shape = self.shape.merge_with(shape)
-        if isinstance(self._type_spec, CompositeSpec):
+        if is_composite_spec(self._type_spec):
             _, *others = self._type_spec._serialize()
             self._type_spec = self._type_spec._deserialize((merged_shape, *others))
         else:
@@ -178,7 +178,7 @@ class KerasTensor(_Base):
         def __getattr__(self, name):
             if name in ("array", "require_value", "numpy"):
                 raise self._make_use_error("a tensor with a value")
-            if not name.startswith("__") and isinstance(self._type_spec, CompositeSpec):
+            if not name.startswith("__") and is_composite_spec(self._type_spec):
                 found = self._find_attribute(name)
                 if found is not NotImplemented:
                     return found

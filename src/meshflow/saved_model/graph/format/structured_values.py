@@ -7,7 +7,7 @@ from typing import Any
 
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.bounded_spec import BoundedTensorSpec
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import is_composite_spec
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -73,7 +73,7 @@ def write_structure(proto: Message, value: PyTree) -> None:
         proto.tensor_dtype_value = to_dtype_enum(value)
     elif isinstance(value, TensorShape):
         write_shape(proto.tensor_shape_value, get_sizes(value))
-    elif isinstance(value, CompositeSpec):
+    elif is_composite_spec(value):
         spec, name = proto.type_spec_value, get_spec_name(value)
         kinds = {name: kind for kind, name in _SPEC_NAMES.items()}
         spec.type_spec_class = kinds.get(name, _EXTENSION_TYPE)

@@ -12,7 +12,7 @@ import numpy as np
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, ValueNeededError
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction, fill_slots
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import is_composite_spec
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -50,7 +50,7 @@ def make_result_slots(structure: PyTree) -> tuple[PyTree, list[TensorSpec]]:
         if isinstance(leaf, TensorSpec):
             specs.append(leaf)
             return TensorSlot(len(specs) - 1)
-        if not isinstance(leaf, CompositeSpec):
+        if not is_composite_spec(leaf):
             return leaf
         return make_result_slot(leaf, [make_slot(part) for part in list_component_specs(leaf)])
 

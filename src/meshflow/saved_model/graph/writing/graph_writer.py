@@ -12,7 +12,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec
+from meshflow.core.values.composite import is_composite_spec
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
@@ -505,7 +505,7 @@ def _set_tensor_info(proto: Message, names: Iterator[str], spec: PyTree) -> None
         proto.dtype = to_dtype_enum(spec.dtype)
         write_shape(proto.tensor_shape, None if spec.shape.rank is None else list(spec.shape))
         return
-    if isinstance(spec, CompositeSpec):
+    if is_composite_spec(spec):
         composite = proto.composite_tensor
         composite.type_spec = encode_structure(spec).type_spec_value.SerializeToString()
         for part in list_component_specs(spec):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,7 +54,7 @@ class HostNodeWriter:
         self.function, self._outputs = function, outputs
         self._dtypes, self._get_handle = dtypes, get_handle
         # Name of the last node that used each table, by the table's id.
-        self._last_nodes: dict[int, str] = {}
+        self._last_nodes: dict[Hashable, str] = {}
         self.num_calls = 0
         self.builder = NodeBuilder(function.node_def, "host")
 
@@ -125,10 +125,18 @@ class HostNodeWriter:
         self, op: str, table: object, inputs: list[str], output: str, **kinds: Any
     ) -> str:
         """Add an op on a table, ordered after the previous op on the same table."""
-        previous = self._last_nodes.get(id(table))
+        return self.add_ordered_op(
+            op, id(table), [self._get_handle(table), *inputs], output, **kinds
+        )
+
+    def add_ordered_op(
+        self, op: str, group: Hashable, inputs: list[str], output: str, **kinds: Any
+    ) -> str:
+        """Add an op, ordered after the previous op of a group."""
+        previous = self._last_nodes.get(group)
         control = [] if previous is None else [f"^{previous}"]
-        result = self.add_op(op, [self._get_handle(table), *inputs, *control], output, **kinds)
-        self._last_nodes[id(table)] = result.split(":")[0]
+        result = self.add_op(op, [*inputs, *control], output, **kinds)
+        self._last_nodes[group] = result.split(":")[0]
         return result
 
     def require_node(self, output: str) -> None:
@@ -625,7 +633,9 @@ def _check_assertion(
     shown = [v for v in (message, *data) if v is not None] or ["assertion failed"]
     dtypes = [to_dtype_enum(nodes.get_dtype(v)) for v in shown]
     inputs = [nodes.get_output(v) for v in (first, *shown)]
-    node = nodes.add_op("Assert", inputs, "", T=make_type_list(dtypes), summarize=int(summarize))
+    kinds: dict[str, Any] = {"T": make_type_list(dtypes), "summarize": int(summarize)}
+    # The first violated assertion of the program is reported.
+    node = nodes.add_ordered_op("Assert", "assertions", inputs, "", **kinds)
     nodes.require_node(node)
     return inputs[0]
 
