@@ -36,6 +36,8 @@ replace it:
 * `split_logs`: the results of the flat rule of a `custom_vjp`. Public: none.
 * `get_jaxpr_value`: the variable of a jaxpr that a tracer represents, for graphs of functions.
   Public: none.
+* `JaxprTracer`, `find_jaxpr_trace`, `read_trace_context`: the equations of a trace in progress, which are copied for
+  equal calls, and the options of JAX on which they depend. Public: `jax.jit(inline=True)`, which is slower.
 * `DeviceArray`: the class of arrays, which tracers do not have. Public: none.
 * `jex_backend`, `jex_core`, `jex_primitives`, `linear_util`, `source_info_util`: changes of the number of
   devices, jaxprs and primitives, all primitives by name, derivative rules of custom functions, and source
@@ -94,6 +96,7 @@ __all__ = [
     "LIBRARIES",
     "SUPPORTED",
     "DeviceArray",
+    "JaxprTracer",
     "SizeDecisions",
     "ad",
     "array_copy_semantics",
@@ -114,6 +117,7 @@ __all__ = [
     "evaluate_size",
     "expand_high_level",
     "export_lowering",
+    "find_jaxpr_trace",
     "get_jaxpr_value",
     "jex_backend",
     "jex_core",
@@ -136,6 +140,7 @@ __all__ = [
     "read_ffi_version",
     "read_from_device",
     "read_portable_artifact",
+    "read_trace_context",
     "reductions_over_devices",
     "refine_polymorphic_shapes",
     "renew_gpu_options",
@@ -196,11 +201,14 @@ try:
     from jax._src import core as _core
     from jax._src import dispatch as _dispatch
     from jax._src.config import eager_constant_folding, persistent_cache_min_compile_time_secs
+    from jax._src.config import trace_context as read_trace_context
     from jax._src.core import trace_state_clean
     from jax._src.export import _export
     from jax._src.export import shape_poly as _shape_poly
     from jax._src.interpreters import mlir as mlir_lowering
     from jax._src.interpreters.mlir import refine_polymorphic_shapes
+    from jax._src.interpreters.partial_eval import DynamicJaxprTrace as _JaxprTrace
+    from jax._src.interpreters.partial_eval import DynamicJaxprTracer as JaxprTracer
     from jax._src.interpreters.partial_eval import dce_jaxpr, dce_rules
     from jax._src.lax import convolution as _convolution
     from jax._src.lax import parallel as _parallel
@@ -608,3 +616,9 @@ def get_jaxpr_value(array: Any) -> Any:
         return array
     value = getattr(array, "val", None)
     return value if isinstance(value, jex_core.Var) else None
+
+
+def find_jaxpr_trace() -> Any:
+    """Return the trace that collects equations now, or None if another transformation is innermost."""
+    trace = _core.trace_ctx.trace
+    return trace if type(trace) is _JaxprTrace and not trace.frame.auto_dce else None

@@ -15,7 +15,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.operation import apply_pullback
+from meshflow.core.dispatch.operation import apply_pullback, apply_traced_pullback
 from meshflow.core.dispatch.recorded_op import RecordedOp
 from meshflow.core.gradients.gradient_dependencies import find_dependencies
 from meshflow.core.runtime.annotations import gradient_scope
@@ -56,7 +56,7 @@ def _compute_gradients(node: RecordedOp, cotangents: list[Tensor | None]) -> lis
             return [
                 Tensor(g) for g in _apply_pullback_compiled(node.pullback, tuple(outputs), arrays)
             ]
-        return [Tensor(g) for g in apply_pullback(node.pullback, outputs, arrays)]
+        return [Tensor(g) for g in apply_traced_pullback(node.pullback, outputs, arrays)]
     gradient = node.op.get_gradient_op(node.static, node.requested)
     return list(apply(gradient, (list(node.operands), cotangents)))
 

@@ -32,9 +32,19 @@ class Recorder(Protocol):
         """Record an op that has a watched operand."""
 
 
+class CallCopier(Protocol):
+    """Interface of the equations of earlier calls; see `RepeatedCalls`."""
+
+    def run(
+        self, function: Callable[..., PyTree], key: Any, *operands: PyTree, scope: Any = None
+    ) -> PyTree:
+        """Call a function of arrays, or copy the equations of an equal call."""
+
+
 class Trace(Protocol):
     """Interface of a trace in progress for modules below the tracing engine; see `TraceContext`."""
 
+    repeated_calls: CallCopier
     sources: list[Any]
     created: list[Any]
     iterator_captures: list[Any]

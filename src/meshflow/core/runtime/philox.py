@@ -191,6 +191,11 @@ def share_draws_scope(draws: ShareDraws | None) -> Iterator[None]:
         _current_draws.draws = saved
 
 
+def are_draws_shared() -> bool:
+    """Check whether this thread draws the numbers of a share of a batch."""
+    return _current_draws.draws is not None
+
+
 def count_for_batch(used: int | jax.Array) -> int | jax.Array:
     """Return the number of counters that a draw of a batch uses, given that of the share that is traced."""
     return used if _current_draws.draws is None else _current_draws.draws.count(used)

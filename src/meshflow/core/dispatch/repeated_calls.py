@@ -1,0 +1,231 @@
+"""Copies of the equations of equal calls in a trace.
+
+A network calls many layers with equal shapes. JAX would run the array function and the derivative rules of each op again,
+which takes about a hundred times as long as a copy of the resulting equations. So a trace keeps the equations of each
+call of an op or pullback, and copies them for later calls with the same function, static arguments, and types of operands.
+The copies are equal to the equations of a second run, because array functions depend on nothing else that changes during
+a trace; calls that have other effects on the trace are never copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.philox import are_draws_shared
+from meshflow.environment.jax_internals import (
+    JaxprTracer,
+    find_jaxpr_trace,
+    jex_core,
+    read_trace_context,
+    source_info_util,
+)
+from meshflow.environment.types import PyTree
+
+__all__ = ["RepeatedCalls", "ScopedPullback"]
+
+# Host arrays of at most this number of bytes are compared by value.
+_MAX_CONSTANT_BYTES = 64
+
+
+class RepeatedCalls:
+    """The calls of one trace whose equations can be copied.
+
+    Args:
+      is_unique: Checks whether a primitive may not be copied.
+
+    Example:
+      >>> calls = RepeatedCalls(lambda primitive: False)
+      >>> double = lambda x: [2 * x]
+      >>> jax.make_jaxpr(lambda x, y: [calls.run(double, "double", v) for v in (x, y)])(1.0, 3.0)
+      { lambda ; a:f32[] b:f32[]. let
+          c:f32[] = mul 2.0:f32[] a
+          d:f32[] = mul 2.0:f32[] b
+        in (c, d) }
+    """
+
+    def __init__(self, is_unique: Callable[[Any], bool]) -> None:
+        self._is_unique = is_unique
+        # None for calls that may not be copied.
+        self._records: dict[Hashable, _Record | None] = {}
+
+    def run(
+        self, function: Callable[..., PyTree], key: Hashable, *operands: PyTree, scope: Any = None
+    ) -> PyTree:
+        """Call a function of arrays, or copy the equations of an equal call.
+
+        Args:
+          function: Function of the operands.
+          key: Identity of the function, with its static arguments.
+          *operands: Nested arrays.
+          scope: The `ScopedPullback` that is applied, if the function is one.
+
+        Returns:
+          The result of the function.
+        """
+        trace = find_jaxpr_trace()
+        if trace is None or context.value_probe is not None or context.size_probe is not None:
+            return function(*operands)
+        leaves, tree = jax.tree.flatten(operands)
+        types = _describe(trace, leaves)
+        if types is None or are_draws_shared():
+            return function(*operands)
+        key = key, tree, types, context.in_shard_region, read_trace_context()
+        if key in self._records:
+            record = self._records[key]
+            return function(*operands) if record is None else record.copy(trace, leaves, scope)
+        equations, start, effects = trace.frame.tracing_eqns, len(trace.frame.tracing_eqns), _count()
+        results = function(*operands)
+        new = equations[start:]
+        self._records[key] = None
+        if effects == _count() and not any(e.effects or self._is_unique(e.primitive) for e in new):
+            self._records[key] = record = _Record(leaves, new, results, scope)
+            if scope is not None:
+                record.correct_scopes(scope)
+        return results
+
+    def clear(self) -> None:
+        """Forget all calls, whose tracers would keep the trace alive."""
+        self._records.clear()
+
+
+class ScopedPullback:
+    """A pullback of JAX, and the name scopes of the call that it belongs to.
+
+    Copies share the linear program of the first call, whose equations have the scopes of that call.
+
+    Args:
+      pullback: The pullback.
+      recorded: The name scopes of the linear program.
+    """
+
+    __slots__ = ("pullback", "recorded", "scopes")
+
+    def __init__(self, pullback: Callable[..., Any], recorded: Any) -> None:
+        self.pullback, self.recorded = pullback, recorded.stack
+        self.scopes = source_info_util.current_name_stack().stack
+
+
+class _Record:
+    """The equations of a call, and the values that copies replace.
+
+    Args:
+      operands: Arrays of the call.
+      equations: Equations of the call.
+      results: Result of the call.
+      scope: The `ScopedPullback` that was applied, or None.
+    """
+
+    def __init__(
+        self,
+        operands: Sequence[Any],
+        equations: Sequence[Any],
+        results: PyTree,
+        scope: ScopedPullback | None,
+    ) -> None:
+        self.outer = source_info_util.current_name_stack().stack
+        self._operands, self._equations = operands, equations
+        self._results, self._tree = jax.tree.flatten(results)
+        self._inner = None if scope is None else scope.scopes
+
+    def copy(self, trace: Any, operands: Sequence[Any], scope: ScopedPullback | None) -> PyTree:
+        """Add the equations for other operands to a trace, and return the results."""
+        values = {
+            old.val: new
+            for old, new in zip(self._operands, operands, strict=True)
+            if isinstance(old, JaxprTracer)
+        }
+        source = source_info_util.current()
+        rename = _Renaming(
+            (self.outer, source.name_stack.stack),
+            (self._inner, None if scope is None else scope.scopes),
+        )
+        for equation in self._equations:
+            inputs = [_replace(values, t) for t in equation.in_tracers]
+            outputs = trace.emit_eqn(
+                inputs,
+                [v.aval for v in equation.outvars],
+                equation.primitive,
+                equation.params,
+                equation.effects,
+                source.replace(name_stack=rename(equation.source_info.name_stack)),
+                equation.ctx,
+            )
+            values.update(zip(equation.outvars, outputs, strict=True))
+        return jax.tree.unflatten(self._tree, [_replace(values, r) for r in self._results])
+
+    def correct_scopes(self, scope: ScopedPullback) -> None:
+        """Replace the scopes of the linear program by those of the call that the pullback belongs to."""
+        if scope.recorded == scope.scopes:
+            return
+        rename = _Renaming((self.outer, self.outer), (scope.recorded, scope.scopes))
+        for equation in self._equations:
+            info = equation.source_info
+            equation.source_info = info.replace(name_stack=rename(info.name_stack))
+
+
+class _Renaming:
+    """A function of name stacks that replaces their first scopes, and those of a pullback inside."""
+
+    def __init__(
+        self,
+        outer: tuple[tuple[Any, ...], tuple[Any, ...]],
+        inner: tuple[tuple[Any, ...] | None, tuple[Any, ...] | None],
+    ) -> None:
+        self._outer, self._inner = outer, inner
+        self._stacks: dict[Any, Any] = {}
+
+    def __call__(self, stack: Any) -> Any:
+        renamed = self._stacks.get(stack)
+        if renamed is None:
+            renamed = self._stacks[stack] = type(stack)(self._rename(stack.stack))
+        return renamed
+
+    def _rename(self, scopes: tuple[Any, ...]) -> tuple[Any, ...]:
+        old, new = self._outer
+        if scopes[: len(old)] != old:
+            return scopes
+        rest = scopes[len(old) :]
+        inner, replacement = self._inner
+        if inner and replacement is not None:
+            for i in range(len(rest) - len(inner) + 1):
+                if rest[i : i + len(inner)] == inner:
+                    rest = (*rest[:i], *replacement, *rest[i + len(inner) :])
+                    break
+        return new + rest
+
+
+def _replace(values: dict[Any, Any], value: Any) -> Any:
+    if isinstance(value, JaxprTracer) and isinstance(value.val, jex_core.Var):
+        return values.get(value.val, value)
+    return value
+
+
+def _describe(trace: Any, leaves: Sequence[Any]) -> Hashable:
+    """Return the types of operands and which of them are equal; None if equations depend on their values."""
+    types: list[Hashable] = []
+    first: dict[Any, int] = {}
+    constants = trace.frame.constvar_to_val
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, JaxprTracer) and leaf._trace is trace:
+            value = leaf.val
+            if not isinstance(value, jex_core.Var) or value in constants:
+                return None
+            types.append((leaf.aval, first.setdefault(value, i)))
+        elif type(leaf) is np.ndarray and leaf.nbytes <= _MAX_CONSTANT_BYTES and leaf.dtype != object:
+            types.append((leaf.dtype, leaf.shape, leaf.tobytes()))
+        else:
+            return None
+    return tuple(types)
+
+
+def _count() -> tuple[int, ...]:
+    """Count the effects of calls on the trace besides equations."""
+    trace, sizes = context.trace, context.unknown_sizes
+    assert trace is not None
+    unknown = (0, 0) if sizes is None else (sizes.num_unknown, len(sizes.anchors))
+    return len(trace.sources), len(trace.writes), len(trace.created), trace.num_random_ops, *unknown
