@@ -95,13 +95,17 @@ def make_model():
 def train(rows):
     tf.keras.utils.set_random_seed(0)
     model = make_model()
-    model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+    model.compile(
+        "adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
+    )
     x = np.random.default_rng(0).random((rows, 8), np.float32)
     losses = model.fit(x, np.arange(rows) % 2, batch_size=4, epochs=2, verbose=0).history["loss"]
     return losses, model.get_weights()
 
 
-@pytest.mark.parametrize("rows", [8, 10])  # the second has a smaller last batch, and a symbol for its size
+@pytest.mark.parametrize(
+    "rows", [8, 10]
+)  # the second has a smaller last batch, and a symbol for its size
 def test_trainings_are_equal_bit_by_bit(no_copies, rows):
     losses, weights = train(rows)
     no_copies()

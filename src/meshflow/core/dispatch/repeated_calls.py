@@ -78,7 +78,11 @@ class RepeatedCalls:
         if key in self._records:
             record = self._records[key]
             return function(*operands) if record is None else record.copy(trace, leaves, scope)
-        equations, start, effects = trace.frame.tracing_eqns, len(trace.frame.tracing_eqns), _count()
+        equations, start, effects = (
+            trace.frame.tracing_eqns,
+            len(trace.frame.tracing_eqns),
+            _count(),
+        )
         results = function(*operands)
         new = equations[start:]
         self._records[key] = None
@@ -216,7 +220,9 @@ def _describe(trace: Any, leaves: Sequence[Any]) -> Hashable:
             if not isinstance(value, jex_core.Var) or value in constants:
                 return None
             types.append((leaf.aval, first.setdefault(value, i)))
-        elif type(leaf) is np.ndarray and leaf.nbytes <= _MAX_CONSTANT_BYTES and leaf.dtype != object:
+        elif (
+            type(leaf) is np.ndarray and leaf.nbytes <= _MAX_CONSTANT_BYTES and leaf.dtype != object
+        ):
             types.append((leaf.dtype, leaf.shape, leaf.tobytes()))
         else:
             return None

@@ -29,8 +29,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.repeated_calls import RepeatedCalls
 from meshflow.core.dispatch.operation import Op, is_small_constant
+from meshflow.core.dispatch.repeated_calls import RepeatedCalls
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import TRACING, region
 from meshflow.core.runtime.context import (
