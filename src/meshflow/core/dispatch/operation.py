@@ -390,10 +390,14 @@ def apply_pullback(
     conj(f'(z)) * g, JAX returns f'(z) * g.
     """
     full = [
-        jax.numpy.zeros(o.shape, o.dtype) if c is None else jax.numpy.conj(c)
+        jax.numpy.zeros(o.shape, o.dtype) if c is None else _conjugate(c)
         for o, c in zip(outputs, cotangents, strict=True)
     ]
-    return tuple(jax.numpy.conj(g) for g in pullback(full))
+    return tuple(map(_conjugate, pullback(full)))
+
+
+def _conjugate(array: Any) -> Any:
+    return jax.lax.conj(array) if array.dtype.kind == "c" else array
 
 
 def apply_traced_pullback(

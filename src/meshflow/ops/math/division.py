@@ -12,6 +12,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operation import is_inexact
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_divisor
+from meshflow.core.runtime.broadcasting import combine
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
@@ -41,7 +42,7 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.truediv(7, 2).numpy()
       np.float64(3.5)
     """
-    return jnp.divide(*_promote_integers(x, y))
+    return combine(jax.lax.div, *_promote_integers(x, y))
 
 
 def _promote_integers(x: jax.Array, y: jax.Array) -> tuple[Any, Any]:

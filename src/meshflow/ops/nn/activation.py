@@ -11,6 +11,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime import philox
+from meshflow.core.runtime.broadcasting import combine, select
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
@@ -45,6 +46,24 @@ __all__ = [
 ]
 
 
+def _compute_relu(x: jax.Array) -> jax.Array:
+    return jax.lax.max(x, x.dtype.type(0))
+
+
+# Passes recognize the call by the name of JAX's function, whose derivative takes longer to trace.
+_compute_relu.__name__ = "relu"
+_rectify = jax.custom_jvp(jax.jit(_compute_relu))
+
+
+@_rectify.defjvp
+def _rectify_jvp(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    (x,), (tangent,) = primals, tangents
+    is_positive = jax.lax.gt(x, x.dtype.type(0))
+    return _rectify(x), jax.lax.select(is_positive, tangent, jax.lax.full_like(tangent, 0))
+
+
 @op(kinds="if")
 def relu(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute `max(x, 0)` elementwise, with gradient 0 at 0.
@@ -53,7 +72,7 @@ def relu(features: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.nn.relu([-1.0, 2.0]).numpy()
       array([0., 2.], dtype=float32)
     """
-    return jax.nn.relu(features)
+    return _rectify(features)
 
 
 @op(kinds="if")
@@ -265,7 +284,8 @@ def bias_add(
         raise ValueError(
             f"bias must be a vector of the {channels} channels, got shape {list(bias.shape)}."
         )
-    return value + (bias.reshape((-1,) + (1,) * (value.ndim - 2)) if is_channels_first else bias)
+    aligned = bias.reshape((-1,) + (1,) * (value.ndim - 2)) if is_channels_first else bias
+    return combine(jax.lax.add, value, aligned)
 
 
 @op(same=("x",), kinds="f", name="dropout")
@@ -277,8 +297,10 @@ def _dropout(
         if noise_shape is None
         else tuple(s if n is None else n for n, s in zip(noise_shape, x.shape, strict=True))
     )
-    mask = philox.draw_uniform(key, shape, x.dtype) >= rate.astype(x.dtype)
-    return jnp.where(mask, x * scale.astype(x.dtype), jnp.zeros((), x.dtype))
+    rate, scale = (jax.lax.convert_element_type(a, x.dtype) for a in (rate, scale))
+    mask = combine(jax.lax.ge, philox.draw_uniform(key, shape, x.dtype), rate)
+    scaled, zero = combine(jax.lax.mul, x, scale), x.dtype.type(0)
+    return select(mask, scaled, zero) if noise_shape is None else jnp.where(mask, scaled, zero)
 
 
 def apply_dropout(
