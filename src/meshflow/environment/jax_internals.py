@@ -20,6 +20,8 @@ replace it:
   context manager. Public: the option for the entire process.
 * `parse_flatten_op_sharding`: shardings of the operands of a lowering, which XLA passes in its own
   format. Public: `NamedSharding`s in the callbacks of `jax.experimental.custom_partitioning`.
+* `linearization_rules`, `make_zero_tangent`, `has_structured_residuals`: the rules by which `jax.vjp` linearizes primitives,
+  the tangent of constants, and whether the rules also return residuals that are no arrays. Public: none.
 * `ad`, `batching`, `mlir`: derivatives, batching and lowerings of our primitives. Public: functions
   of `jax.extend` that register them.
 * `common_lowerings`, `platform_lowerings`, `needs_devices_when_lowered`: JAX's lowerings, which ours
@@ -119,13 +121,16 @@ __all__ = [
     "export_lowering",
     "find_jaxpr_trace",
     "get_jaxpr_value",
+    "has_structured_residuals",
     "jex_backend",
     "jex_core",
     "jex_primitives",
     "linear_util",
+    "linearization_rules",
     "list_dimensions",
     "make_exported",
     "make_reading_context",
+    "make_zero_tangent",
     "mlir",
     "mlir_func",
     "mlir_hlo",
@@ -200,12 +205,15 @@ try:
     from jax._src import cache_key, distributed, xla_bridge
     from jax._src import core as _core
     from jax._src import dispatch as _dispatch
+    from jax._src.ad_util import p2tz as make_zero_tangent
     from jax._src.config import eager_constant_folding, persistent_cache_min_compile_time_secs
     from jax._src.config import trace_context as read_trace_context
     from jax._src.core import trace_state_clean
     from jax._src.export import _export
     from jax._src.export import shape_poly as _shape_poly
     from jax._src.interpreters import mlir as mlir_lowering
+    from jax._src.interpreters.ad import LinearizeTrace as _LinearizeTrace
+    from jax._src.interpreters.ad import primitive_linearizations as linearization_rules
     from jax._src.interpreters.mlir import refine_polymorphic_shapes
     from jax._src.interpreters.partial_eval import DynamicJaxprTrace as _JaxprTrace
     from jax._src.interpreters.partial_eval import DynamicJaxprTracer as JaxprTracer
@@ -238,6 +246,9 @@ try:
     write_older_artifact: Any = runtime.mlir.serialize_portable_artifact
     export_lowering: Any = _export
     _definitely_equal = _core.definitely_equal.__code__
+    has_structured_residuals = (
+        "structured_res" in _LinearizeTrace.process_primitive.__code__.co_varnames
+    )
     needs_devices_when_lowered: Any = _dispatch.prim_requires_devices_during_lowering
 except (ImportError, AttributeError) as error:
     raise ImportError(
