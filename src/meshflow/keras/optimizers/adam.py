@@ -7,7 +7,7 @@ from typing import Any, Unpack, cast
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.tensor import Tensor
@@ -30,8 +30,16 @@ __all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]
 
 def _correct_rate(values: Scalars) -> Array:
     """Compute the learning rate, with bias corrections for averages that start at zero."""
-    b1, b2, t = values["beta_1"], values["beta_2"], values["step"]
-    return values["lr_t"] * jnp.sqrt(1 - b2**t) / (1 - b1**t)
+    rate, b1, b2, t = (values[name] for name in ("lr_t", "beta_1", "beta_2", "step"))
+    if not all(isinstance(v, Array) and v.dtype == rate.dtype for v in (rate, b1, b2, t)):
+        return rate * jnp.sqrt(1 - b2**t) / (1 - b1**t)
+    # JAX traces `lax` faster than `jax.numpy`.
+    root = lax.sqrt(_complement(lax.pow(b2, t)))
+    return lax.div(lax.mul(rate, root), _complement(lax.pow(b1, t)))
+
+
+def _complement(x: Array) -> Array:
+    return lax.sub(x.dtype.type(1), x) if isinstance(x, Array) else 1 - x
 
 
 class Adam(RuleOptimizer):
@@ -111,7 +119,7 @@ class Adam(RuleOptimizer):
         epsilon: float,
     ) -> list[Array]:
         mean, square = slots
-        first, second = 1 - values["beta_1"], 1 - values["beta_2"]
+        first, second = (_complement(values[name]) for name in ("beta_1", "beta_2"))
         rate = _correct_rate(values)
         return kernel.update_variable(
             var, grad, mean, square, first, second, rate, epsilon, indices

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
@@ -47,7 +49,7 @@ __all__ = [
 
 
 def _compute_relu(x: jax.Array) -> jax.Array:
-    return jax.lax.max(x, x.dtype.type(0))
+    return lax.max(x, x.dtype.type(0))
 
 
 # Passes recognize the call by the name of JAX's function, whose derivative takes longer to trace.
@@ -60,8 +62,8 @@ def _rectify_jvp(
     primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     (x,), (tangent,) = primals, tangents
-    is_positive = jax.lax.gt(x, x.dtype.type(0))
-    return _rectify(x), jax.lax.select(is_positive, tangent, jax.lax.full_like(tangent, 0))
+    is_positive = lax.gt(x, x.dtype.type(0))
+    return _rectify(x), lax.select(is_positive, tangent, lax.full_like(tangent, 0))
 
 
 @op(kinds="if")
@@ -228,7 +230,24 @@ def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None
       >>> tf.nn.softmax([1.0, 1.0]).numpy()
       array([0.5, 0.5], dtype=float32)
     """
-    return jax.nn.softmax(logits, axis=_check_softmax_axis(logits, axis))
+    axis = _check_softmax_axis(logits, axis)
+    if logits.dtype.itemsize < 4:
+        # Sums of float16 are computed in float32.
+        return jax.nn.softmax(logits, axis=axis)
+    return _compute_softmax(logits, axis)
+
+
+def _compute_softmax(logits: jax.Array, axis: int) -> jax.Array:
+    """Compute the same values as JAX's function, which takes longer to trace."""
+    lowest = logits.dtype.type(-np.inf)
+    # The softmax does not depend on the subtracted maximum, so neither does its gradient.
+    high = lax.max(lowest, lax.reduce_max(lax.stop_gradient(logits), (axis,)))
+    powers = lax.exp(lax.sub(logits, lax.expand_dims(high, (axis,))))
+    return lax.div(powers, _sum_along(powers, axis))
+
+
+def _sum_along(x: jax.Array, axis: int) -> jax.Array:
+    return lax.expand_dims(lax.reduce_sum(x, (axis,)), (axis,))
 
 
 @op(kinds="f")
@@ -285,7 +304,7 @@ def bias_add(
             f"bias must be a vector of the {channels} channels, got shape {list(bias.shape)}."
         )
     aligned = bias.reshape((-1,) + (1,) * (value.ndim - 2)) if is_channels_first else bias
-    return combine(jax.lax.add, value, aligned)
+    return combine(lax.add, value, aligned)
 
 
 @op(same=("x",), kinds="f", name="dropout")
@@ -297,9 +316,9 @@ def _dropout(
         if noise_shape is None
         else tuple(s if n is None else n for n, s in zip(noise_shape, x.shape, strict=True))
     )
-    rate, scale = (jax.lax.convert_element_type(a, x.dtype) for a in (rate, scale))
-    mask = combine(jax.lax.ge, philox.draw_uniform(key, shape, x.dtype), rate)
-    scaled, zero = combine(jax.lax.mul, x, scale), x.dtype.type(0)
+    rate, scale = (lax.convert_element_type(a, x.dtype) for a in (rate, scale))
+    mask = combine(lax.ge, philox.draw_uniform(key, shape, x.dtype), rate)
+    scaled, zero = combine(lax.mul, x, scale), x.dtype.type(0)
     return select(mask, scaled, zero) if noise_shape is None else jnp.where(mask, scaled, zero)
 
 
