@@ -19,7 +19,7 @@ RUNS = []
 @pytest.fixture
 def no_copies(monkeypatch):
     """Return a function that makes traces run every call."""
-    run = lambda self, function, key, *operands, scope=None: function(*operands)
+    run = lambda self, function, key, *operands, pullback=None: function()
     return lambda: monkeypatch.setattr(RepeatedCalls, "run", run)
 
 

@@ -221,7 +221,7 @@ class Op:
         trace = context.trace
         if trace is None or self.is_opaque or not self.is_foldable:
             return self.call(values, static)
-        run = lambda *_: self.call(values, static)
+        run = functools.partial(self.call, values, static)
         return trace.repeated_calls.run(run, (self, static), *values)
 
     def call_with_pullback(
@@ -229,7 +229,7 @@ class Op:
     ) -> tuple[PyTree, ScopedPullback]:
         """Return the outputs in a trace, and the pullback to the requested operands for `apply_traced_pullback`."""
 
-        def run(*_: Any) -> tuple[PyTree, Callable[..., Any], Any]:
+        def run() -> tuple[PyTree, Callable[..., Any], Any]:
             function = self.get_residual_function(static, requested)
             return *function(*values), source_info_util.current_name_stack()
 
@@ -404,12 +404,12 @@ def apply_traced_pullback(
     scoped: ScopedPullback, outputs: Sequence[Any], cotangents: Sequence[Any]
 ) -> tuple[Any, ...]:
     """Apply a pullback of `Op.call_with_pullback` like `apply_pullback`, or copy the equations of an equal one."""
-    run = lambda pullback, cotangents: apply_pullback(pullback, outputs, cotangents)
+    pullback = scoped.pullback
     if context.trace is None:
-        return run(scoped.pullback, cotangents)
-    result: tuple[Any, ...] = context.trace.repeated_calls.run(
-        run, apply_pullback, scoped.pullback, cotangents, scope=scoped
-    )
+        return apply_pullback(pullback, outputs, cotangents)
+    run = functools.partial(apply_pullback, pullback, outputs, cotangents)
+    calls = context.trace.repeated_calls
+    result: tuple[Any, ...] = calls.run(run, apply_pullback, pullback, cotangents, pullback=scoped)
     return result
 
 

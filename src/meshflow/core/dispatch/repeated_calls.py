@@ -10,13 +10,13 @@ a trace; calls that have other effects on the trace are never copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.philox import are_draws_shared
+from meshflow.core.runtime.philox import current_draws
 from meshflow.environment.jax_internals import (
     JaxprTracer,
     find_jaxpr_trace,
@@ -36,60 +36,84 @@ class RepeatedCalls:
     """The calls of one trace whose equations can be copied.
 
     Args:
-      is_unique: Checks whether a primitive may not be copied.
+      unique: Primitive whose equations may not be copied.
 
     Example:
-      >>> calls = RepeatedCalls(lambda primitive: False)
-      >>> double = lambda x: [2 * x]
-      >>> jax.make_jaxpr(lambda x, y: [calls.run(double, "double", v) for v in (x, y)])(1.0, 3.0)
+      >>> import functools
+      >>> calls = RepeatedCalls(jex_core.Primitive("capture"))
+      >>> double = lambda x: calls.run(functools.partial(lambda x: 2 * x, x), "double", x)
+      >>> jax.make_jaxpr(lambda x, y: [double(x), double(y)])(1.0, 3.0)
       { lambda ; a:f32[] b:f32[]. let
           c:f32[] = mul 2.0:f32[] a
           d:f32[] = mul 2.0:f32[] b
         in (c, d) }
     """
 
-    def __init__(self, is_unique: Callable[[Any], bool]) -> None:
-        self._is_unique = is_unique
+    def __init__(self, unique: Any) -> None:
+        self._unique = unique
         # None for calls that may not be copied.
         self._records: dict[Hashable, _Record | None] = {}
 
     def run(
-        self, function: Callable[..., PyTree], key: Hashable, *operands: PyTree, scope: Any = None
+        self,
+        function: Callable[[], PyTree],
+        key: Hashable,
+        *operands: PyTree,
+        pullback: ScopedPullback | None = None,
     ) -> PyTree:
         """Call a function of arrays, or copy the equations of an equal call.
 
         Args:
-          function: Function of the operands.
+          function: Function of the operands, without parameters.
           key: Identity of the function, with its static arguments.
           *operands: Nested arrays.
-          scope: The `ScopedPullback` that is applied, if the function is one.
+          pullback: The pullback that is applied, if the function applies one.
 
         Returns:
           The result of the function.
         """
-        trace = find_jaxpr_trace()
-        if trace is None or context.value_probe is not None or context.size_probe is not None:
-            return function(*operands)
+        trace, scope, sizes = find_jaxpr_trace(), context.trace, context.unknown_sizes
+        if (
+            trace is None
+            or scope is None
+            or context.value_probe is not None
+            or context.size_probe is not None
+            or current_draws.draws is not None
+        ):
+            return function()
         leaves, tree = jax.tree.flatten(operands)
         types = _describe(trace, leaves)
-        if types is None or are_draws_shared():
-            return function(*operands)
+        if types is None:
+            return function()
         key = key, tree, types, context.in_shard_region, read_trace_context()
         if key in self._records:
             record = self._records[key]
-            return function(*operands) if record is None else record.copy(trace, leaves, scope)
-        equations, start, effects = (
-            trace.frame.tracing_eqns,
-            len(trace.frame.tracing_eqns),
-            _count(),
+            return function() if record is None else record.copy(trace, leaves, pullback)
+        equations, start = trace.frame.tracing_eqns, len(trace.frame.tracing_eqns)
+        num_sources, num_writes, num_random = (
+            len(scope.sources),
+            len(scope.writes),
+            scope.num_random_ops,
         )
-        results = function(*operands)
-        new = equations[start:]
+        num_sizes = None if sizes is None else (sizes.num_unknown, len(sizes.anchors))
+        results = function()
         self._records[key] = None
-        if effects == _count() and not any(e.effects or self._is_unique(e.primitive) for e in new):
-            self._records[key] = record = _Record(leaves, new, results, scope)
-            if scope is not None:
-                record.correct_scopes(scope)
+        # Calls with other effects on the trace run again.
+        if (
+            (num_sources, num_writes) != (len(scope.sources), len(scope.writes))
+            or num_random != scope.num_random_ops
+            or (sizes is not None and num_sizes != (sizes.num_unknown, len(sizes.anchors)))
+        ):
+            return results
+        new = equations[start:]
+        for equation in new:
+            if equation.effects or equation.primitive is self._unique:
+                return results
+        outer = source_info_util.current_name_stack().stack
+        if pullback is not None and pullback.recorded != pullback.scopes:
+            _correct_scopes(new, outer, pullback)
+        inner = None if pullback is None else pullback.scopes
+        self._records[key] = _Record(leaves, new, results, outer, inner)
         return results
 
     def clear(self) -> None:
@@ -114,44 +138,38 @@ class ScopedPullback:
         self.scopes = source_info_util.current_name_stack().stack
 
 
-class _Record:
+class _Record(NamedTuple):
     """The equations of a call, and the values that copies replace.
 
-    Args:
+    Attributes:
       operands: Arrays of the call.
       equations: Equations of the call.
       results: Result of the call.
-      scope: The `ScopedPullback` that was applied, or None.
+      outer: Name scopes of the call.
+      inner: Name scopes of the pullback that was applied, or None.
     """
 
-    def __init__(
-        self,
-        operands: Sequence[Any],
-        equations: Sequence[Any],
-        results: PyTree,
-        scope: ScopedPullback | None,
-    ) -> None:
-        self.outer = source_info_util.current_name_stack().stack
-        self._operands, self._equations = operands, equations
-        self._results, self._tree = jax.tree.flatten(results)
-        self._inner = None if scope is None else scope.scopes
+    operands: Sequence[Any]
+    equations: Sequence[Any]
+    results: PyTree
+    outer: tuple[Any, ...]
+    inner: tuple[Any, ...] | None
 
-    def copy(self, trace: Any, operands: Sequence[Any], scope: ScopedPullback | None) -> PyTree:
+    def copy(self, trace: Any, operands: Sequence[Any], pullback: ScopedPullback | None) -> PyTree:
         """Add the equations for other operands to a trace, and return the results."""
         values = {
             old.val: new
-            for old, new in zip(self._operands, operands, strict=True)
+            for old, new in zip(self.operands, operands, strict=True)
             if isinstance(old, JaxprTracer)
         }
         source = source_info_util.current()
         rename = _Renaming(
             (self.outer, source.name_stack.stack),
-            (self._inner, None if scope is None else scope.scopes),
+            (self.inner, None if pullback is None else pullback.scopes),
         )
-        for equation in self._equations:
-            inputs = [_replace(values, t) for t in equation.in_tracers]
+        for equation in self.equations:
             outputs = trace.emit_eqn(
-                inputs,
+                [_replace(values, t) for t in equation.in_tracers],
                 [v.aval for v in equation.outvars],
                 equation.primitive,
                 equation.params,
@@ -160,16 +178,17 @@ class _Record:
                 equation.ctx,
             )
             values.update(zip(equation.outvars, outputs, strict=True))
-        return jax.tree.unflatten(self._tree, [_replace(values, r) for r in self._results])
+        return jax.tree.map(lambda result: _replace(values, result), self.results)
 
-    def correct_scopes(self, scope: ScopedPullback) -> None:
-        """Replace the scopes of the linear program by those of the call that the pullback belongs to."""
-        if scope.recorded == scope.scopes:
-            return
-        rename = _Renaming((self.outer, self.outer), (scope.recorded, scope.scopes))
-        for equation in self._equations:
-            info = equation.source_info
-            equation.source_info = info.replace(name_stack=rename(info.name_stack))
+
+def _correct_scopes(
+    equations: Sequence[Any], outer: tuple[Any, ...], pullback: ScopedPullback
+) -> None:
+    """Replace the scopes of a linear program by those of the call that the pullback belongs to."""
+    rename = _Renaming((outer, outer), (pullback.recorded, pullback.scopes))
+    for equation in equations:
+        info = equation.source_info
+        equation.source_info = info.replace(name_stack=rename(info.name_stack))
 
 
 class _Renaming:
@@ -227,11 +246,3 @@ def _describe(trace: Any, leaves: Sequence[Any]) -> Hashable:
         else:
             return None
     return tuple(types)
-
-
-def _count() -> tuple[int, ...]:
-    """Count the effects of calls on the trace besides equations."""
-    trace, sizes = context.trace, context.unknown_sizes
-    assert trace is not None
-    unknown = (0, 0) if sizes is None else (sizes.num_unknown, len(sizes.anchors))
-    return len(trace.sources), len(trace.writes), len(trace.created), trace.num_random_ops, *unknown

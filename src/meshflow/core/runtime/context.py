@@ -36,7 +36,7 @@ class CallCopier(Protocol):
     """Interface of the equations of earlier calls; see `RepeatedCalls`."""
 
     def run(
-        self, function: Callable[..., PyTree], key: Any, *operands: PyTree, scope: Any = None
+        self, function: Callable[[], PyTree], key: Any, *operands: PyTree, pullback: Any = None
     ) -> PyTree:
         """Call a function of arrays, or copy the equations of an equal call."""
 

@@ -30,6 +30,7 @@ __all__ = [
     "ShareDraws",
     "advance_state",
     "count_for_batch",
+    "current_draws",
     "derive_state",
     "draw_bits",
     "draw_integers",
@@ -184,27 +185,23 @@ class _CurrentDraws(threading.local):
     draws: ShareDraws | None = None
 
 
-_current_draws = _CurrentDraws()
+# Draws numbers of a share of a batch in this thread, or None.
+current_draws = _CurrentDraws()
 
 
 @contextlib.contextmanager
 def share_draws_scope(draws: ShareDraws | None) -> Iterator[None]:
     """Draw the numbers of a share of a batch in this thread."""
-    saved, _current_draws.draws = _current_draws.draws, draws
+    saved, current_draws.draws = current_draws.draws, draws
     try:
         yield
     finally:
-        _current_draws.draws = saved
-
-
-def are_draws_shared() -> bool:
-    """Check whether this thread draws the numbers of a share of a batch."""
-    return _current_draws.draws is not None
+        current_draws.draws = saved
 
 
 def count_for_batch(used: int | jax.Array) -> int | jax.Array:
     """Return the number of counters that a draw of a batch uses, given that of the share that is traced."""
-    return used if _current_draws.draws is None else _current_draws.draws.count(used)
+    return used if current_draws.draws is None else current_draws.draws.count(used)
 
 
 def make_flat_indices(shape: Sequence[Any]) -> jax.Array:
@@ -212,8 +209,8 @@ def make_flat_indices(shape: Sequence[Any]) -> jax.Array:
 
     The index is a sum over the axes, so XLA can compute any sharding of it locally.
     """
-    if _current_draws.draws is not None:
-        return _current_draws.draws.make_indices(tuple(shape))
+    if current_draws.draws is not None:
+        return current_draws.draws.make_indices(tuple(shape))
     return _compute_flat_indices(shape)
 
 
@@ -298,7 +295,7 @@ def draw_uniform(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> ja
 
 def _skip_cache(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """Return a compiled function, or the original one if its cached program has other indices."""
-    return function if _current_draws.draws is None else inspect.unwrap(function)
+    return function if current_draws.draws is None else inspect.unwrap(function)
 
 
 # The names of this function and of `philox_normal` appear in jaxprs. Exports to runtimes with their

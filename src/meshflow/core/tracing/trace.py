@@ -158,7 +158,7 @@ class TraceContext:
             is_branch,
         )
         self.function: Any = None
-        self.repeated_calls = RepeatedCalls(lambda primitive: primitive is _capture)
+        self.repeated_calls = RepeatedCalls(_capture)
         self.num_random_ops = 0
         self.runs_immediately: bool = runs_immediately and (
             parent is None or parent.runs_immediately

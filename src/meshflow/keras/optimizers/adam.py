@@ -30,8 +30,10 @@ __all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]
 
 def _correct_rate(values: Scalars) -> Array:
     """Compute the learning rate, with bias corrections for averages that start at zero."""
-    rate, b1, b2, t = (values[name] for name in ("lr_t", "beta_1", "beta_2", "step"))
-    if not all(isinstance(v, Array) and v.dtype == rate.dtype for v in (rate, b1, b2, t)):
+    rate, b1, b2, t = map(values.__getitem__, ("lr_t", "beta_1", "beta_2", "step"))
+    dtypes = {getattr(v, "dtype", None) for v in (rate, b1, b2, t)}
+    if len(dtypes) > 1 or None in dtypes:
+        # Some are numbers, or they are converted.
         return rate * jnp.sqrt(1 - b2**t) / (1 - b1**t)
     # JAX traces `lax` faster than `jax.numpy`.
     root = lax.sqrt(_complement(lax.pow(b2, t)))
@@ -119,7 +121,7 @@ class Adam(RuleOptimizer):
         epsilon: float,
     ) -> list[Array]:
         mean, square = slots
-        first, second = (_complement(values[name]) for name in ("beta_1", "beta_2"))
+        first, second = map(_complement, (values["beta_1"], values["beta_2"]))
         rate = _correct_rate(values)
         return kernel.update_variable(
             var, grad, mean, square, first, second, rate, epsilon, indices

@@ -114,13 +114,10 @@ def matmul(
             f"matmul: In[0] ndims must be >= 2, and those of In[1], too, got shapes {list(a.shape)} and "
             f"{list(b.shape)}. [Op:MatMul]"
         )
-    a, b = (
-        _transpose_matrices(x, is_adjoint) if is_transposed or is_adjoint else x
-        for x, is_transposed, is_adjoint in (
-            (a, transpose_a, adjoint_a),
-            (b, transpose_b, adjoint_b),
-        )
-    )
+    if transpose_a or adjoint_a:
+        a = _transpose_matrices(a, adjoint_a)
+    if transpose_b or adjoint_b:
+        b = _transpose_matrices(b, adjoint_b)
     if not can_be_equal(a.shape[-1], b.shape[-2]):
         raise InvalidValueError(
             f"Matrix size-incompatible: In[0]: {list(a.shape)}, In[1]: {list(b.shape)} [Op:MatMul]"
