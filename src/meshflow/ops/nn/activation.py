@@ -62,8 +62,8 @@ def _rectify_jvp(
     primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     (x,), (tangent,) = primals, tangents
-    is_positive = lax.gt(x, x.dtype.type(0))
-    return _rectify(x), lax.select(is_positive, tangent, lax.full_like(tangent, 0))
+    value, is_positive = _rectify(x), lax.gt(x, x.dtype.type(0))
+    return value, lax.select(is_positive, tangent, lax.full_like(tangent, 0))
 
 
 @op(kinds="if")
