@@ -8,7 +8,7 @@ resulting equations are the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -20,8 +20,12 @@ from meshflow.environment.jax_internals import (
     linearization_rules,
     make_zero_tangent,
 )
+from meshflow.environment.types import Array, Primitive
 
 __all__ = ["install_rules"]
+
+# A primitive, its operands, their tangents, and its parameters. The result is a tangent.
+_Derive: TypeAlias = Callable[[Primitive, Sequence[Array], Sequence[Any], dict[str, Any]], Array]
 
 _LINEAR = (
     "broadcast_in_dim",
@@ -49,14 +53,14 @@ def install_rules() -> None:
             linearization_rules.setdefault(primitive, _make_rule(primitive, make))
 
 
-def _make_rule(primitive: Any, derive: Callable[..., Any]) -> Callable[..., Any]:
+def _make_rule(primitive: Primitive, derive: _Derive) -> Callable[..., tuple[object, ...]]:
     def linearize(
-        _: bool, has_tangents: Sequence[bool], *operands: Any, **params: Any
-    ) -> tuple[Any, ...]:
+        _: bool, has_tangents: Sequence[bool], *operands: Array, **params: object
+    ) -> tuple[object, ...]:
         result = primitive.bind(*operands, **params)
         has_tangent = any(has_tangents) and jax.numpy.issubdtype(result.dtype, np.inexact)
 
-        def compute_tangent(*arguments: Any) -> Any:
+        def compute_tangent(*arguments: Array) -> Array:
             tangents = arguments[-len(operands) :]
             if not has_tangent:
                 return make_zero_tangent(result)
@@ -70,14 +74,14 @@ def _make_rule(primitive: Any, derive: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _derive_linear(
-    primitive: Any, operands: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]
-) -> Any:
+    primitive: Primitive, operands: Sequence[Array], tangents: Sequence[Any], params: dict[str, Any]
+) -> Array:
     return primitive.bind(*tangents, **params)
 
 
 def _derive_bilinear(
-    primitive: Any, operands: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]
-) -> Any:
+    primitive: Primitive, operands: Sequence[Array], tangents: Sequence[Any], params: dict[str, Any]
+) -> Array:
     (x, y), (first, second) = operands, tangents
     if type(second) is ad.Zero:
         return primitive.bind(first, y, **params)
@@ -87,7 +91,7 @@ def _derive_bilinear(
 
 
 def _derive(
-    primitive: Any, operands: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]
-) -> Any:
+    primitive: Primitive, operands: Sequence[Array], tangents: Sequence[Any], params: dict[str, Any]
+) -> Array:
     # The result of the primitive is no part of the linear program, because nothing reads it.
     return ad.primitive_jvps[primitive](tuple(operands), tuple(tangents), **params)[1]

@@ -396,7 +396,7 @@ def apply_pullback(
     return tuple(map(_conjugate, pullback(full)))
 
 
-def _conjugate(array: Any) -> Any:
+def _conjugate(array: jax.Array) -> jax.Array:
     return jax.lax.conj(array) if array.dtype.kind == "c" else array
 
 

@@ -24,7 +24,7 @@ from meshflow.environment.jax_internals import (
     read_trace_context,
     source_info_util,
 )
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Atom, Primitive, PyTree
 
 __all__ = ["RepeatedCalls", "ScopedPullback"]
 
@@ -33,10 +33,10 @@ _MAX_CONSTANT_BYTES = 64
 
 
 class RepeatedCalls:
-    """The calls of one trace whose equations can be copied.
+    """The calls of one trace, with the equations that equal calls copy.
 
     Args:
-      unique: Primitive whose equations may not be copied.
+      unique: Primitive with equations that may not be copied.
 
     Example:
       >>> import functools
@@ -49,7 +49,7 @@ class RepeatedCalls:
         in (c, d) }
     """
 
-    def __init__(self, unique: Any) -> None:
+    def __init__(self, unique: Primitive) -> None:
         self._unique = unique
         # None for calls that may not be copied.
         self._records: dict[Hashable, _Record | None] = {}
@@ -117,14 +117,14 @@ class RepeatedCalls:
         return results
 
     def clear(self) -> None:
-        """Forget all calls, whose tracers would keep the trace alive."""
+        """Forget all calls, because their tracers would keep the trace alive."""
         self._records.clear()
 
 
 class ScopedPullback:
     """A pullback of JAX, and the name scopes of the call that it belongs to.
 
-    Copies share the linear program of the first call, whose equations have the scopes of that call.
+    Copies share the linear program of the first call, and its equations have the scopes of that call.
 
     Args:
       pullback: The pullback.
@@ -157,7 +157,7 @@ class _Record(NamedTuple):
 
     def copy(self, trace: Any, operands: Sequence[Any], pullback: ScopedPullback | None) -> PyTree:
         """Add the equations for other operands to a trace, and return the results."""
-        values = {
+        values: dict[Atom, PyTree] = {
             old.val: new
             for old, new in zip(self.operands, operands, strict=True)
             if isinstance(old, JaxprTracer)
@@ -222,7 +222,7 @@ class _Renaming:
         return new + rest
 
 
-def _replace(values: dict[Any, Any], value: Any) -> Any:
+def _replace(values: dict[Atom, PyTree], value: PyTree) -> PyTree:
     if isinstance(value, JaxprTracer) and isinstance(value.val, jex_core.Var):
         return values.get(value.val, value)
     return value

@@ -7,15 +7,16 @@ time, and an eighth while it is differentiated; the equations are the same.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
+from jax import Array, lax
+from jax.typing import ArrayLike
 
 __all__ = ["combine", "select", "take"]
 
 
-def combine(function: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+def combine(function: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
     """Apply a binary function of `lax` to arrays that are broadcast, and may differ in their dtypes.
 
     Args:
@@ -37,7 +38,7 @@ def combine(function: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
     return function(x, y)
 
 
-def select(condition: Any, x: Any, y: Any) -> Any:
+def select(condition: Array, x: ArrayLike, y: ArrayLike) -> Array:
     """Select elements of `x` where the condition is true, and of `y` where it is not.
 
     Args:
@@ -50,14 +51,11 @@ def select(condition: Any, x: Any, y: Any) -> Any:
       >>> select(jnp.array([True, False]), jnp.array([1, 2]), jnp.array(0)).tolist()
       [1, 0]
     """
-    x, y = (
-        a if a.ndim == condition.ndim else lax.broadcast_in_dim(a, condition.shape, ())
-        for a in (x, y)
-    )
-    return lax.select(condition, x, y)
+    full = [lax.broadcast_in_dim(a, condition.shape, ()) if np.ndim(a) == 0 else a for a in (x, y)]
+    return lax.select(condition, *full)
 
 
-def take(vector: Any, index: int) -> Any:
+def take(vector: Array, index: int) -> Array:
     """Return one element of a vector, as `vector[index]` does.
 
     Example:

@@ -34,6 +34,7 @@ from meshflow.core.dispatch.repeated_calls import RepeatedCalls
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import TRACING, region
 from meshflow.core.runtime.context import (
+    CallCopier,
     Recorder,
     Trace,
     context,
@@ -158,7 +159,7 @@ class TraceContext:
             is_branch,
         )
         self.function: Any = None
-        self.repeated_calls = RepeatedCalls(_capture)
+        self.repeated_calls: CallCopier = RepeatedCalls(_capture)
         self.num_random_ops = 0
         self.runs_immediately: bool = runs_immediately and (
             parent is None or parent.runs_immediately

@@ -52,7 +52,7 @@ def _compute_relu(x: jax.Array) -> jax.Array:
     return lax.max(x, x.dtype.type(0))
 
 
-# Passes recognize the call by the name of JAX's function, whose derivative takes longer to trace.
+# Passes recognize the call by the name of JAX's function. The derivative of that function takes longer to trace.
 _compute_relu.__name__ = "relu"
 _rectify = jax.custom_jvp(jax.jit(_compute_relu))
 
