@@ -2,13 +2,12 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
 
+import forked
 import meshflow as tf
 from meshflow.core.runtime import transfers
 from meshflow.keras.engine.layer import tracking
@@ -177,7 +176,7 @@ def test_changing_the_list_of_layers_changes_no_model():
 
 
 def test_the_first_fit_calls_few_functions():
-    # In a separate process without earlier traces, imports or caches.
+    # In a separate process without earlier traces or caches.
     script = """
         import os, sys
         import numpy as np
@@ -196,9 +195,9 @@ def test_the_first_fit_calls_few_functions():
         sys.setprofile(None)
         print(count, total)
     """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    count, total = map(int, done.stdout.split()[-2:])
+    code, output = forked.run(textwrap.dedent(script))
+    assert code == 0, output
+    count, total = map(int, output.split()[-2:])
     # Most of the time is spent in the other functions, which are JAX's.
     assert 0 < count <= 13_950 and total <= 55_000
 
