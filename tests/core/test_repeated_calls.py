@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.dispatch.repeated_calls import RepeatedCalls
 from meshflow.core.tracing.trace import trace
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 SPEC = tf.TensorSpec([2, 3], tf.float32)
 RUNS = []
@@ -56,6 +58,20 @@ def test_other_types_and_other_equal_operands_run_again(runs):
     ]
     trace(function, (SPEC, SPEC, *other))
     assert len(runs) == 5
+
+
+def test_functions_that_jax_traces_have_their_own_calls():
+    weights = np.arange(3, dtype=np.float32) * 100
+    scale = Op("scale", lambda o, _: o[0] * jnp.asarray(weights))
+
+    def function(x):
+        inner = jax.jit(lambda a: apply(scale, [tf.tanh(Tensor(a))]).array)
+        return [apply(scale, [tf.tanh(x)]), Tensor(inner(x.array)), apply(scale, [tf.tanh(x)])]
+
+    x = np.full((2, 3), 0.5, np.float32)
+    results = trace(function, (SPEC,)).run_on_arrays((x,), ())
+    for result in results:
+        np.testing.assert_allclose(result, np.tanh(x) * weights, rtol=1e-6)
 
 
 def test_constants_are_distinguished_by_value():

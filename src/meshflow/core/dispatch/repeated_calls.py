@@ -85,7 +85,8 @@ class RepeatedCalls:
         types = _describe(trace, leaves)
         if types is None:
             return function()
-        key = key, tree, types, context.in_shard_region, read_trace_context()
+        # A function that JAX transforms inside has a trace of its own, with constants of its own.
+        key = key, trace, tree, types, context.in_shard_region, read_trace_context()
         if key in self._records:
             record = self._records[key]
             return function() if record is None else record.copy(trace, leaves, pullback)
