@@ -33,7 +33,8 @@ def combine(function: Callable[[Array, Array], Array], x: Array, y: Array) -> Ar
         dtype = jnp.result_type(x, y)
         x, y = (a if a.dtype == dtype else lax.convert_element_type(a, dtype) for a in (x, y))
     if x.ndim != y.ndim and x.ndim and y.ndim:
-        rank = max(x.ndim, y.ndim)
+        # An error of this function names the shapes before the expansion.
+        rank = len(lax.broadcast_shapes(x.shape, y.shape))
         x, y = (a if a.ndim == rank else lax.expand_dims(a, range(rank - a.ndim)) for a in (x, y))
     return function(x, y)
 
