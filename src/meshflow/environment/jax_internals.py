@@ -197,6 +197,7 @@ DIFFERENCES = (
     Difference("0.12", "Rules of dead-code elimination also take the used inputs.", "`core/values/unknown_sizes.py`"),
     Difference("0.12", "XLA's foreign function interface has version 0.5.", "`kernels/library.py`"),
     Difference("0.12", "Flat rules of `custom_vjp` return a pair of gradients and logs.", "`split_logs`"),
+    Difference("0.12", "Rules of linearization also return residuals that are no arrays.", "`environment/linearization.py`"),
 )  # fmt: skip
 
 try:
