@@ -238,11 +238,10 @@ def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None
 
 
 def _compute_softmax(logits: jax.Array, axis: int) -> jax.Array:
-    """Compute the same values as JAX's function, which takes longer to trace."""
-    lowest = logits.dtype.type(-np.inf)
+    """Compute the same equations as JAX's function, which takes longer to trace."""
+    high = lax.max(logits.dtype.type(-np.inf), lax.reduce_max(logits, (axis,)))
     # The softmax does not depend on the subtracted maximum, so neither does its gradient.
-    high = lax.max(lowest, lax.reduce_max(lax.stop_gradient(logits), (axis,)))
-    powers = lax.exp(lax.sub(logits, lax.expand_dims(high, (axis,))))
+    powers = lax.exp(lax.sub(logits, lax.stop_gradient(lax.expand_dims(high, (axis,)))))
     return lax.div(powers, _sum_along(powers, axis))
 
 
