@@ -1,5 +1,5 @@
 """Run programs that configure the start of Meshflow, each in a process forked from one that has
-only imported it."""
+only imported it, with Keras."""
 
 import functools
 import json
@@ -10,6 +10,8 @@ _PARENT = """
 import json, os, sys, traceback
 import jax
 import meshflow
+# Most programs use Keras. Its import takes longer than they do, and starts no devices.
+meshflow.keras
 
 for line in sys.stdin:
     program, environment = json.loads(line)

@@ -1,12 +1,10 @@
 """`tf.make_tensor_proto` and `tf.make_ndarray`, and who needs them."""
 
-import subprocess
-import sys
-
 import ml_dtypes
 import numpy as np
 import pytest
 
+import forked
 import meshflow as tf
 
 VALUES = {
@@ -112,7 +110,8 @@ model.compile("sgd", "mse")
 callback = hp.KerasCallback(folder, {units: 1}, trial_id="a")
 model.fit(tf.ones([4, 1]), tf.ones([4, 1]), verbose=0, callbacks=[callback])
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
+    status, output = forked.run(f"import sys; sys.argv = ['', {str(tmp_path)!r}]\n{code}")
+    assert status == 0, output
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path))

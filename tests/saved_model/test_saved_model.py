@@ -2,13 +2,13 @@
 code."""
 
 import json
-import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
 
+import forked
 import meshflow as tf
 from helpers import read_manifest
 from meshflow.saved_model.programs import stablehlo
@@ -97,7 +97,7 @@ def test_in_a_process_without_the_code(loaded, folder):
         "assert loaded([1.0]).numpy().tolist() == [5.0]\n"
         "assert type(loaded).__name__ != 'Adder'"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    assert forked.run(program) == [0, ""]
 
 
 def test_loaded_objects_are_saved_again(loaded, tmp_path):

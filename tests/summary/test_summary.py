@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+import forked
 import meshflow as tf
 from helpers import assert_close
 from meshflow.io.protos import Event
@@ -263,7 +264,8 @@ model.compile("sgd", "mse")
 callback = hp.KerasCallback({str(tmp_path / "run")!r}, {{units: 1}})
 model.fit(tf.ones((2, 2)), tf.ones((2, 1)), verbose=0, callbacks=[callback])
 """
-    subprocess.run([sys.executable, "-c", script], check=True)
+    code, output = forked.run(script)
+    assert code == 0, output
     tags = [value.tag for _, value in events(tmp_path) + events(tmp_path / "run")]
     assert [tag.removeprefix("_hparams_/") for tag in tags] == [
         "experiment",

@@ -20,6 +20,8 @@ replace it:
   context manager. Public: the option for the entire process.
 * `parse_flatten_op_sharding`: shardings of the operands of a lowering, which XLA passes in its own
   format. Public: `NamedSharding`s in the callbacks of `jax.experimental.custom_partitioning`.
+* `linearization_rules`, `make_zero_tangent`, `has_structured_residuals`: the rules by which `jax.vjp` linearizes primitives,
+  the tangent of constants, and whether the rules also return residuals that are no arrays. Public: none.
 * `ad`, `batching`, `mlir`: derivatives, batching and lowerings of our primitives. Public: functions
   of `jax.extend` that register them.
 * `common_lowerings`, `platform_lowerings`, `needs_devices_when_lowered`: JAX's lowerings, which ours
@@ -36,6 +38,8 @@ replace it:
 * `split_logs`: the results of the flat rule of a `custom_vjp`. Public: none.
 * `get_jaxpr_value`: the variable of a jaxpr that a tracer represents, for graphs of functions.
   Public: none.
+* `JaxprTracer`, `find_jaxpr_trace`, `read_trace_context`: the equations of a trace in progress, which are copied for
+  equal calls, and the options of JAX on which they depend. Public: `jax.jit(inline=True)`, which is slower.
 * `DeviceArray`: the class of arrays, which tracers do not have. Public: none.
 * `jex_backend`, `jex_core`, `jex_primitives`, `linear_util`, `source_info_util`: changes of the number of
   devices, jaxprs and primitives, all primitives by name, derivative rules of custom functions, and source
@@ -94,6 +98,7 @@ __all__ = [
     "LIBRARIES",
     "SUPPORTED",
     "DeviceArray",
+    "JaxprTracer",
     "SizeDecisions",
     "ad",
     "array_copy_semantics",
@@ -114,14 +119,18 @@ __all__ = [
     "evaluate_size",
     "expand_high_level",
     "export_lowering",
+    "find_jaxpr_trace",
     "get_jaxpr_value",
+    "has_structured_residuals",
     "jex_backend",
     "jex_core",
     "jex_primitives",
     "linear_util",
+    "linearization_rules",
     "list_dimensions",
     "make_exported",
     "make_reading_context",
+    "make_zero_tangent",
     "mlir",
     "mlir_func",
     "mlir_hlo",
@@ -136,6 +145,7 @@ __all__ = [
     "read_ffi_version",
     "read_from_device",
     "read_portable_artifact",
+    "read_trace_context",
     "reductions_over_devices",
     "refine_polymorphic_shapes",
     "renew_gpu_options",
@@ -187,6 +197,7 @@ DIFFERENCES = (
     Difference("0.12", "Rules of dead-code elimination also take the used inputs.", "`core/values/unknown_sizes.py`"),
     Difference("0.12", "XLA's foreign function interface has version 0.5.", "`kernels/library.py`"),
     Difference("0.12", "Flat rules of `custom_vjp` return a pair of gradients and logs.", "`split_logs`"),
+    Difference("0.12", "Rules of linearization also return residuals that are no arrays.", "`environment/linearization.py`"),
 )  # fmt: skip
 
 try:
@@ -195,12 +206,18 @@ try:
     from jax._src import cache_key, distributed, xla_bridge
     from jax._src import core as _core
     from jax._src import dispatch as _dispatch
+    from jax._src.ad_util import p2tz as make_zero_tangent
     from jax._src.config import eager_constant_folding, persistent_cache_min_compile_time_secs
+    from jax._src.config import trace_context as read_trace_context
     from jax._src.core import trace_state_clean
     from jax._src.export import _export
     from jax._src.export import shape_poly as _shape_poly
     from jax._src.interpreters import mlir as mlir_lowering
+    from jax._src.interpreters.ad import LinearizeTrace as _LinearizeTrace
+    from jax._src.interpreters.ad import primitive_linearizations as linearization_rules
     from jax._src.interpreters.mlir import refine_polymorphic_shapes
+    from jax._src.interpreters.partial_eval import DynamicJaxprTrace as _JaxprTrace
+    from jax._src.interpreters.partial_eval import DynamicJaxprTracer as JaxprTracer
     from jax._src.interpreters.partial_eval import dce_jaxpr, dce_rules
     from jax._src.lax import convolution as _convolution
     from jax._src.lax import parallel as _parallel
@@ -230,6 +247,9 @@ try:
     write_older_artifact: Any = runtime.mlir.serialize_portable_artifact
     export_lowering: Any = _export
     _definitely_equal = _core.definitely_equal.__code__
+    has_structured_residuals = (
+        "structured_res" in _LinearizeTrace.process_primitive.__code__.co_varnames
+    )
     needs_devices_when_lowered: Any = _dispatch.prim_requires_devices_during_lowering
 except (ImportError, AttributeError) as error:
     raise ImportError(
@@ -618,3 +638,9 @@ def get_jaxpr_value(array: Any) -> Any:
         return array
     value = getattr(array, "val", None)
     return value if isinstance(value, jex_core.Var) else None
+
+
+def find_jaxpr_trace() -> Any:
+    """Return the trace that collects equations now, or None if another transformation is innermost."""
+    trace = _core.trace_ctx.trace
+    return trace if type(trace) is _JaxprTrace and not trace.frame.auto_dce else None

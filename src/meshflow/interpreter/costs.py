@@ -144,8 +144,9 @@ class CostEstimate:
             for flops, sizes in _count_flops(eqn):
                 self._add(self._flops, flops, sizes, factor)
             for atom in (*eqn.invars, *eqn.outvars) if name not in _VIEWS else ():
-                itemsize = np.dtype(atom.aval.dtype).itemsize if _is_array(atom.aval) else 0  # type: ignore[attr-defined]
-                self._add(self._bytes, itemsize, atom.aval.shape if itemsize else (), factor)  # type: ignore[attr-defined]
+                dtype = getattr(atom.aval, "dtype", None)
+                if isinstance(dtype, np.dtype):
+                    self._add(self._bytes, dtype.itemsize, atom.aval.shape, factor)  # type: ignore[attr-defined]
 
     def _add(
         self,
@@ -179,10 +180,6 @@ class CostEstimate:
         if name == "while":
             return factor[0] * WHILE_ITERATIONS, factor[1]
         return factor[0] / num_inner, factor[1]
-
-
-def _is_array(aval: Any) -> bool:
-    return isinstance(getattr(aval, "dtype", None), np.dtype)
 
 
 def _count_flops(eqn: JaxprEqn) -> list[tuple[float, Sequence[Any]]]:

@@ -107,7 +107,10 @@ def update_variable(
       `var - rate * mean / (sqrt(square) + epsilon)`, `mean + (grad - mean) * mean_rate` and `square
       + (grad^2 - square) * square_rate`; the first is computed with the new means.
     """
-    scalars = [jnp.asarray(x, var.dtype) for x in (mean_rate, square_rate, rate)]
+    scalars = [
+        x if getattr(x, "dtype", None) == var.dtype else jnp.asarray(x, var.dtype)
+        for x in (mean_rate, square_rate, rate)
+    ]
     if indices is None:
         return update_p.bind(var, grad, mean, square, *scalars, epsilon=float(epsilon))
     return row_update_p.bind(var, grad, indices, mean, square, *scalars, epsilon=float(epsilon))

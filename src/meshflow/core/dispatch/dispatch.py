@@ -177,7 +177,7 @@ def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree
 
 def _inline(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> PyTree:
     """Run an op as a part of the function that is being traced."""
-    outputs = wrap_outputs(op.call(values, static))
+    outputs = wrap_outputs(op.call_in_trace(values, static))
     if context.trace is not None:
         context.trace.record_call(op, values, outputs)
     if context.has_symbolic_sizes:
@@ -339,14 +339,13 @@ def _execute_with_tapes(
     pullback = None
     keeps_residuals = in_trace or (op.heavy and not form.is_interpreted(values))
     if any(requested) and keeps_residuals and len(watching) == 1 and not context.outer_tapes:
-        run = (
-            op.get_residual_function(static, requested)
-            if in_trace
-            else op.get_compiled_residual_function(static, requested)
-        )
-        outputs, pullback = run(*([] if separation is None else [empty._value]), *values)
+        if in_trace:
+            outputs, pullback = op.call_with_pullback(values, static, requested)
+        else:
+            run = op.get_compiled_residual_function(static, requested)
+            outputs, pullback = run(*([] if separation is None else [empty._value]), *values)
     else:
-        outputs = op.call(values, static) if in_trace else form(*values)
+        outputs = op.call_in_trace(values, static) if in_trace else form(*values)
     result = wrap_outputs(outputs)
     if context.trace is not None:
         context.trace.record_call(op, values, result)

@@ -17,8 +17,10 @@ import jax
 import numpy as np
 
 from meshflow.core.dispatch.eager_forms import EagerForm
+from meshflow.core.dispatch.repeated_calls import ScopedPullback
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
+from meshflow.environment.jax_internals import source_info_util
 from meshflow.environment.types import Array, PyTree
 
 T = TypeVar("T")
@@ -214,6 +216,32 @@ class Op:
             static[i] = next(sizes) if rank is None else tuple(itertools.islice(sizes, rank))
         return tuple(static)
 
+    def call_in_trace(self, values: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
+        """Call the array function in a trace, which copies the equations of an equal call."""
+        trace = context.trace
+        if trace is None or self.is_opaque or not self.is_foldable:
+            return self.call(values, static)
+        run = functools.partial(self.call, values, static)
+        return trace.repeated_calls.run(run, (self, static), *values)
+
+    def call_with_pullback(
+        self, values: Sequence[Any], static: tuple[Any, ...], requested: tuple[bool, ...]
+    ) -> tuple[PyTree, ScopedPullback]:
+        """Return the outputs in a trace, and the pullback to the requested operands for `apply_traced_pullback`."""
+
+        def run() -> tuple[PyTree, Callable[..., Any], Any]:
+            function = self.get_residual_function(static, requested)
+            return *function(*values), source_info_util.current_name_stack()
+
+        trace = context.trace
+        if trace is None or self.is_opaque or not self.is_foldable:
+            outputs, pullback, scopes = run()
+        else:
+            outputs, pullback, scopes = trace.repeated_calls.run(
+                run, (self, static, requested), *values
+            )
+        return outputs, ScopedPullback(pullback, scopes)
+
     def get_residual_function(
         self, static: tuple[Any, ...], requested: tuple[bool, ...]
     ) -> Callable[..., Any]:
@@ -362,10 +390,27 @@ def apply_pullback(
     conj(f'(z)) * g, JAX returns f'(z) * g.
     """
     full = [
-        jax.numpy.zeros(o.shape, o.dtype) if c is None else jax.numpy.conj(c)
+        jax.numpy.zeros(o.shape, o.dtype) if c is None else _conjugate(c)
         for o, c in zip(outputs, cotangents, strict=True)
     ]
-    return tuple(jax.numpy.conj(g) for g in pullback(full))
+    return tuple(map(_conjugate, pullback(full)))
+
+
+def _conjugate(array: jax.Array) -> jax.Array:
+    return jax.lax.conj(array) if array.dtype.kind == "c" else array
+
+
+def apply_traced_pullback(
+    scoped: ScopedPullback, outputs: Sequence[Any], cotangents: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Apply a pullback of `Op.call_with_pullback` like `apply_pullback`, or copy the equations of an equal one."""
+    pullback = scoped.pullback
+    if context.trace is None:
+        return apply_pullback(pullback, outputs, cotangents)
+    run = functools.partial(apply_pullback, pullback, outputs, cotangents)
+    calls = context.trace.repeated_calls
+    result: tuple[Any, ...] = calls.run(run, apply_pullback, pullback, cotangents, pullback=scoped)
+    return result
 
 
 # Converts a tensor to the dtype that is the first static argument.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.dispatch.repeated_calls import ScopedPullback
 from meshflow.core.values.tensor import Tensor
 
 
@@ -36,7 +37,7 @@ class RecordedOp:
         inputs: list[Tensor],
         requested: tuple[bool, ...],
         outputs: list[Tensor],
-        pullback: Callable[..., Any] | None,
+        pullback: Callable[..., Any] | ScopedPullback | None,
         scope: str = "",
     ) -> None:
         self.op = op

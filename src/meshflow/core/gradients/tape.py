@@ -28,6 +28,7 @@ from meshflow.core.gradients.gradient_targets import (
 )
 from meshflow.core.gradients.jacobians import JacobianMethods
 from meshflow.core.gradients.tape_nodes import FunctionNode, ReadNode, backpropagate, to_dense
+from meshflow.core.runtime.broadcasting import combine
 from meshflow.core.runtime.context import Recorder, context
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
@@ -400,7 +401,7 @@ def _accumulate(
         gradients[id(tensor)] = apply(_add, (to_dense(previous), to_dense(gradient)))
 
 
-_add = Op("add_gradients", lambda operands, _: jax.numpy.add(*operands))
+_add = Op("add_gradients", lambda operands, _: combine(jax.lax.add, *operands))
 
 
 @contextlib.contextmanager

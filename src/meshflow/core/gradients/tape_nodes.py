@@ -15,8 +15,9 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.operation import apply_pullback
+from meshflow.core.dispatch.operation import apply_pullback, apply_traced_pullback
 from meshflow.core.dispatch.recorded_op import RecordedOp
+from meshflow.core.dispatch.repeated_calls import ScopedPullback
 from meshflow.core.gradients.gradient_dependencies import find_dependencies
 from meshflow.core.runtime.annotations import gradient_scope
 from meshflow.core.runtime.context import context
@@ -52,6 +53,9 @@ def _compute_gradients(node: RecordedOp, cotangents: list[Tensor | None]) -> lis
     if node.pullback is not None and not context.tapes and not context.outer_tapes:
         arrays = [None if c is None else get_array(c) for c in cotangents]
         outputs = [_OutputSpec(o.array.shape, o.array.dtype) for o in node.outputs]
+        if isinstance(node.pullback, ScopedPullback):
+            gradients = apply_traced_pullback(node.pullback, outputs, arrays)
+            return [Tensor(g) for g in gradients]
         if context.trace is None:
             return [
                 Tensor(g) for g in _apply_pullback_compiled(node.pullback, tuple(outputs), arrays)

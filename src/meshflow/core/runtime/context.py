@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -32,9 +32,26 @@ class Recorder(Protocol):
         """Record an op that has a watched operand."""
 
 
+class CallCopier(Protocol):
+    """Interface of the equations of earlier calls; see `RepeatedCalls`."""
+
+    def run(
+        self,
+        function: Callable[[], PyTree],
+        key: Hashable,
+        *operands: PyTree,
+        pullback: PyTree = None,
+    ) -> PyTree:
+        """Call a function of arrays, or copy the equations of an equal call."""
+
+    def clear(self) -> None:
+        """Forget all calls."""
+
+
 class Trace(Protocol):
     """Interface of a trace in progress for modules below the tracing engine; see `TraceContext`."""
 
+    repeated_calls: CallCopier
     sources: list[Any]
     created: list[Any]
     iterator_captures: list[Any]

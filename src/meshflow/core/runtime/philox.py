@@ -23,11 +23,14 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
+from meshflow.core.runtime.broadcasting import combine, select, take
+
 __all__ = [
     "COUNTS_PER_OUTPUT",
     "ShareDraws",
     "advance_state",
     "count_for_batch",
+    "current_draws",
     "derive_state",
     "draw_bits",
     "draw_integers",
@@ -143,10 +146,17 @@ def philox_seed_key(seed: jax.Array) -> jax.Array:
 
 def advance_state(state: jax.Array, counts: ArrayLike) -> jax.Array:
     """Return the state after `counts` steps of the counter."""
-    unsigned = state.astype(jnp.uint64)
-    low = unsigned[0] + jnp.asarray(counts).astype(jnp.uint64)
-    high = unsigned[1] + (low < unsigned[0]).astype(jnp.uint64)
-    return jnp.stack([low, high, unsigned[2]]).astype(jnp.int64)
+    low, high, key = _advance(state, lax.convert_element_type(counts, np.uint64))
+    return lax.convert_element_type(jnp.stack([low, high, key]), np.int64)
+
+
+def _advance(state: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the words of the state after some steps, in uint64."""
+    unsigned = lax.convert_element_type(state, np.uint64)
+    low, high, key = (take(unsigned, i) for i in range(3))
+    advanced = combine(lax.add, low, counts)
+    carry = lax.convert_element_type(combine(lax.lt, advanced, low), np.uint64)
+    return advanced, combine(lax.add, high, carry), key
 
 
 def fold_in(state: jax.Array, data: ArrayLike) -> jax.Array:
@@ -158,10 +168,7 @@ def fold_in(state: jax.Array, data: ArrayLike) -> jax.Array:
 
 def generate_words(state: jax.Array, offsets: ArrayLike) -> tuple[jax.Array, ...]:
     """Return the four words, in uint64, of the counters at some offsets from a state."""
-    unsigned = state.astype(jnp.uint64)
-    low = unsigned[0] + offsets
-    high = unsigned[1] + (low < unsigned[0]).astype(jnp.uint64)
-    return generate_block(low, high, unsigned[2])
+    return generate_block(*_advance(state, lax.convert_element_type(offsets, np.uint64)))
 
 
 class ShareDraws(Protocol):
@@ -178,22 +185,23 @@ class _CurrentDraws(threading.local):
     draws: ShareDraws | None = None
 
 
-_current_draws = _CurrentDraws()
+# Draws numbers of a share of a batch in this thread, or None.
+current_draws = _CurrentDraws()
 
 
 @contextlib.contextmanager
 def share_draws_scope(draws: ShareDraws | None) -> Iterator[None]:
     """Draw the numbers of a share of a batch in this thread."""
-    saved, _current_draws.draws = _current_draws.draws, draws
+    saved, current_draws.draws = current_draws.draws, draws
     try:
         yield
     finally:
-        _current_draws.draws = saved
+        current_draws.draws = saved
 
 
 def count_for_batch(used: int | jax.Array) -> int | jax.Array:
     """Return the number of counters that a draw of a batch uses, given that of the share that is traced."""
-    return used if _current_draws.draws is None else _current_draws.draws.count(used)
+    return used if current_draws.draws is None else current_draws.draws.count(used)
 
 
 def make_flat_indices(shape: Sequence[Any]) -> jax.Array:
@@ -201,15 +209,16 @@ def make_flat_indices(shape: Sequence[Any]) -> jax.Array:
 
     The index is a sum over the axes, so XLA can compute any sharding of it locally.
     """
-    if _current_draws.draws is not None:
-        return _current_draws.draws.make_indices(tuple(shape))
+    if current_draws.draws is not None:
+        return current_draws.draws.make_indices(tuple(shape))
     return _compute_flat_indices(shape)
 
 
 def _compute_flat_indices(shape: Sequence[Any]) -> jax.Array:
-    indices, stride = jnp.zeros(shape, jnp.uint64), 1
+    indices, stride = lax.full(shape, 0, np.uint64), 1
     for axis in reversed(range(len(shape))):
-        indices = indices + jax.lax.broadcasted_iota(jnp.uint64, shape, axis) * stride
+        index = lax.broadcasted_iota(np.uint64, shape, axis)
+        indices = lax.add(indices, lax.mul(index, lax.convert_element_type(stride, np.uint64)))
         stride = stride * shape[axis]
     return indices
 
@@ -239,16 +248,16 @@ def make_indices(
 
 def _draw_words(state: jax.Array, index: jax.Array) -> jax.Array:
     """Return the word of each element, given its index."""
-    a, b, c, d = generate_words(state, index >> 2)
-    return _select_word(index & 3, a, b, c, d)
+    a, b, c, d = generate_words(state, lax.shift_right_logical(index, np.uint64(2)))
+    return _select_word(lax.bitwise_and(index, np.uint64(3)), a, b, c, d)
 
 
 def _select_word(
     word_index: jax.Array, a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array
 ) -> jax.Array:
-    return jnp.where(
-        word_index < 2, jnp.where(word_index == 0, a, b), jnp.where(word_index == 2, c, d)
-    )
+    is_first, is_third = (lax.eq(word_index, np.uint64(i)) for i in (0, 2))
+    is_early = lax.lt(word_index, np.uint64(2))
+    return select(is_early, select(is_first, a, b), select(is_third, c, d))
 
 
 def draw_word_pairs(state: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -267,9 +276,10 @@ def words_to_float64(first: jax.Array, second: jax.Array) -> jax.Array:
 def _word_to_float(word: jax.Array, name: str = "float32") -> jax.Array:
     """Convert words to a float dtype of at most 32 bits, in [0, 1)."""
     width, one, unsigned = MANTISSAS[name]
-    pattern = (word & ((1 << width) - 1) | one).astype(unsigned)
+    mantissa = lax.bitwise_and(word, np.uint64((1 << width) - 1))
+    pattern = lax.convert_element_type(lax.bitwise_or(mantissa, np.uint64(one)), unsigned)
     dtype = jnp.dtype(name)
-    return jax.lax.bitcast_convert_type(pattern, dtype) - jnp.ones((), dtype)
+    return lax.sub(lax.bitcast_convert_type(pattern, dtype), dtype.type(1))
 
 
 def draw_uniform(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
@@ -285,7 +295,7 @@ def draw_uniform(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> ja
 
 def _skip_cache(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """Return a compiled function, or the original one if its cached program has other indices."""
-    return function if _current_draws.draws is None else inspect.unwrap(function)
+    return function if current_draws.draws is None else inspect.unwrap(function)
 
 
 # The names of this function and of `philox_normal` appear in jaxprs. Exports to runtimes with their

@@ -21,6 +21,7 @@ from meshflow.core.runtime.devices import (
     is_backend_started,
     set_thread_pool_size,
 )
+from meshflow.environment import linearization
 from meshflow.kernels import (
     adam,
     array_updates,
@@ -45,6 +46,7 @@ def configure() -> None:
       when it is started a second time (`compilation_cache.enable_cache`).
     * Programs are lowered in shared MLIR contexts, and exported programs without SciPy unless they
       call LAPACK. Arrays that are too large for XLA raise an error.
+    * JAX linearizes the most common primitives by rules that need less time to trace.
     * Convolutions and matrix products on the CPU use oneDNN if it is installed.
     * `MESHFLOW_MAX_ISA` limits the vector extensions that XLA and the kernels use on the CPU.
     * A process forked after the devices were used raises an error instead of waiting for their
@@ -64,6 +66,7 @@ def configure() -> None:
     lowering_contexts.install_shared_contexts()
     lowering_contexts.install_size_limit()
     exported_lowerings.register_lowering()
+    linearization.install_rules()
     lowerings.register()
     epilogues.register()
     packing.register()

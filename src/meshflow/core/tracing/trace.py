@@ -30,9 +30,11 @@ from jax.typing import DTypeLike
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_small_constant
+from meshflow.core.dispatch.repeated_calls import RepeatedCalls
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import TRACING, region
 from meshflow.core.runtime.context import (
+    CallCopier,
     Recorder,
     Trace,
     context,
@@ -127,6 +129,7 @@ class TraceContext:
       is_loop_body: Whether the function is the body of a loop.
       is_branch: Whether the function is a branch.
       function: The `tf.function` that keeps the program, or None.
+      repeated_calls: The equations of calls of ops, which are copied for equal calls.
       num_random_ops: Number of random ops without a seed so far.
       runs_immediately: Whether the program runs once, directly after this trace, before the
         function is traced again.
@@ -157,6 +160,7 @@ class TraceContext:
             is_branch,
         )
         self.function: Any = None
+        self.repeated_calls: CallCopier = RepeatedCalls(_capture)
         self.num_random_ops = 0
         self.runs_immediately: bool = runs_immediately and (
             parent is None or parent.runs_immediately
@@ -688,6 +692,7 @@ def trace(
                 context.tapes.extend(tapes)
                 return jax.make_jaxpr(run, axis_env=list(axes) or None)(*specs)
         finally:
+            scope.repeated_calls.clear()
             # The trace only took these elements to determine their shapes, so they are returned in
             # reverse order.
             for source, element in reversed(scope.borrowed_elements):

@@ -19,6 +19,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import apply, apply_and_translate
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime import transfers
+from meshflow.core.runtime.broadcasting import combine
 from meshflow.core.runtime.context import (
     Trace,
     context,
@@ -703,8 +704,8 @@ def _restore(array: np.ndarray, arguments: dict[str, Any], attributes: dict[str,
 
 
 def _add_arrays(operands: Sequence[jax.Array], _: object) -> jax.Array:
-    return jax.numpy.add(*operands)
+    return combine(jax.lax.add, *operands)
 
 
 _add = Op("assign_add", _add_arrays)
-_subtract = Op("assign_sub", lambda operands, _: jax.numpy.subtract(*operands))
+_subtract = Op("assign_sub", lambda operands, _: combine(jax.lax.sub, *operands))

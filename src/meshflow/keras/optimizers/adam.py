@@ -7,7 +7,7 @@ from typing import Any, Unpack, cast
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
@@ -41,19 +41,29 @@ def _subtract_from_one(operands: tuple[Array], static: tuple[np.dtype]) -> Array
     return jnp.where(is_same, decimal, difference).astype(static[0])
 
 
-_complement = Op("subtract", _subtract_from_one, differentiable=False)
+_decimal_complement = Op("subtract", _subtract_from_one, differentiable=False)
 
 
 def _get_gain(values: Scalars, name: str) -> Array:
     """Return 1 - beta, the weight of a new value in an average."""
     key = f"one_minus_{name}"
-    return values[key] if key in values else 1 - values[name]
+    return values[key] if key in values else _complement(values[name])
 
 
 def _correct_rate(values: Scalars) -> Array:
     """Compute the learning rate, with bias corrections for averages that start at zero."""
-    b1, b2, t = values["beta_1"], values["beta_2"], values["step"]
-    return values["lr_t"] * jnp.sqrt(1 - b2**t) / (1 - b1**t)
+    rate, b1, b2, t = map(values.__getitem__, ("lr_t", "beta_1", "beta_2", "step"))
+    dtypes = {getattr(v, "dtype", None) for v in (rate, b1, b2, t)}
+    if len(dtypes) > 1 or None in dtypes:
+        # Some are numbers, or they are converted.
+        return rate * jnp.sqrt(1 - b2**t) / (1 - b1**t)
+    # JAX traces `lax` faster than `jax.numpy`.
+    root = lax.sqrt(_complement(lax.pow(b2, t)))
+    return lax.div(lax.mul(rate, root), _complement(lax.pow(b1, t)))
+
+
+def _complement(x: Array) -> Array:
+    return lax.sub(x.dtype.type(1), x) if isinstance(x, Array) else 1 - x
 
 
 class Adam(RuleOptimizer):
@@ -113,7 +123,9 @@ class Adam(RuleOptimizer):
             values = apply_state[var_device, var_dtype]
             for name in ("beta_1", "beta_2"):
                 beta = read_tensor(self._get_hyper(name))
-                values[f"one_minus_{name}"] = apply(_complement, (beta,), (var_dtype.dtype,))
+                values[f"one_minus_{name}"] = apply(
+                    _decimal_complement, (beta,), (var_dtype.dtype,)
+                )
 
     @staticmethod
     def rule(

@@ -13,6 +13,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_exponent
+from meshflow.core.runtime.broadcasting import combine
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
@@ -62,7 +63,7 @@ def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.add([1, 2], 1).numpy()
       array([2, 3], dtype=int32)
     """
-    return jnp.add(x, y)
+    return combine(jax.lax.add, x, y)
 
 
 @op
@@ -73,7 +74,7 @@ def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.subtract([3, 2], 1).numpy()
       array([2, 1], dtype=int32)
     """
-    return jnp.subtract(x, y)
+    return combine(jax.lax.sub, x, y)
 
 
 @op(kinds="ifc")
@@ -84,7 +85,7 @@ def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.multiply([3.0, 2.0], 2.0).numpy()
       array([6., 4.], dtype=float32)
     """
-    return jnp.multiply(x, y)
+    return combine(jax.lax.mul, x, y)
 
 
 @op(kinds="fc")

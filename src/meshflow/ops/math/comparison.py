@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.broadcasting import combine
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.shapes import can_be_equal
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -41,7 +43,7 @@ def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.equal([1, 2], [1, 3]).numpy(), tf.equal("a", ["a", "b"]).numpy())
       [ True False] [ True False]
     """
-    return jnp.equal(x, y)
+    return combine(jax.lax.eq, x, y)
 
 
 @op(differentiable=False, strings="compares")
@@ -57,7 +59,7 @@ def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.not_equal([1, 2], [1, 3]).numpy())
       [False  True]
     """
-    return jnp.not_equal(x, y)
+    return combine(jax.lax.ne, x, y)
 
 
 @op(kinds="if", differentiable=False)
@@ -73,7 +75,7 @@ def less(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.less([1, 2, 3], 2).numpy())
       [ True False False]
     """
-    return jnp.less(x, y)
+    return combine(jax.lax.lt, x, y)
 
 
 @op(kinds="if", differentiable=False)
@@ -89,7 +91,7 @@ def less_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.less_equal([1, 2, 3], 2).numpy())
       [ True  True False]
     """
-    return jnp.less_equal(x, y)
+    return combine(jax.lax.le, x, y)
 
 
 @op(kinds="if", differentiable=False)
@@ -105,7 +107,7 @@ def greater(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.greater([1, 2, 3], 2).numpy())
       [False False  True]
     """
-    return jnp.greater(x, y)
+    return combine(jax.lax.gt, x, y)
 
 
 @op(kinds="if", differentiable=False)
@@ -121,7 +123,7 @@ def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
       >>> print(tf.greater_equal([1, 2, 3], 2).numpy())
       [False  True  True]
     """
-    return jnp.greater_equal(x, y)
+    return combine(jax.lax.ge, x, y)
 
 
 @op(differentiable=False)

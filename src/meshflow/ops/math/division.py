@@ -12,6 +12,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operation import is_inexact
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_divisor
+from meshflow.core.runtime.broadcasting import combine, select
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
@@ -41,7 +42,7 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.truediv(7, 2).numpy()
       np.float64(3.5)
     """
-    return jnp.divide(*_promote_integers(x, y))
+    return combine(jax.lax.div, *_promote_integers(x, y))
 
 
 def _promote_integers(x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
@@ -193,5 +194,9 @@ def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
       array([0.5, 0. ], dtype=float32)
     """
     x, y = _promote_integers(x, y)
-    safe = jnp.where(y == 0, jnp.ones((), y.dtype), y)
-    return jnp.where(y == 0, jnp.zeros((), x.dtype), x / safe)
+    zero, one = x.dtype.type(0), y.dtype.type(1)
+    is_zero = combine(jax.lax.eq, y, y.dtype.type(0))
+    quotient = combine(jax.lax.div, x, select(is_zero, one, y))
+    if quotient.ndim == 0:
+        return select(is_zero, zero, quotient)
+    return jnp.where(is_zero, zero, quotient)

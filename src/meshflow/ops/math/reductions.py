@@ -6,12 +6,13 @@ import builtins
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.composite import SparseTensor
@@ -111,7 +112,18 @@ def _define_reduction(
 
 
 def _sum(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
-    return jnp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+    if x.dtype.itemsize < 4:
+        # Sums of float16 are computed in float32.
+        return jnp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+    # JAX traces `lax` faster than `jax.numpy`.
+    axes = _list_axes(x, axis)
+    total = lax.reduce_sum(x, axes)
+    return lax.expand_dims(total, axes) if keepdims else total
+
+
+def _list_axes(x: jax.Array, axis: Axes) -> tuple[int, ...]:
+    axes = (axis,) if isinstance(axis, int) else range(x.ndim) if axis is None else axis
+    return tuple(a % x.ndim for a in axes)
 
 
 def _prod(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
@@ -120,12 +132,22 @@ def _prod(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
 
 def _mean(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        return jnp.mean(x, axis=axis, keepdims=keepdims)
+        if x.dtype.itemsize < 4:
+            return jnp.mean(x, axis=axis, keepdims=keepdims)
+        return divide_by_count(_sum(x, axis, keepdims), x, _list_axes(x, axis))
     # As in TensorFlow, the mean of integers is an integer, rounded towards zero.
     unsigned = jnp.issubdtype(x.dtype, jnp.unsignedinteger)
     total = _sum(x.astype(jnp.uint64 if unsigned else jnp.int64), axis, keepdims)
     count = builtins.max(x.size // builtins.max(total.size, 1), 1)
     return jax.lax.div(total, jnp.asarray(count, total.dtype)).astype(x.dtype)
+
+
+def divide_by_count(total: jax.Array, x: jax.Array, axes: Sequence[int]) -> jax.Array:
+    """Divide the sum of an array over some axes by the number of summed elements."""
+    count = math.prod(x.shape[axis] for axis in axes)
+    is_symbolic = is_symbolic_dim(count)
+    divisor = lax.convert_element_type(count, x.dtype) if is_symbolic else x.dtype.type(count)
+    return lax.div(total, divisor)
 
 
 def _variance(x: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:

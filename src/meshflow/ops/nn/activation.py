@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime import philox
+from meshflow.core.runtime.broadcasting import combine, select
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
@@ -45,6 +48,24 @@ __all__ = [
 ]
 
 
+def _compute_relu(x: jax.Array) -> jax.Array:
+    return lax.max(x, x.dtype.type(0))
+
+
+# Passes recognize the call by the name of JAX's function. The derivative of that function takes longer to trace.
+_compute_relu.__name__ = "relu"
+_rectify = jax.custom_jvp(jax.jit(_compute_relu))
+
+
+@_rectify.defjvp
+def _rectify_jvp(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    (x,), (tangent,) = primals, tangents
+    value, is_positive = _rectify(x), lax.gt(x, x.dtype.type(0))
+    return value, lax.select(is_positive, tangent, lax.full_like(tangent, 0))
+
+
 @op(kinds="if")
 def relu(features: TensorLike, name: str | None = None) -> Tensor:
     """Compute `max(x, 0)` elementwise, with gradient 0 at 0.
@@ -53,7 +74,7 @@ def relu(features: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.nn.relu([-1.0, 2.0]).numpy()
       array([0., 2.], dtype=float32)
     """
-    return jax.nn.relu(features)
+    return _rectify(features)
 
 
 @op(kinds="if")
@@ -209,7 +230,23 @@ def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None
       >>> tf.nn.softmax([1.0, 1.0]).numpy()
       array([0.5, 0.5], dtype=float32)
     """
-    return jax.nn.softmax(logits, axis=_check_softmax_axis(logits, axis))
+    axis = _check_softmax_axis(logits, axis)
+    if logits.dtype.itemsize < 4:
+        # Sums of float16 are computed in float32.
+        return jax.nn.softmax(logits, axis=axis)
+    return _compute_softmax(logits, axis)
+
+
+def _compute_softmax(logits: jax.Array, axis: int) -> jax.Array:
+    """Compute the same equations as JAX's function, which takes longer to trace."""
+    high = lax.max(logits.dtype.type(-np.inf), lax.reduce_max(logits, (axis,)))
+    # The softmax does not depend on the subtracted maximum, so neither does its gradient.
+    powers = lax.exp(lax.sub(logits, lax.stop_gradient(lax.expand_dims(high, (axis,)))))
+    return lax.div(powers, _sum_along(powers, axis))
+
+
+def _sum_along(x: jax.Array, axis: int) -> jax.Array:
+    return lax.expand_dims(lax.reduce_sum(x, (axis,)), (axis,))
 
 
 @op(kinds="f")
@@ -265,7 +302,8 @@ def bias_add(
         raise ValueError(
             f"bias must be a vector of the {channels} channels, got shape {list(bias.shape)}."
         )
-    return value + (bias.reshape((-1,) + (1,) * (value.ndim - 2)) if is_channels_first else bias)
+    aligned = bias.reshape((-1,) + (1,) * (value.ndim - 2)) if is_channels_first else bias
+    return combine(lax.add, value, aligned)
 
 
 @op(same=("x",), kinds="f", name="dropout")
@@ -277,8 +315,10 @@ def _dropout(
         if noise_shape is None
         else tuple(s if n is None else n for n, s in zip(noise_shape, x.shape, strict=True))
     )
-    mask = philox.draw_uniform(key, shape, x.dtype) >= rate.astype(x.dtype)
-    return jnp.where(mask, x * scale.astype(x.dtype), jnp.zeros((), x.dtype))
+    rate, scale = (lax.convert_element_type(a, x.dtype) for a in (rate, scale))
+    mask = combine(lax.ge, philox.draw_uniform(key, shape, x.dtype), rate)
+    scaled, zero = combine(lax.mul, x, scale), x.dtype.type(0)
+    return select(mask, scaled, zero) if noise_shape is None else jnp.where(mask, scaled, zero)
 
 
 def apply_dropout(

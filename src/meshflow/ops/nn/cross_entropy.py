@@ -10,6 +10,7 @@ from jax import Array
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_classes
+from meshflow.core.runtime.broadcasting import select
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -85,12 +86,11 @@ def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Ten
             f"`labels.shape` must equal `logits.shape` except for the last dimension. Received: labels.shape="
             f"{labels.shape} and logits.shape={logits.shape}"
         )
-    valid = (labels >= 0) & (labels < classes)
-    index = jnp.where(valid, labels, 0).astype(jnp.int32)
+    zero = labels.dtype.type(0)
+    valid = jax.lax.bitwise_and(jax.lax.ge(labels, zero), labels < classes)
+    index = jax.lax.convert_element_type(select(valid, labels, zero), np.int32)
     # An invalid label results in NaN, because it must not be trained as another class.
-    return jnp.where(
-        valid, _compute_negative_log(logits, index), jnp.asarray(jnp.nan, logits.dtype)
-    )
+    return select(valid, _compute_negative_log(logits, index), logits.dtype.type(np.nan))
 
 
 @jax.custom_jvp

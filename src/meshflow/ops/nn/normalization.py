@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.runtime.broadcasting import combine
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -26,6 +25,7 @@ from meshflow.ops.math import (
     top_k,
     zero_fraction,
 )
+from meshflow.ops.math.reductions import divide_by_count
 
 __all__ = [
     "batch_norm_with_global_normalization",
@@ -63,10 +63,7 @@ def _moments(x: TensorLike, axes: int | Sequence[int], keepdims: bool) -> tuple[
 
 # The functions of `lax` are traced several times as fast as those of `jax.numpy`.
 def _average(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    count = math.prod(x.shape[axis] for axis in axes)
-    is_symbolic = is_symbolic_dim(count)
-    divisor = lax.convert_element_type(count, x.dtype) if is_symbolic else x.dtype.type(count)
-    return lax.expand_dims(lax.div(lax.reduce_sum(x, axes), divisor), axes)
+    return lax.expand_dims(divide_by_count(lax.reduce_sum(x, axes), x, axes), axes)
 
 
 def _average_squares(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
@@ -230,21 +227,13 @@ def _normalize_batch(
     one, epsilon = (variance.dtype.type(value) for value in (1, variance_epsilon))
     factor = lax.div(one, lax.sqrt(lax.add(variance, epsilon)))
     if scale is not None:
-        factor = _combine(lax.mul, factor, scale)
+        factor = combine(lax.mul, factor, scale)
     if offset is None:
-        shift = _combine(lax.mul, lax.neg(mean), factor)
+        shift = combine(lax.mul, lax.neg(mean), factor)
     else:
-        shift = _combine(lax.sub, offset, _combine(lax.mul, mean, factor))
+        shift = combine(lax.sub, offset, combine(lax.mul, mean, factor))
     factor, shift = (lax.convert_element_type(a, x.dtype) for a in (factor, shift))
-    return _combine(lax.add, _combine(lax.mul, x, factor), shift)
-
-
-def _combine(function: Callable[..., jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
-    """Apply a binary function of `lax` to arrays that are broadcast, and may differ in their dtypes."""
-    rank, dtype = max(x.ndim, y.ndim), x.dtype if x.dtype == y.dtype else jnp.result_type(x, y)
-    x, y = (a if a.dtype == dtype else lax.convert_element_type(a, dtype) for a in (x, y))
-    x, y = (a if a.ndim == rank else lax.expand_dims(a, range(rank - a.ndim)) for a in (x, y))
-    return function(x, y)
+    return combine(lax.add, combine(lax.mul, x, factor), shift)
 
 
 @dispatch_composites

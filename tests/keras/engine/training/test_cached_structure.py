@@ -2,13 +2,12 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
 
+import forked
 import meshflow as tf
 from meshflow.core.runtime import transfers
 from meshflow.keras.engine.layer import tracking
@@ -177,7 +176,7 @@ def test_changing_the_list_of_layers_changes_no_model():
 
 
 def test_the_first_fit_calls_few_functions():
-    # In a separate process without earlier traces, imports or caches.
+    # In a separate process without earlier traces or caches.
     script = """
         import os, sys
         import numpy as np
@@ -186,18 +185,21 @@ def test_the_first_fit_calls_few_functions():
         model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, activation="relu")])
         model.add(keras.layers.Dense(10))
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        folder, count = os.path.dirname(tf.__file__), 0
+        folder, count, total = os.path.dirname(tf.__file__), 0, 0
         def see(frame, event, _):
-            global count
+            global count, total
+            total += event == "call"
             count += event == "call" and frame.f_code.co_filename.startswith(folder)
         sys.setprofile(see)
         model.fit(np.zeros((64, 64), "float32"), np.zeros(64, "int32"), batch_size=32, verbose=0)
         sys.setprofile(None)
-        print(count)
+        print(count, total)
     """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert 0 < int(done.stdout.split()[-1]) <= 14_100
+    code, output = forked.run(textwrap.dedent(script))
+    assert code == 0, output
+    count, total = map(int, output.split()[-2:])
+    # Most of the time is spent in the other functions, which are JAX's.
+    assert 0 < count <= 13_950 and total <= 55_000
 
 
 def residual(layers):
