@@ -1,7 +1,6 @@
 """`tf.compat.v1.saved_model`: constants, and signatures as protocol messages.
 
-Names that TensorFlow 2 also has refer to `tf.saved_model`. Functions that need a session raise an
-error.
+Names that TensorFlow 2 also has refer to `tf.saved_model`. Functions of a session are in `session_models`.
 """
 
 from __future__ import annotations
@@ -10,32 +9,37 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.io.tensors import make_tensor_proto
+from meshflow.legacy.compat import session_models as _session_models
 from meshflow.legacy.compat.public_package import tf as _tf
+from meshflow.legacy.compat.session_models import Builder, load, simple_save
+from meshflow.legacy.graph.graph import get_default_graph
+from meshflow.legacy.graph.operations import SymbolicTensor
 from meshflow.saved_model.graph.format.messages import SignatureDef, TensorInfo
 from meshflow.saved_model.graph.format.nodes import to_dtype_enum, write_shape
 
 __all__ = [
     "LEGACY_INIT_OP_KEY",
     "MAIN_OP_KEY",
+    "Builder",
     "build_signature_def",
     "build_tensor_info",
     "classification_signature_def",
     "experimental",
     "get_tensor_from_tensor_info",
     "is_valid_signature",
+    "load",
     "load_v2",
     "maybe_saved_model_directory",
     "predict_signature_def",
     "regression_signature_def",
+    "simple_save",
 ]
 
 LEGACY_INIT_OP_KEY, MAIN_OP_KEY = "legacy_init_op", "saved_model_main_op"
-_SESSION_NAMES = ("Builder", "builder", "load", "main_op", "main_op_with_restore", "simple_save")
 _DT_STRING = 7  # DT_STRING in TensorFlow's `DataType` enum.
 
 _saved_model = _tf.saved_model
@@ -51,7 +55,10 @@ def build_tensor_info(tensor: Any) -> TensorInfo:
     Raises:
       RuntimeError: If the tensor does not belong to a graph.
     """
-    if isinstance(tensor, (Tensor, Variable)) or not hasattr(tensor, "name"):
+    if isinstance(tensor, Variable):
+        tensor = tensor._as_graph_element() if hasattr(tensor, "_as_graph_element") else tensor
+    is_symbolic = isinstance(tensor, SymbolicTensor)
+    if (isinstance(tensor, (Tensor, Variable)) and not is_symbolic) or not hasattr(tensor, "name"):
         raise RuntimeError(
             f"build_tensor_info: expected a named tensor of an imported graph, got {tensor!r}. Use "
             "tf.saved_model.save to save the signatures of functions."
@@ -68,15 +75,13 @@ def get_tensor_from_tensor_info(
 
     Args:
       tensor_info: The message.
-      graph: An imported graph, such as that of a loaded model of TensorFlow 1.
+      graph: A graph, such as that of a loaded model of TensorFlow 1. Default: the default graph.
       import_scope: Scope that prefixes the name, without the slash.
 
     Raises:
-      ValueError: If no graph is passed.
       KeyError: If the graph does not contain the tensor.
     """
-    if graph is None:
-        raise ValueError("get_tensor_from_tensor_info: pass `graph`; there is no default graph.")
+    graph = get_default_graph() if graph is None else graph
     prefix = f"{import_scope}/" if import_scope else ""
     return graph.as_graph_element(prefix + tensor_info.name)
 
@@ -239,21 +244,12 @@ experimental = SimpleNamespace(
 utils = _collect_names("build_tensor_info", "get_tensor_from_tensor_info")
 
 
-class _LoaderNamespace:
-    maybe_saved_model_directory = staticmethod(maybe_saved_model_directory)
-
-    def __getattr__(self, name: str) -> Any:
-        return __getattr__(name)
-
-
-loader = _LoaderNamespace()
+loader = SimpleNamespace(load=load, maybe_saved_model_directory=maybe_saved_model_directory)
+builder = SimpleNamespace(SavedModelBuilder=Builder)
+main_op = SimpleNamespace(
+    main_op=_session_models.main_op, main_op_with_restore=lambda name: _session_models.main_op()
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SESSION_NAMES:
-        raise NotAvailableError(
-            f"tf.compat.v1.saved_model.{name} needs a session, and TensorFlow 1's graph mode does not exist here. Save "
-            "with tf.saved_model.save. Load with tf.saved_model.load: its result has the signatures of models of "
-            "TensorFlow 1, their graph, and prune(feeds, fetches)."
-        )
     return getattr(_saved_model, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -155,13 +155,7 @@ class Call:
             return self._infer_with_symbols(symbolic, [t.symbol for t in symbolic])
         found: list[list[KerasTensor]] = []
         error: Exception | None = None
-        for rank in _RANKS:
-            symbols = [
-                KerasTensor(TensorSpec([None] * rank, t.dtype))
-                if t.shape.rank is None
-                else t.symbol
-                for t in symbolic
-            ]
+        for symbols in fill_ranks(symbolic):
             try:
                 found.append(self._infer_with_symbols(symbolic, symbols))
             except Exception as raised:
@@ -208,6 +202,16 @@ class Call:
         if tensor.dtype.dtype == object:
             return Tensor(np.full(sizes, b"", object))
         return Tensor(jnp.zeros(sizes, tensor.dtype.dtype))
+
+
+def fill_ranks(tensors: Sequence[SymbolicTensor]) -> Iterator[list[KerasTensor]]:
+    """Iterate over the symbols of tensors, with the known rank of each attempt in place of unknown ones."""
+    is_known = all(t.shape.rank is not None for t in tensors)
+    for rank in _RANKS[:1] if is_known else _RANKS:
+        yield [
+            KerasTensor(TensorSpec([None] * rank, t.dtype)) if t.shape.rank is None else t.symbol
+            for t in tensors
+        ]
 
 
 def list_tensors(result: PyTree) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices
@@ -15,7 +15,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
-from meshflow.legacy.graph.calls import fill_result, list_tensors, replace_in_graphs
+from meshflow.legacy.graph.calls import fill_ranks, fill_result, list_tensors, replace_in_graphs
 from meshflow.legacy.graph.execution import Run, sort_operations, suspend_recording
 from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor
 
@@ -121,9 +121,7 @@ def _infer_gradients(
         return list_tensors(gradients)
 
     with suspend_recording():
-        specs: list[KerasTensor] = list(
-            infer_op_outputs(call_all, tuple(t.symbol for t in given.values()), {})
-        )
+        specs = _infer_specs(call_all, list(given.values()))
     supply = iter(specs)
     described: list[KerasTensor] = []
     for gradient, x in zip(gradients, xs, strict=True):
@@ -132,6 +130,19 @@ def _infer_gradients(
             parts = [KerasTensor(TensorSpec(x.shape, parts[0].dtype))]
         described += parts
     return gradients, described
+
+
+def _infer_specs(
+    call: Callable[..., list[Any]], tensors: list[SymbolicTensor]
+) -> list[KerasTensor]:
+    """Infer the results of a call; an unknown rank is replaced by the first known one that is possible."""
+    errors: list[Exception] = []
+    for symbols in fill_ranks(tensors):
+        try:
+            return list(infer_op_outputs(call, tuple(symbols), {}))
+        except Exception as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def hessians(
@@ -147,8 +158,8 @@ def hessians(
         rows = [
             gradients(graph, first[i], x, unconnected_gradients="zero")[0] for i in range(count)
         ]
-        sizes = tf.shape(x)
-        results.append(tf.reshape(tf.stack(rows), tf.concat([sizes, sizes], 0)))
+        sizes = x.shape.as_list()
+        results.append(tf.reshape(tf.stack(rows), [*sizes, *sizes]))
     return results
 
 
