@@ -213,7 +213,7 @@ def _plan_outputs(
             present = [leaf for t, leaf in zip(options, leaves, strict=True) if t is not None]
             if context.value_probe is not None and all(map(_is_text, present)):
                 # Only the shapes of the results are determined; a string that the program chooses is unknown.
-                model.leaves[i] = _make_unknown_text([leaf.shape.as_list() for leaf in present])
+                model.leaves[i] = _make_unknown_text(present)
                 continue
             static = merge.keep_static and not isinstance(present[0], _BranchOutput)
             static = static or all(leaf is None for leaf in present)
@@ -235,9 +235,10 @@ def _is_text(leaf: object) -> bool:
     return isinstance(leaf, Tensor) and leaf.dtype.dtype == object
 
 
-def _make_unknown_text(shapes: Sequence[Sequence[int]]) -> Tensor:
+def _make_unknown_text(options: Sequence[Any]) -> Tensor:
     """Return a placeholder for the strings of one of several branches."""
-    sizes = merge_shapes([tuple(s) for s in shapes])
+    shapes = [tuple(t.shape.as_list()) for t in options]
+    sizes = merge_shapes(shapes)
     text: np.ndarray = np.empty(shapes[0] if sizes is None else sizes, object)
     text.fill(UnknownString())
     return Tensor(text)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Iterator as PythonIterator
 from typing import Any
 
-from meshflow.core.runtime.context import context
+from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
 from meshflow.data.dataset import Dataset
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf as _tf
+from meshflow.legacy.graph.calls import list_tensors
+from meshflow.legacy.graph.datasets import GraphDataset
+from meshflow.legacy.graph.execution import Find, Run
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 from meshflow.legacy.graph.operations import Operation
 
 __all__ = [
+    "Iterator",
     "get_output_classes",
     "get_output_shapes",
     "get_output_types",
@@ -46,21 +52,96 @@ class GraphIterator:
     """Iterator of a graph, whose elements are operations.
 
     Args:
-      dataset: The dataset.
+      dataset: The dataset; None for an iterator that initializers of several datasets start, or a string that a
+        session computes: the handle of another iterator.
       is_initialized: Whether the iterator starts at the first element that a session requests.
+      element_spec: The spec of the elements. Default: that of the dataset.
     """
 
-    def __init__(self, dataset: Dataset, is_initialized: bool) -> None:
+    def __init__(self, dataset: Any, is_initialized: bool, element_spec: PyTree = None) -> None:
         self._dataset, self._is_initialized = dataset, is_initialized
         self._graph = get_default_graph()
+        self._spec = dataset.element_spec if element_spec is None else element_spec
         # The iterators over the elements by the session.
-        self._running: weakref.WeakKeyDictionary[Any, Iterator[Any]] = weakref.WeakKeyDictionary()
-        self._initializer: Operation = self._graph.record(self._start, name="MakeIterator")
+        self._running: weakref.WeakKeyDictionary[Any, PythonIterator[Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._handle: Tensor | None = None
+        if isinstance(dataset, (Dataset, GraphDataset)):
+            self._initializer: Operation = self.make_initializer(dataset)
+
+    def make_initializer(self, dataset: Any, name: str | None = None) -> Operation:
+        """Return an operation that starts at the first element of a dataset.
+
+        Args:
+          dataset: Dataset with elements of the same structure and dtypes.
+          name: Name of the operation.
+
+        Raises:
+          TypeError: If the dtypes of the elements differ.
+        """
+        if get_output_types(dataset) != get_output_types(self):
+            raise TypeError(
+                f"Expected output types {get_output_types(self)!r} but got dataset with output types "
+                f"{get_output_types(dataset)!r}."
+            )
+
+        def start(run: Run) -> list[Any]:
+            self._start(dataset, run.find)
+            return []
+
+        graph = self._graph
+        name = graph.name_operation(name or "MakeIterator")
+        inputs = dataset.inputs if isinstance(dataset, GraphDataset) else []
+        return Operation(graph, name, "MakeIterator", start, inputs)
+
+    def string_handle(self, name: str | None = None) -> Tensor:
+        """Return a string that stands for the iterator in `from_string_handle`."""
+        if self._handle is None:
+            self._handle = _tf.constant(
+                f"iterator{id(self)}", name=name or "IteratorToStringHandle"
+            )
+            _by_handle[f"iterator{id(self)}".encode()] = self
+        return self._handle
+
+    @staticmethod
+    def from_structure(
+        output_types: PyTree,
+        output_shapes: PyTree = None,
+        shared_name: str | None = None,
+        output_classes: PyTree = None,
+    ) -> GraphIterator:
+        """Create an iterator for the elements of any dataset of a structure; see `make_initializer`.
+
+        Args:
+          output_types: Dtypes of the elements.
+          output_shapes: Shapes of the elements. Default: unknown.
+          shared_name: Ignored.
+          output_classes: Ignored: elements are tensors.
+        """
+        return GraphIterator(None, False, _make_specs(output_types, output_shapes))
+
+    @staticmethod
+    def from_string_handle(
+        string_handle: Any,
+        output_types: PyTree,
+        output_shapes: PyTree = None,
+        output_classes: PyTree = None,
+    ) -> GraphIterator:
+        """Create an iterator that takes the elements of the iterator whose handle a session feeds.
+
+        Args:
+          string_handle: String tensor: the value of `string_handle` of an iterator.
+          output_types: Dtypes of the elements.
+          output_shapes: Shapes of the elements. Default: unknown.
+          output_classes: Ignored: elements are tensors.
+        """
+        return GraphIterator(string_handle, True, _make_specs(output_types, output_shapes))
 
     @property
     def element_spec(self) -> PyTree:
         """Return the specs of the elements."""
-        return self._dataset.element_spec
+        return self._spec
 
     @property
     def output_types(self) -> PyTree:
@@ -79,17 +160,35 @@ class GraphIterator:
 
     @property
     def initializer(self) -> Operation:
-        """Return an operation that starts again at the first element."""
+        """Return an operation that starts again at the first element.
+
+        Raises:
+          ValueError: If the iterator has no dataset, or starts without initialization.
+        """
+        if self._is_initialized or self._dataset is None:
+            raise ValueError("This iterator does not have an initializer; see `make_initializer`.")
         return self._initializer
 
-    def _start(self) -> None:
-        if context.trace is None:
-            self._running[self._graph.session] = iter(self._dataset)
+    def _start(self, dataset: Any, find: Find) -> None:
+        if isinstance(dataset, GraphDataset):
+            dataset = dataset.build(find)
+        self._running[self._graph.session] = iter(dataset)
 
     def get_next(self, name: str | None = None) -> PyTree:
         """Return an operation that takes the next element."""
-        specs = self.element_spec
-        return self._graph.record_source(self._take, specs, name or "IteratorGetNext")
+        name, specs = name or "IteratorGetNext", self._spec
+        if isinstance(self._dataset, (Dataset, GraphDataset, type(None))):
+            return self._graph.record_source(self._take, specs, name)
+        handle = _tf.convert_to_tensor(self._dataset)
+        operation = Operation(
+            self._graph,
+            self._graph.name_operation(name),
+            "IteratorGetNext",
+            lambda run: list_tensors(_by_handle[run.read(handle).numpy()]._take()),
+            [handle],
+        )
+        parts = _tf.nest.map_structure(operation.add_output, nest.split_composites(specs))
+        return nest.join_composites(specs, parts)
 
     def _take(self) -> PyTree:
         if self._graph.session not in self._running:
@@ -100,11 +199,23 @@ class GraphIterator:
                     "GetNext() failed because the iterator has not been initialized. Ensure that you have run the "
                     "initializer operation for this iterator before getting the next element.",
                 )
-            self._start()
+            self._start(self._dataset, Run({}).find)
         try:
             return next(self._running[self._graph.session])
         except StopIteration:
             raise _tf.errors.OutOfRangeError(None, None, "End of sequence") from None
+
+
+# Iterators by their handles.
+_by_handle: weakref.WeakValueDictionary[bytes, GraphIterator] = weakref.WeakValueDictionary()
+
+
+def _make_specs(types: PyTree, shapes: PyTree) -> PyTree:
+    """Return the specs of dtypes and shapes in the same structure; None for unknown shapes."""
+    dtypes = _tf.nest.flatten(types)
+    sizes = [None] * len(dtypes) if shapes is None else nest.flatten_up_to(types, shapes)
+    specs = [_tf.TensorSpec(n, t) for n, t in zip(sizes, dtypes, strict=True)]
+    return _tf.nest.pack_sequence_as(types, specs)
 
 
 def make_one_shot_iterator(dataset: Dataset) -> Any:
@@ -120,3 +231,26 @@ def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None
       shared_name: Ignored.
     """
     return GraphIterator(dataset, False) if has_explicit_graph() else iter(dataset)
+
+
+class _IteratorType(type):
+    """Type of `Iterator`; iterators of graphs and of eager execution are instances."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, (GraphIterator, _tf.data.Iterator))
+
+
+class Iterator(metaclass=_IteratorType):
+    """Iterators over datasets in graphs; see `make_initializable_iterator`."""
+
+    from_structure = staticmethod(GraphIterator.from_structure)
+    from_string_handle = staticmethod(GraphIterator.from_string_handle)
+
+
+# Datasets of version 1 have these methods and attributes.
+for _function in (make_one_shot_iterator, make_initializable_iterator):
+    setattr(Dataset, _function.__name__, _function)
+    setattr(GraphDataset, _function.__name__, _function)
+for _function in (get_output_types, get_output_shapes, get_output_classes):
+    for _class in (Dataset, GraphDataset):
+        setattr(_class, _function.__name__.removeprefix("get_"), property(_function))

@@ -313,7 +313,7 @@ class FileWriter:
 
     Args:
       logdir: Directory of the file.
-      graph: Ignored: graphs of recorded calls are not drawn.
+      graph: The graph, which is written for TensorBoard.
       max_queue: Ignored.
       flush_secs: Ignored.
       graph_def: Ignored.
@@ -327,7 +327,7 @@ class FileWriter:
     def __init__(
         self,
         logdir: StrPath,
-        graph: object = None,
+        graph: Any = None,
         max_queue: int = 10,
         flush_secs: int = 120,
         graph_def: object = None,
@@ -340,6 +340,9 @@ class FileWriter:
             )
         self._folder, self._suffix = to_path_string(logdir), filename_suffix or ""
         self._file: EventFile | None = EventFile(self._folder, self._suffix)
+        self._metadata_tags: set[str] = set()
+        if graph is not None:
+            self.add_graph(graph)
 
     def get_logdir(self) -> str:
         """Return the directory."""
@@ -362,8 +365,33 @@ class FileWriter:
             )
         return self._file
 
-    def add_graph(self, graph: object, global_step: int | None = None) -> None:
-        """Do nothing: graphs of recorded calls are not drawn."""
+    def add_graph(self, graph: Any, global_step: int | None = None) -> None:
+        """Write the operations of a graph, for TensorBoard.
+
+        Args:
+          graph: The graph.
+          global_step: Step of the event.
+        """
+        if (file := self._get_file()) is not None and hasattr(graph, "as_graph_def"):
+            definition = graph.as_graph_def().SerializeToString()
+            file.add(int(global_step or 0), graph_def=definition)
+
+    def add_run_metadata(
+        self, run_metadata: object, tag: str, global_step: int | None = None
+    ) -> None:
+        """Check that a tag is new; runs of a graph have no metadata.
+
+        Args:
+          run_metadata: Ignored.
+          tag: Name of the metadata.
+          global_step: Ignored.
+
+        Raises:
+          ValueError: If the tag was used before.
+        """
+        if tag in self._metadata_tags:
+            raise ValueError("The provided tag was already used for this event type")
+        self._metadata_tags.add(tag)
 
     def flush(self) -> None:
         """Write all summaries to the file; a closed writer only warns."""

@@ -203,14 +203,18 @@ def _infer_with_symbol(
     try:
         with sizes.record():
             found, known, masks = _trace_specs(call, args, kwargs, sizes.shapes[0][0], probe)
-            results = [leaf for leaf in nest.flatten(found) if isinstance(leaf, (Tensor, TensorSpec))]
+            results = [
+                leaf for leaf in nest.flatten(found) if isinstance(leaf, (Tensor, TensorSpec))
+            ]
             is_plain = len(results) == len(nest.flatten(found))
     except Exception:
         return None
     if probe.used or known or sizes.list_guards() or sizes.num_unknown or not is_plain:
         return None
     masks = {i: _forget_symbols(m) for i, m in masks.items()}
-    return (_attach_masks(nest.map_structure(lambda t: KerasTensor(_forget_symbols(t)), found), masks),)
+    return (
+        _attach_masks(nest.map_structure(lambda t: KerasTensor(_forget_symbols(t)), found), masks),
+    )
 
 
 def _forget_symbols(tensor: Tensor | TensorSpec) -> TensorSpec:
@@ -278,7 +282,11 @@ def _trace_specs(
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
     probe.invents_sizes = not all(map(_has_known_sizes, symbolic))
     probe.invented_size = size if probe.invents_sizes else 0
-    is_large = isinstance(size, int) and size in _PLACEHOLDER_SIZES and not any(v.known_values for v in symbolic)
+    is_large = (
+        isinstance(size, int)
+        and size in _PLACEHOLDER_SIZES
+        and not any(v.known_values for v in symbolic)
+    )
     probe.max_elements = _MAX_ELEMENTS if is_large and probe.invents_sizes else math.inf
     for v in symbolic:
         if v.dtype is string and v.shape.rank is not None:
