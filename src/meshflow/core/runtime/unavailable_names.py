@@ -19,7 +19,10 @@ _QUEUES = "queues of input files belong to TensorFlow 1's graph mode; use tf.dat
 # Names by the reason. A name covers the names below it, and those of `tf.compat.v1` with the same path.
 _NAMES_BY_REASON: dict[str, str] = {
     "estimators are gone from TensorFlow, too; use tf.keras.": "estimator keras.estimator",
-    "there are no graphs; see tf.function(...).get_concrete_function().graph.": "__internal__.graph_util",
+    "there are no graphs; see tf.function(...).get_concrete_function().graph.": (
+        "__internal__.graph_util compat.v1.graph_util.must_run_on_cpu "
+        "compat.v1.graph_util.tensor_shape_from_node_def_name"
+    ),
     "write custom ops with jax.ffi or jax.experimental.pallas.": (
         "load_library load_op_library compat.v1.load_file_system_library compat.v1.user_ops "
         "compat.v1.resource_loader sysconfig.get_compile_flags sysconfig.get_link_flags"

@@ -33,6 +33,7 @@ __all__ = [
     "is_valid_signature",
     "load",
     "load_v2",
+    "main_op_with_restore",
     "maybe_saved_model_directory",
     "predict_signature_def",
     "regression_signature_def",
@@ -246,8 +247,9 @@ utils = _collect_names("build_tensor_info", "get_tensor_from_tensor_info")
 
 loader = SimpleNamespace(load=load, maybe_saved_model_directory=maybe_saved_model_directory)
 builder = SimpleNamespace(SavedModelBuilder=Builder)
+main_op_with_restore = _session_models.main_op_with_restore
 main_op = SimpleNamespace(
-    main_op=_session_models.main_op, main_op_with_restore=lambda name: _session_models.main_op()
+    main_op=_session_models.main_op, main_op_with_restore=main_op_with_restore
 )
 
 
