@@ -225,7 +225,7 @@ def test_functions_of_several_namespaces_are_the_same():
     ],
 )
 def test_an_error_shows_one_frame_of_the_library(mistake):
-    with pytest.raises(Exception, match=".") as caught:
+    with pytest.raises((ValueError, RuntimeError, tf.errors.OpError)) as caught:
         mistake()
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert sum(f.filename.startswith(PACKAGE) for f in frames) == 1

@@ -21,11 +21,12 @@ def run(main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | No
       argv: Command line. Default: `sys.argv`; flags that the program does not define remain in it.
     """
     chosen: Callable[[list[str]], Any] = main or sys.modules["__main__"].main
-    _app.run(chosen, argv, flags_parser=_parse_flags)
+    _app.run(chosen, None if argv is None else list(argv), flags_parser=_parse_flags)
 
 
 def _parse_flags(arguments: Sequence[str]) -> list[str]:
-    return flags.FLAGS(arguments, known_only=True)  # type: ignore[no-any-return]
+    rest: list[str] = flags.FLAGS(arguments, known_only=True)
+    return rest
 
 
 def __getattr__(name: str) -> Any:

@@ -49,7 +49,7 @@ def get_output_classes(dataset_or_iterator: Any) -> PyTree:
 
 
 class GraphIterator:
-    """Iterator of a graph, whose elements are operations.
+    """Iterator of a graph; operations take its elements.
 
     Args:
       dataset: The dataset; None for an iterator that initializers of several datasets start, or a string that a
@@ -96,7 +96,7 @@ class GraphIterator:
         return Operation(graph, name, "MakeIterator", start, inputs)
 
     def string_handle(self, name: str | None = None) -> Tensor:
-        """Return a string that stands for the iterator in `from_string_handle`."""
+        """Return a string that represents the iterator in `from_string_handle`."""
         if self._handle is None:
             self._handle = _tf.constant(
                 f"iterator{id(self)}", name=name or "IteratorToStringHandle"
@@ -128,7 +128,7 @@ class GraphIterator:
         output_shapes: PyTree = None,
         output_classes: PyTree = None,
     ) -> GraphIterator:
-        """Create an iterator that takes the elements of the iterator whose handle a session feeds.
+        """Create an iterator that takes the elements of another one, which a session selects by its handle.
 
         Args:
           string_handle: String tensor: the value of `string_handle` of an iterator.
@@ -178,19 +178,24 @@ class GraphIterator:
         """Return an operation that takes the next element."""
         name, specs = name or "IteratorGetNext", self._spec
         if isinstance(self._dataset, (Dataset, GraphDataset, type(None))):
-            return self._graph.record_source(self._take, specs, name)
+            return self._graph.record_source(self.take, specs, name)
         handle = _tf.convert_to_tensor(self._dataset)
         operation = Operation(
             self._graph,
             self._graph.name_operation(name),
             "IteratorGetNext",
-            lambda run: list_tensors(_by_handle[run.read(handle).numpy()]._take()),
+            lambda run: list_tensors(_by_handle[run.read(handle).numpy()].take()),
             [handle],
         )
         parts = _tf.nest.map_structure(operation.add_output, nest.split_composites(specs))
         return nest.join_composites(specs, parts)
 
-    def _take(self) -> PyTree:
+    def take(self) -> PyTree:
+        """Return the next element of the iterator in the session that runs.
+
+        Raises:
+          OutOfRangeError: If there is none.
+        """
         if self._graph.session not in self._running:
             if not self._is_initialized:
                 raise _tf.errors.FailedPreconditionError(
@@ -234,23 +239,24 @@ def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None
 
 
 class _IteratorType(type):
-    """Type of `Iterator`; iterators of graphs and of eager execution are instances."""
+    """Type of `GraphIterators`; iterators of graphs and of eager execution are instances."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, (GraphIterator, _tf.data.Iterator))
 
 
-class Iterator(metaclass=_IteratorType):
+class GraphIterators(metaclass=_IteratorType):
     """Iterators over datasets in graphs; see `make_initializable_iterator`."""
 
     from_structure = staticmethod(GraphIterator.from_structure)
     from_string_handle = staticmethod(GraphIterator.from_string_handle)
 
 
+Iterator = GraphIterators
+
 # Datasets of version 1 have these methods and attributes.
-for _function in (make_one_shot_iterator, make_initializable_iterator):
-    setattr(Dataset, _function.__name__, _function)
-    setattr(GraphDataset, _function.__name__, _function)
-for _function in (get_output_types, get_output_shapes, get_output_classes):
-    for _class in (Dataset, GraphDataset):
-        setattr(_class, _function.__name__.removeprefix("get_"), property(_function))
+for _class in (Dataset, GraphDataset):
+    for _create in (make_one_shot_iterator, make_initializable_iterator):
+        setattr(_class, _create.__name__, _create)
+    for _get in (get_output_types, get_output_shapes, get_output_classes):
+        setattr(_class, _get.__name__.removeprefix("get_"), property(_get))

@@ -57,7 +57,7 @@ def _rename_parameters(define: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of absl that also accepts the keywords of TensorFlow 1."""
 
     @functools.wraps(define)
-    def function(*args: Any, **kwargs: Any) -> Any:
+    def function(*args: object, **kwargs: object) -> object:
         return define(*args, **{_RENAMED.get(k, k): v for k, v in kwargs.items()})
 
     return function

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from meshflow.checkpoint.state_file import latest_checkpoint
+from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.legacy.compat.graph_names import (
     global_variables_initializer,
@@ -53,7 +54,7 @@ class Scaffold:
       local_init_op: Operation that initializes local variables and tables.
       summary_op: Serialized summaries.
       saver: The saver.
-      copy_from_scaffold: Another scaffold, whose objects are defaults.
+      copy_from_scaffold: Another scaffold with objects that are defaults.
       local_init_feed_dict: Values of tensors for `local_init_op`.
     """
 
@@ -71,15 +72,15 @@ class Scaffold:
         local_init_feed_dict: Mapping[Any, Any] | None = None,
     ) -> None:
         other = copy_from_scaffold
-        self.init_op = init_op if init_op is not None or other is None else other.init_op
-        self.init_fn = init_fn if init_fn is not None or other is None else other.init_fn
-        self.saver = saver if saver is not None or other is None else other.saver
+        self.init_op: Any = other.init_op if init_op is None and other else init_op
+        self.init_fn: Any = other.init_fn if init_fn is None and other else init_fn
+        self.saver: Saver | None = other.saver if saver is None and other else saver
         self.init_feed_dict, self.local_init_feed_dict = init_feed_dict, local_init_feed_dict
         self.ready_op, self.ready_for_local_init_op = ready_op, ready_for_local_init_op
         self.local_init_op, self.summary_op = local_init_op, summary_op
 
     def finalize(self) -> Scaffold:
-        """Create what was not passed."""
+        """Create the operations and objects that were not passed."""
         graph = get_default_graph()
         if self.init_op is None:
             self.init_op = global_variables_initializer()
@@ -165,12 +166,12 @@ class MonitoredSession:
         graph = self.graph = get_default_graph()
         for hook in self._hooks:
             hook.begin()
-        self._coordinator = tf.train.Coordinator()
+        self.coordinator = tf.train.Coordinator()
         creator = session_creator or ChiefSessionCreator()
-        self._session: Any = creator.create_session()
+        self.session: Any = creator.create_session()
         graph.finalize()
         for hook in self._hooks:
-            hook.after_create_session(self._session, self._coordinator)
+            hook.after_create_session(self.session, self.coordinator)
 
     graph: Graph
 
@@ -186,10 +187,10 @@ class MonitoredSession:
         Raises:
           RuntimeError: If two hooks feed the same tensor, or the session is closed.
         """
-        if self._session is None:
+        if self.session is None:
             raise RuntimeError("Run called even after should_stop requested.")
         arguments = SessionRunArgs(fetches, feed_dict)
-        context = SessionRunContext(arguments, self._session)
+        context = SessionRunContext(arguments, self.session)
         feeds, added = dict(feed_dict or {}), {}
         for index, hook in enumerate(self._hooks):
             extra = hook.before_run(context)
@@ -201,13 +202,13 @@ class MonitoredSession:
                 if key in feeds:
                     raise RuntimeError(f"Same tensor is fed by two hooks: {key}.")
                 feeds[key] = value
-        results, of_hooks = self._session.run((fetches, added), feeds)
+        results, of_hooks = self.session.run((fetches, added), feeds)
         for index, hook in enumerate(self._hooks):
             hook.after_run(
                 context, SessionRunValues(of_hooks.get(str(index)), options, run_metadata)
             )
         if context.stop_requested:
-            self._coordinator.request_stop()
+            self.coordinator.request_stop()
         return results
 
     def run_step_fn(self, step_fn: Callable[..., Any]) -> Any:
@@ -216,22 +217,22 @@ class MonitoredSession:
 
     def should_stop(self) -> bool:
         """Return whether a hook has requested the end, or the session is closed."""
-        return self._session is None or bool(self._coordinator.should_stop())
+        return self.session is None or bool(self.coordinator.should_stop())
 
     def close(self) -> None:
         """Call `end` of the hooks, and close the session."""
         self._close(None)
 
     def _close(self, error: BaseException | None) -> None:
-        if self._session is None:
+        if self.session is None:
             return
         try:
             if error is None:
                 for hook in self._hooks:
-                    hook.end(self._session)
+                    hook.end(self.session)
         finally:
-            self._session.close()
-            self._session = None
+            self.session.close()
+            self.session = None
             self.graph.finalized = False
 
     def __enter__(self) -> Self:
@@ -242,7 +243,7 @@ class MonitoredSession:
     ) -> bool:  # fmt: skip
         is_end = isinstance(error, (tf.errors.OutOfRangeError, StopIteration))
         if is_end:
-            self._coordinator.request_stop()
+            self.coordinator.request_stop()
         self._close(None if is_end else error)
         # The end of the data ends training.
         return is_end
@@ -253,16 +254,16 @@ class _StepContext:
 
     def __init__(self, owner: MonitoredSession) -> None:
         self._owner = owner
-        self.session, self.run_with_hooks = owner._session, owner.run
+        self.session, self.run_with_hooks = owner.session, owner.run
 
     def request_stop(self) -> None:
         """End training after this step."""
-        self._owner._coordinator.request_stop()
+        self._owner.coordinator.request_stop()
         raise StopIteration("step_fn has requested the iterations to stop.")
 
 
 class SingularMonitoredSession(MonitoredSession):
-    """`MonitoredSession` whose session is available.
+    """`MonitoredSession` with a method that returns the session.
 
     Args:
       hooks: `SessionRunHook`s.
@@ -291,7 +292,7 @@ class SingularMonitoredSession(MonitoredSession):
 
     def raw_session(self) -> Session:
         """Return the session."""
-        session: Session = self._session
+        session: Session = self.session
         return session
 
 
@@ -359,7 +360,7 @@ def MonitoredTrainingSession(
     return MonitoredSession(creator, [*(hooks or []), *all_hooks])
 
 
-def assert_global_step(global_step_tensor: Any) -> None:
+def assert_global_step(global_step_tensor: Variable) -> None:
     """Check that a variable is a scalar integer.
 
     Raises:
@@ -372,7 +373,7 @@ def assert_global_step(global_step_tensor: Any) -> None:
 
 
 def basic_train_loop(
-    supervisor: Any, train_step_fn: Callable[..., Any], args: Any = None, kwargs: Any = None, master: str = ""
+    supervisor: Any, train_step_fn: Callable[..., Any], args: tuple[object, ...] | None = None, kwargs: Mapping[str, object] | None = None, master: str = ""
 ) -> None:  # fmt: skip
     """Call a function of a session until a supervisor stops.
 
@@ -389,11 +390,11 @@ def basic_train_loop(
 
 
 def start_queue_runners(
-    sess: Any = None,
-    coord: Any = None,
+    sess: object = None,
+    coord: object = None,
     daemon: bool = True,
     start: bool = True,
     collection: object = "queue_runners",
-) -> list[Any]:
+) -> list[object]:
     """Return an empty list: datasets provide elements without threads of queues. The arguments are ignored."""
     return []

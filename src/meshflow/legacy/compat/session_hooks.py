@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.compat.saver import Saver
-from meshflow.legacy.compat.summaries import FileWriterCache, merge_all
+from meshflow.legacy.compat.summaries import FileWriter, FileWriterCache, merge_all
 from meshflow.legacy.compat.train import get_global_step
+from meshflow.legacy.graph.sessions import Session
 
 __all__ = [
     "CheckpointSaverHook",
@@ -37,6 +39,13 @@ __all__ = [
 ]
 
 _log = logging.getLogger("meshflow")
+
+
+class SavedScaffold(Protocol):
+    """Interface of `Scaffold` for hooks."""
+
+    saver: Saver | None
+    summary_op: PyTree
 
 
 class SessionRunArgs(NamedTuple):
@@ -76,7 +85,7 @@ class SessionRunContext:
       stop_requested: Whether a hook has requested the end of training.
     """
 
-    def __init__(self, original_args: SessionRunArgs, session: Any) -> None:
+    def __init__(self, original_args: SessionRunArgs, session: Session) -> None:
         self.original_args, self.session = original_args, session
         self.stop_requested = False
 
@@ -91,8 +100,8 @@ class SessionRunHook:
     def begin(self) -> None:
         """Prepare; the graph can still be changed."""
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        """Use a new session, whose variables are initialized."""
+    def after_create_session(self, session: Session, coord: object) -> None:
+        """Use a new session with initialized variables."""
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Return fetches and feeds to add to a run, or None."""
@@ -100,7 +109,7 @@ class SessionRunHook:
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Use the results of a run."""
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """Finish, at the end of the session without an error."""
 
 
@@ -179,7 +188,7 @@ class StopAtStepHook(SessionRunHook):
         """Find the global step."""
         self._step = _require_global_step(self)
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: object) -> None:
         """Determine the last step."""
         if self._last_step is None:
             self._last_step = int(session.run(self._step)) + (self._num_steps or 0)
@@ -205,7 +214,7 @@ class NanTensorHook(SessionRunHook):
       fail_on_nan_loss: Whether to raise `NanLossDuringTrainingError` instead.
     """
 
-    def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
+    def __init__(self, loss_tensor: TensorLike, fail_on_nan_loss: bool = True) -> None:
         self._loss, self._fails = loss_tensor, fail_on_nan_loss
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
@@ -239,7 +248,7 @@ class LoggingTensorHook(SessionRunHook):
 
     def __init__(
         self,
-        tensors: Any,
+        tensors: PyTree,
         every_n_iter: int | None = None,
         every_n_secs: float | None = None,
         at_end: bool = False,
@@ -273,7 +282,7 @@ class LoggingTensorHook(SessionRunHook):
             self._write(run_values.results, seconds)
         self._count += 1
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """Log the values at the end."""
         if self._at_end:
             self._write(session.run(self._tensors), None)
@@ -292,13 +301,13 @@ class CheckpointSaverListener:
     def begin(self) -> None:
         """Prepare; the graph can still be changed."""
 
-    def before_save(self, session: Any, global_step_value: int) -> None:
+    def before_save(self, session: Session, global_step_value: int) -> None:
         """Use the session before a checkpoint is written."""
 
-    def after_save(self, session: Any, global_step_value: int) -> bool | None:
+    def after_save(self, session: Session, global_step_value: int) -> bool | None:
         """Use the session after a checkpoint is written; return True to end training."""
 
-    def end(self, session: Any, global_step_value: int) -> None:
+    def end(self, session: Session, global_step_value: int) -> None:
         """Finish."""
 
 
@@ -323,7 +332,7 @@ class CheckpointSaverHook(SessionRunHook):
         save_steps: int | None = None,
         saver: Saver | None = None,
         checkpoint_basename: str = "model.ckpt",
-        scaffold: Any = None,
+        scaffold: SavedScaffold | None = None,
         listeners: Iterable[CheckpointSaverListener] | None = None,
         save_graph_def: bool = True,
     ) -> None:
@@ -340,7 +349,7 @@ class CheckpointSaverHook(SessionRunHook):
         for listener in self._listeners:
             listener.begin()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: object) -> None:
         """Write the first checkpoint."""
         step = int(session.run(self._step))
         self._save(session, step)
@@ -354,7 +363,7 @@ class CheckpointSaverHook(SessionRunHook):
             if self._save(run_context.session, step):
                 run_context.request_stop()
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """Write the last checkpoint."""
         step = int(session.run(self._step))
         if step != self._timer.last_triggered_step():
@@ -369,7 +378,7 @@ class CheckpointSaverHook(SessionRunHook):
             self._saver = Saver()
         return self._saver
 
-    def _save(self, session: Any, step: int) -> bool:
+    def _save(self, session: Session, step: int) -> bool:
         _log.info("Saving checkpoints for %d into %s.", step, self._path)
         for listener in self._listeners:
             listener.before_save(session, step)
@@ -385,7 +394,7 @@ class SummarySaverHook(SessionRunHook):
       save_secs: Interval in seconds.
       output_dir: Folder of the event file.
       summary_writer: The writer instead of one for the folder.
-      scaffold: Object whose `summary_op` is written.
+      scaffold: Object with the attribute `summary_op`, which is written.
       summary_op: Serialized summary. Default: all summaries of the graph.
     """
 
@@ -394,9 +403,9 @@ class SummarySaverHook(SessionRunHook):
         save_steps: int | None = None,
         save_secs: float | None = None,
         output_dir: StrPath | None = None,
-        summary_writer: Any = None,
-        scaffold: Any = None,
-        summary_op: Any = None,
+        summary_writer: FileWriter | None = None,
+        scaffold: SavedScaffold | None = None,
+        summary_op: TensorLike | None = None,
     ) -> None:
         self._summary, self._scaffold = summary_op, scaffold
         self._folder, self._writer = output_dir, summary_writer
@@ -430,7 +439,7 @@ class SummarySaverHook(SessionRunHook):
                 self._writer.add_summary(run_values.results["summary"], step)
         self._next_step = step + 1
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """Write the file."""
         if self._writer is not None:
             self._writer.flush()
@@ -451,7 +460,7 @@ class StepCounterHook(SessionRunHook):
         every_n_steps: int | None = 100,
         every_n_secs: float | None = None,
         output_dir: StrPath | None = None,
-        summary_writer: Any = None,
+        summary_writer: FileWriter | None = None,
     ) -> None:
         self._timer = SecondOrStepTimer(every_n_secs, every_n_steps)
         self._folder, self._writer = output_dir, summary_writer
@@ -485,11 +494,13 @@ class FinalOpsHook(SessionRunHook):
       final_ops_feed_dict: Values of tensors.
     """
 
-    def __init__(self, final_ops: PyTree, final_ops_feed_dict: Any = None) -> None:
+    def __init__(
+        self, final_ops: PyTree, final_ops_feed_dict: Mapping[Any, Any] | None = None
+    ) -> None:
         self._fetches, self._feeds = final_ops, final_ops_feed_dict
         self.final_ops_values: PyTree = None
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """Compute the tensors."""
         if self._fetches is not None:
             self.final_ops_values = session.run(self._fetches, self._feeds)

@@ -12,6 +12,8 @@ from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.graph.definitions import freeze_graph
 from meshflow.legacy.graph.graph import get_default_graph
 from meshflow.legacy.graph.imports import create_outside_of_graphs, import_nodes
+from meshflow.legacy.graph.operations import Operation
+from meshflow.legacy.graph.sessions import Session
 from meshflow.saved_model.graph.format.messages import Message, SavedModel, SignatureDef
 from meshflow.saved_model.graph.reading.graph_loader import make_variable_finder, read_meta_graph
 
@@ -41,7 +43,7 @@ class Builder:
 
     def add_meta_graph_and_variables(
         self,
-        sess: Any,
+        sess: Session,
         tags: Sequence[str],
         signature_def_map: Mapping[str, Message] | None = None,
         assets_collection: object = None,
@@ -51,7 +53,7 @@ class Builder:
         strip_default_attrs: bool = False,
         saver: object = None,
     ) -> None:
-        """Add what the signatures compute, with the values that variables have in a session.
+        """Add the operations of signatures, with the values that variables have in a session.
 
         Args:
           sess: The session.
@@ -103,7 +105,7 @@ class Builder:
 
 
 def simple_save(
-    session: Any,
+    session: Session,
     export_dir: StrPath,
     inputs: Mapping[str, Any],
     outputs: Mapping[str, Any],
@@ -128,11 +130,11 @@ def simple_save(
 
 
 def load(
-    sess: Any,
+    sess: Session,
     tags: Iterable[str],
     export_dir: StrPath,
     import_scope: str | None = None,
-    **saver_kwargs: Any,
+    **saver_kwargs: object,
 ) -> Message:
     """Add the nodes of a saved model to the graph of a session, with the saved values of variables.
 
@@ -155,7 +157,7 @@ def load(
     return meta
 
 
-def main_op() -> Any:
+def main_op() -> Operation:
     """Return an operation that initializes variables and tables."""
     compat = tf.compat.v1
     return get_default_graph().group(
@@ -168,6 +170,6 @@ def main_op() -> Any:
     )
 
 
-def main_op_with_restore(restore_op_name: object) -> Any:
+def main_op_with_restore(restore_op_name: object) -> Operation:
     """Return `main_op`: the values of variables are constants, so that the name of the operation is ignored."""
     return main_op()

@@ -498,7 +498,7 @@ def make_template(
 
 
 class Template:
-    """Function whose calls share variables; see `make_template`."""
+    """Function that creates variables once for all of its calls; see `make_template`."""
 
     def __init__(
         self,

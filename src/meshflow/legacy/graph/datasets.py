@@ -25,7 +25,7 @@ _SIZES = (2, 3)
 
 
 class GraphDataset:
-    """Dataset whose arguments a session computes, such as placeholders.
+    """Dataset with arguments that a session computes, such as placeholders.
 
     It has the methods of `tf.data.Dataset`.
 
@@ -40,9 +40,9 @@ class GraphDataset:
     ) -> None:
         self._function, self._args, self._kwargs = function, args, kwargs
         leaves = nest.flatten((args, kwargs))
-        inputs = [leaf for leaf in leaves if isinstance(leaf, SymbolicTensor)]
+        inputs: list[SymbolicTensor] = [x for x in leaves if isinstance(x, SymbolicTensor)]
         inputs += [t for leaf in leaves if isinstance(leaf, GraphDataset) for t in leaf.inputs]
-        self.inputs = list({id(t): t for t in inputs}.values())
+        self.inputs: list[SymbolicTensor] = list({id(t): t for t in inputs}.values())
         # An error of the arguments is raised where the dataset is created.
         self.element_spec = nest.map_structure(
             lambda a, b: a.most_specific_compatible_type(b), *map(self._infer_spec, _SIZES)
@@ -75,7 +75,7 @@ class GraphDataset:
             return self.build(make_value).element_spec
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of `tf.data.Dataset`, whose call is recorded."""
+        """Return a method of `tf.data.Dataset` that records its calls."""
         method = getattr(Dataset, name, None)
         if name.startswith("_") or not callable(method):
             raise AttributeError(f"A dataset with tensors of a graph has no attribute {name!r}.")
@@ -92,7 +92,7 @@ def _record_calls(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that records calls with graph tensors as a `GraphDataset`."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: PyTree, **kwargs: PyTree) -> object:
         if has_symbolic(args, kwargs, (SymbolicTensor, GraphDataset)):
             return GraphDataset(function, args, kwargs)
         return function(*args, **kwargs)
@@ -100,7 +100,7 @@ def _record_calls(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _create(cls: type, *args: Any, **kwargs: Any) -> Any:
+def _create(cls: type, *args: PyTree, **kwargs: PyTree) -> object:
     """Create a dataset of a class, such as `tf.data.TFRecordDataset`."""
     if has_symbolic(args, kwargs, (SymbolicTensor, GraphDataset)):
         return GraphDataset(cls, args, kwargs)
@@ -118,7 +118,7 @@ def _record_methods() -> None:
             if not name.startswith("_") and isinstance(function, FunctionType):
                 recorded = _record_calls(function)
                 setattr(base, name, staticmethod(recorded) if is_static else recorded)
-    Dataset.__new__ = _create  # type: ignore[assignment, method-assign]
+    Dataset.__new__ = _create  # type: ignore[method-assign]
 
 
 _record_methods()

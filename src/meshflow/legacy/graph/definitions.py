@@ -13,6 +13,7 @@ from meshflow.legacy.graph.execution import Run, sort_operations, suspend_record
 from meshflow.legacy.graph.graph import Graph
 from meshflow.legacy.graph.imports import import_nodes
 from meshflow.legacy.graph.operations import Operation, SymbolicTensor
+from meshflow.legacy.graph.sessions import Session
 from meshflow.saved_model.graph.format.messages import GraphDef, Message
 from meshflow.saved_model.graph.format.nodes import (
     TypeAttr,
@@ -63,7 +64,7 @@ def describe_graph(graph: Graph) -> Message:
 
 
 def freeze_graph(
-    session: Any, outputs: Iterable[Operation], inputs: Iterable[SymbolicTensor] = ()
+    session: Session, outputs: Iterable[Operation], inputs: Iterable[SymbolicTensor] = ()
 ) -> Message:
     """Return a `GraphDef` that computes the results of operations, with the values of variables as constants.
 
@@ -105,7 +106,7 @@ def _find_default(tensor: SymbolicTensor) -> np.ndarray | None:
     return np.asarray(tensor.op.compute(Run({}))[0].array)
 
 
-def _list_sizes(tensor: SymbolicTensor) -> list[int | None] | None:
+def _list_sizes(tensor: SymbolicTensor) -> list[Any] | None:
     return None if tensor.shape.rank is None else tensor.shape.as_list()
 
 
@@ -131,7 +132,7 @@ def import_graph_def(
 
 
 def convert_variables_to_constants(
-    sess: Any,
+    sess: Session,
     input_graph_def: Message | None,
     output_node_names: Sequence[str],
     variable_names_whitelist: object = None,

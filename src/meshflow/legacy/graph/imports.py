@@ -43,18 +43,19 @@ _COUNTS = {"Split": "num_split", "SplitV": "num_split", "Unpack": "num", "Unstac
 
 
 class _ImportedTensor(SymbolicTensor):
-    """Output of a node, whose shape is inferred at its first use."""
+    """Output of a node; its shape is inferred at the first use."""
 
     __slots__ = ("_infer", "_known")
 
     def __init__(
         self, op: Operation, value_index: int, infer: Callable[[], list[KerasTensor]]
     ) -> None:
-        self._infer, self._known = infer, None
+        self._infer = infer
+        self._known: KerasTensor | None = None
         super().__init__(op, value_index, None, None)  # type: ignore[arg-type]
 
     @property
-    def symbol(self) -> KerasTensor:  # type: ignore[override]
+    def symbol(self) -> KerasTensor:
         """Return the shape and dtype."""
         if self._known is None:
             self._known = self._infer()[self.value_index]
@@ -89,7 +90,7 @@ def import_nodes(
 
 @contextlib.contextmanager
 def create_outside_of_graphs() -> Iterator[None]:
-    """Run a block at once, whose variables belong to no graph, so that all sessions share their values."""
+    """Run a block at once; its variables belong to no graph, so that all sessions share their values."""
     saved, context.variable_creators = context.variable_creators, []
     try:
         with suspend_recording():
@@ -215,7 +216,7 @@ class _Importer:
     def _make_program(
         self, node: Node, references: list[Any], variables: list[str], count: int
     ) -> GraphProgram:
-        """Return the program of one node, whose arguments are its inputs."""
+        """Return the program of one node, as a function of its inputs."""
         has_values = [self._nodes[n].op != "VarHandleOp" for n in variables]
 
         def body(run: GraphRun, values: list[Any]) -> list[Any]:

@@ -226,7 +226,11 @@ def import_graph_def(
     """
     graph = _current_import.get()
     if graph is None and context.graph is not None and context.trace is None:
-        return context.graph.import_graph_def(graph_def, input_map, return_elements, name)
+        recorder: Any = context.graph
+        elements: list[Any] | None = recorder.import_graph_def(
+            graph_def, input_map, return_elements, name
+        )
+        return elements
     if graph is None or input_map:
         raise UnimplementedError(
             "tf.compat.v1.import_graph_def can only be called in a tf.Graph or, without input_map, in a function without "

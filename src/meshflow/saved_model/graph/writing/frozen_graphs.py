@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 from meshflow.saved_model.graph.format.messages import GraphDef, Message
 from meshflow.saved_model.graph.format.node_attributes import Node
 from meshflow.saved_model.graph.format.nodes import (
@@ -109,7 +110,7 @@ def _add_constant(nodes: Any, name: str, value: np.ndarray) -> str:
 def convert_variables_to_constants_v2(
     func: SignedFunction, lower_control_flow: bool = True, aggressive_inlining: bool = False
 ) -> PrunedFunction:
-    """Return a function whose graph holds the values of variables as constants.
+    """Return a function with a graph that holds the values of variables as constants.
 
     Its graph has the nodes of the arguments and results, and one node for the program between them.
 
@@ -127,7 +128,7 @@ def convert_variables_to_constants_v2(
       >>> frozen(tf.constant([1.0, 2.0]))[0].numpy().tolist()
       [2.0, 4.0]
     """
-    view = func.graph
+    view, call_function = func.graph, cast(Callable[..., PyTree], func)
     num_arguments = len(func.inputs) - len(func.captured_inputs)
     inputs = [t.op.name for t in view.inputs[:num_arguments]]
     outputs = [t.op.name for t in view.outputs]
@@ -139,7 +140,8 @@ def convert_variables_to_constants_v2(
             lambda leaf: next(supply) if isinstance(leaf, TensorSpec) else leaf,
             func.structured_input_signature,
         )
-        return [t for t in nest.flatten(func(*args, **kwargs)) if isinstance(t, Tensor)]
+        results = call_function(*args, **kwargs)
+        return [t for t in nest.flatten(results) if isinstance(t, Tensor)]
 
     graph = ImportedGraph()
     triples = [(n, s, None) for n, s in zip(inputs, specs, strict=True)]
