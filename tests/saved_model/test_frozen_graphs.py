@@ -154,12 +154,12 @@ def test_signatures_of_version_1_are_messages(first_version):
     assert np.frombuffer(defaults["w"].tensor_content, np.float32).tolist() == [1.0, 2.0]
 
 
-def test_session_errors_suggest_an_alternative(first_version):
+def test_names_of_version_1(first_version):
     names = v1.saved_model
-    for name in ("simple_save", "Builder", "load"):
-        with pytest.raises(NotImplementedError, match="session"):
-            getattr(names, name)
-    assert not hasattr(names.loader, "load")
+    with tf.Graph().as_default(), v1.Session() as session:
+        meta = names.loader.load(session, ["serve"], str(first_version))
+        assert meta.signature_def and session.graph.get_operations()
+    assert names.builder.SavedModelBuilder is names.Builder
     assert names.loader.maybe_saved_model_directory(str(first_version))
     assert names.tag_constants.SERVING == names.SERVING == "serve"
     assert names.load_v2(first_version).signatures

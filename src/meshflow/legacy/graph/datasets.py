@@ -118,7 +118,7 @@ def _record_methods() -> None:
             if not name.startswith("_") and isinstance(function, FunctionType):
                 recorded = _record_calls(function)
                 setattr(base, name, staticmethod(recorded) if is_static else recorded)
-    Dataset.__new__ = _create  # type: ignore[method-assign]
+    Dataset.__new__ = _create  # type: ignore[assignment, method-assign]
 
 
 _record_methods()

@@ -111,3 +111,10 @@ def test_a_layer_is_stored_under_the_names_of_methods_of_sequential_models(tmp_p
     model = tf.keras.Sequential([block])
     model(x)
     model.save_weights(str(tmp_path / "w.weights.h5"))
+
+
+def test_a_layer_inside_of_another_one_is_built_with_none_for_unknown_sizes(tmp_path):
+    outer = Recorder(layers.Dense(2))
+    model = tf.keras.Sequential([tf.keras.Input([3]), outer])
+    assert outer.function.get_build_config()["input_shape"] == (None, 3)
+    model.save_weights(str(tmp_path / "w.weights.h5"))
