@@ -300,6 +300,7 @@ _LAZY_MODULES = (
         "distribute",
         "dtypes",
         "experimental",
+        "graph_util",
         "image",
         "io",
         "keras",

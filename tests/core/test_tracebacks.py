@@ -207,3 +207,25 @@ def test_contexts_without_user_frames_are_not_shown():
 def test_functions_of_several_namespaces_are_the_same():
     assert tf.io.decode_jpeg is tf.image.decode_jpeg
     assert tf.nest.map_structure is tf.nest.map_structure
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: tf.ones([2]) + tf.ones([3]),
+        lambda: tf.constant("a") + 1,
+        lambda: keras.Sequential([layers.Dense(3)]).fit(X, Y),
+        lambda: keras.optimizers.get("nothing"),
+        lambda: keras.losses.get("nothing"),
+        lambda: compile_model(loss="nothing").fit(X, Y, verbose=0),
+        lambda: layers.LSTM(3)(tf.ones([2, 3])),
+        lambda: take_two(tf.ones([3])),
+        lambda: keras.Sequential([keras.Input([4]), layers.Dense(3)]).set_weights([np.ones(3)]),
+        lambda: keras.Sequential([keras.Input([4]), layers.Dense(3)]).predict(X[:, :3], verbose=0),
+    ],
+)
+def test_an_error_shows_one_frame_of_the_library(mistake):
+    with pytest.raises((ValueError, RuntimeError, tf.errors.OpError)) as caught:
+        mistake()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert sum(f.filename.startswith(PACKAGE) for f in frames) == 1

@@ -313,9 +313,9 @@ def test_transformations_return_datasets():
 
 def test_printed_names_are_tensorflows():
     slices = tf.data.Dataset.from_tensor_slices([1, 2])
-    assert str(slices).startswith("<TensorSliceDataset element_spec=TensorSpec(shape=(), ")
-    assert str(slices.map(lambda x: x).batch(2)).startswith("<BatchDataset element_spec=")
-    assert str(tf.data.Dataset.zip((slices, slices))).startswith("<ZipDataset element_spec=(")
+    assert str(slices).startswith("<_TensorSliceDataset element_spec=TensorSpec(shape=(), ")
+    assert str(slices.map(lambda x: x).batch(2)).startswith("<_BatchDataset element_spec=")
+    assert str(tf.data.Dataset.zip((slices, slices))).startswith("<_ZipDataset element_spec=(")
 
 
 @given(count=st.integers(0, 60), buffer=st.integers(1, 70), block=st.integers(1, 9))

@@ -164,6 +164,10 @@ strategy = tf.distribute.MirroredStrategy(["GPU:0", "/gpu:1"])
 print(strategy.num_replicas_in_sync, [d.name[-5:] for d in tf.config.list_logical_devices()])
 print(int(strategy.reduce("SUM", strategy.run(lambda: tf.constant(2)), axis=None)))
 print(tf.distribute.OneDeviceStrategy("/gpu:0").num_replicas_in_sync)
+for devices in (["GPU:0", "CPU:0"], ["CPU:0", "CPU:7"]):
+    mixed = tf.distribute.MirroredStrategy(devices)
+    print([d[-5:] for d in mixed.extended.worker_devices])
+tf.config.set_soft_device_placement(False)
 for devices in (["GPU:0", "CPU:0"], ["CPU:7"]):
     try:
         tf.distribute.MirroredStrategy(devices)
@@ -174,4 +178,5 @@ for devices in (["GPU:0", "CPU:0"], ["CPU:7"]):
     assert code == 0, output
     lines = [line for line in output.splitlines() if "not visible" not in line]
     assert lines[:3] == ["2 ['CPU:0', 'CPU:1']", "4", "1"]
-    assert [line[:28] for line in lines[3:]] == ["Could not find device 'GPU:0", "Could not find device 'CPU:7"]  # fmt: skip
+    assert lines[3:5] == ["['CPU:1', 'CPU:0']", "['CPU:0', 'CPU:1']"]
+    assert [line[:28] for line in lines[5:]] == ["Could not find device 'GPU:0", "Could not find device 'CPU:7"]  # fmt: skip

@@ -98,7 +98,7 @@ def test_wrong_calls(tmp_path):
         (lambda: train.NewCheckpointReader(nowhere), tf.errors.NotFoundError, "nowhere"),
         (lambda: train.init_from_checkpoint(path, {"a": "b"}), ValueError, "name 'b'"),
         (lambda: train.Saver([a]).save(None, path, latest_filename="x/y"), ValueError, "x/y"),
-        (lambda: train.MonitoredSession, AttributeError, "graph mode"),
+        (lambda: train.Supervisor, AttributeError, "graph mode"),
     ):
         with pytest.raises(error, match=message):
             call()

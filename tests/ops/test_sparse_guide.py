@@ -115,3 +115,12 @@ def test_map_values_refuses_other_shapes():
     wide = tf.SparseTensor(RAIN.indices, RAIN.values, RAIN.dense_shape + 1)
     with pytest.raises(ValueError, match="must have the same shape"):
         T.map_values(tf.add, RAIN, wide)
+
+
+def test_printing(capsys):
+    sparse = tf.sparse.SparseTensor([[0, 1], [1, 0]], [5, 6], [2, 2])
+    expected = "'SparseTensor(indices=[[0 1]\n [1 0]], values=[5 6], shape=[2 2])' done\n"
+    tf.print(sparse, "done")
+    assert capsys.readouterr().err == expected
+    tf.function(lambda x: tf.print(x, "done"))(sparse)
+    assert capsys.readouterr().err == expected

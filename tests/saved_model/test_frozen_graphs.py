@@ -160,6 +160,7 @@ def test_first_versions_are_loaded_into_sessions(first_version):
             fetches = [info.name for info in signature.outputs.values()]
             feeds = {info.name: np.ones([2, 3], np.float32) for info in signature.inputs.values()}
             assert all(v.shape[0] == 2 for v in session.run(fetches, feeds))
+    assert names.builder.SavedModelBuilder is names.Builder
     assert names.loader.maybe_saved_model_directory(str(first_version))
     assert names.tag_constants.SERVING == names.SERVING == "serve"
     assert names.load_v2(first_version).signatures

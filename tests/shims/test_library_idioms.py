@@ -67,7 +67,7 @@ PRIVATE_NAMES = [
     "from tensorflow.python.util import tf_inspect; assert tf_inspect.getcallargs(lambda a, b=2: 0, 1, training=True) == {'a': 1, 'b': 2, 'training': True}",
     "from tensorflow.python.util import nest\ntry: nest.assert_shallow_structure([1], {'a': 1}); assert False\nexcept TypeError: nest.assert_shallow_structure([1], ({'a': 1},), check_types=False); nest.assert_shallow_structure({'a': [1]}, {'a': [(2,)]})",
     "from tensorflow.python.framework import type_spec_registry as r\nclass S(tf.TypeSpec): pass\nassert r.register('a.S')(S) is S and r.lookup('a.S') is S and r.get_name(S) == 'a.S' and r._TYPE_SPEC_TO_NAME[S] == 'a.S'",
-    "from tensorflow.python.eager import context\nwith tf.Graph().as_default() as graph, context.graph_mode(): assert tf.add(1, 2).op.type == 'AddV2'\nassert not hasattr(graph, 'as_graph_def')",
+    "from tensorflow.python.eager import context\nwith tf.Graph().as_default() as graph, context.graph_mode(): assert tf.add(1, 2).op.type == 'AddV2'\nassert hasattr(graph, 'as_graph_def')",
     "from tensorflow.python.saved_model import nested_structure_coder as c; from tensorflow.python.framework.tensor_spec import BoundedTensorSpec as B; v = {'a': (B([2], tf.int32, [0, 1], 9, 'x'), tf.TensorSpec([None]), 3)}; assert c.decode_proto(c.encode_structure(v)) == v",
     "import tensorflow.compat.v2 as v2; v2.enable_v2_behavior(); assert not hasattr(tf, 'enable_v2_behavior')",
     "from tf_keras.src import backend as b; assert [b.unique_object_name('n') for _ in range(2)] == ['n_1', 'n_2'] and b.unique_object_name('m', zero_based=True) == 'm'",

@@ -113,9 +113,14 @@ def list_children(value: Trackable) -> dict[str, Trackable]:
     return {name: child for name, child in named_children if _should_save(child)}
 
 
+def is_sequential(value: object) -> bool:
+    """Check whether an object is a `Sequential` model; other objects may have an attribute `add`, such as a layer."""
+    return hasattr(type(value), "add") and hasattr(type(value), "layers")
+
+
 def _iterate_attributes(value: Trackable) -> Iterator[tuple[str, Trackable]]:
     is_layer = hasattr(value, "_own_weights")
-    if is_layer and (getattr(value, "_graph", None) is not None or hasattr(value, "add")):
+    if is_layer and (getattr(value, "_graph", None) is not None or is_sequential(value)):
         yield from _iterate_layers(value)
     attributes = getattr(value, "__dict__", {})
     tracked_names = getattr(value, "_tracked_names", None)

@@ -17,6 +17,7 @@ from meshflow.checkpoint.object_graph import (
     VARIABLE_VALUE,
     ObjectGraph,
     Trackable,
+    is_sequential,
     resolve_root,
 )
 from meshflow.core.variables.sharded_variable import ShardedVariable
@@ -98,7 +99,7 @@ def number_layers(model: Trackable, own: dict[str, ChildT]) -> dict[int, ChildT]
       model: Any object.
       own: Children of the object by name.
     """
-    first_number = 1 if hasattr(model, "add") else 0
+    first_number = 1 if is_sequential(model) else 0
     prefix = "layer-"
     return {
         int(name[len(prefix) :]) + first_number: child

@@ -155,6 +155,9 @@ class Dataset(
     def __repr__(self) -> str:
         name = type(self).__name__.removesuffix("Dataset") + "Dataset"
         name = vars(type(self)).get("_tensorflow_name") or name
+        # TensorFlow 2.15 shows the names of private classes.
+        is_public = name.startswith("_") or name.endswith("V2") or name == "CacheDataset"
+        name = name if is_public else f"_{name}"
         return f"<{name} element_spec={self.element_spec}>"
 
     def _repr_html_(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import logging
 import re
@@ -47,35 +48,44 @@ class OneDeviceStrategy(Strategy):
 
 
 def _find_devices(names: Sequence[object]) -> list[jax.Device]:
-    """Find the devices with some names; CPUs replace all GPUs on a machine that has none, with a warning.
+    """Find the devices with some names; CPUs replace GPUs and CPUs that do not exist, with a warning.
 
     Raises:
-      ValueError: If a device does not exist.
+      ValueError: If a device does not exist, and there is no CPU to replace it.
     """
     texts = [to_device_string(name) for name in names]
-    are_gpus = all(re.search(r"(^|[/:])gpu(:\d+)?$", text.lower()) for text in texts)
-    if not texts or not are_gpus or not DeviceState.soft_placement:
+    replaceable = re.compile(r"(?:^|[/:])([cg]pu)(?::\d+)?$")
+    kinds = [m[1] for m in map(replaceable.search, map(str.lower, texts)) if m]
+    if not texts or len(kinds) < len(texts) or not DeviceState.soft_placement:
         return [find_jax_device(name) for name in names]
     if not is_backend_started() and not importlib.metadata.entry_points(group="jax_plugins"):
         # Without plugins, JAX finds no GPU when it starts.
         create_virtual_cpus(len(texts))
-    if "GPU" in list_device_types():
+    found: dict[str, jax.Device] = {}
+    for name, text in zip(names, texts, strict=True):
+        with contextlib.suppress(InvalidValueError):
+            found[text] = find_jax_device(name)
+    missing = [text for text in texts if text not in found]
+    if missing and "GPU" in list_device_types() and "gpu" in kinds:
         return [find_jax_device(name) for name in names]
-    cpus = list_devices("CPU")[: len(texts)]
-    _log.warning(
-        "Some requested devices in `tf.distribute.Strategy` are not visible: %s. The strategy uses %d CPU devices.",
-        ", ".join(texts),
-        len(cpus),
-    )
-    return cpus
+    free = iter([d for d in list_devices("CPU") if d not in found.values()])
+    devices = [found.get(text) or next(free, None) for text in texts]
+    chosen = [device for device in devices if device is not None]
+    if missing:
+        _log.warning(
+            "Some requested devices in `tf.distribute.Strategy` are not visible: %s. The strategy uses %d CPU devices.",
+            ", ".join(missing),
+            len(chosen),
+        )
+    return chosen
 
 
 class MirroredStrategy(Strategy):
     """Strategy with a replica, and a copy of the variables, on each of several local devices.
 
     Args:
-      devices: Device strings; default all GPUs or TPUs, or all CPU devices if there are none. On a machine without GPUs, CPU
-        devices replace them, as many as exist if the program has already used devices.
+      devices: Device strings; default all GPUs or TPUs, or all CPU devices if there are none. CPU devices replace GPUs
+        on a machine without them, and CPUs that do not exist: as many as exist if the program has already used devices.
       cross_device_ops: Ignored; XLA chooses the collectives.
 
     Raises:

@@ -10,6 +10,7 @@ from meshflow.io.features import (
     SparseFeature,
     VarLenFeature,
 )
+from meshflow.io.graph_files import write_graph
 from meshflow.io.parsing import (
     parse_example,
     parse_sequence_example,
@@ -86,6 +87,7 @@ __all__ = [
     "serialize_sparse",
     "serialize_tensor",
     "write_file",
+    "write_graph",
 ]
 
 _hide_frames(globals())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.dispatch import op_names
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
@@ -279,6 +280,7 @@ _REGISTRY.add(
 )
 
 
+@hide_frames_of_errors
 def get(identifier: object) -> Callable[..., Any]:
     """Return the activation function for a name, function, layer or configuration.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import Config, overridable
 from meshflow.keras import registry, serialization, settings
@@ -214,6 +215,7 @@ _REGISTRY = registry.create_registry(
 )
 
 
+@hide_frames_of_errors
 def get(identifier: object) -> KerasObject:
     """Return the constraint for a name, class, object, function or configuration; None for None.
 

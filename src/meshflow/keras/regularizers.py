@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict, Unpack
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import Config, overridable
 from meshflow.keras import registry, serialization, settings
@@ -212,6 +213,7 @@ _REGISTRY = registry.create_registry(
 )
 
 
+@hide_frames_of_errors
 def get(identifier: object) -> KerasObject:
     """Return the regularizer for a name, class, object, function or configuration; None for None.
 

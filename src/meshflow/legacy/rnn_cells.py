@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -13,6 +17,8 @@ from meshflow.environment.types import Config, PyTree
 from meshflow.keras import activations, initializers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.legacy.compat.public_package import tf
+from meshflow.legacy.compat.variables import variable_scope
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
 __all__ = [
     "BasicLSTMCell",
@@ -42,8 +48,28 @@ class LSTMStateTuple(NamedTuple):
     h: Any
 
 
+def _make_cell_name(base: str) -> str:
+    """Return the name of a cell that no other cell in the current scope of the graph has."""
+    scope = "/".join(context.name_scopes)
+    names = {v.name for v in get_default_graph().list_variables()}
+    candidates = itertools.chain([base], (f"{base}_{i}" for i in itertools.count(1)))
+
+    def is_free(name: str) -> bool:
+        prefix = f"{scope}/{name}/" if scope else f"{name}/"
+        return not any(n.startswith(prefix) for n in names)
+
+    return next(filter(is_free, candidates))
+
+
 class RNNCell(Layer):
     """Base class of cells: `call(inputs, state)` returns the output and the new state."""
+
+    def __call__(self, inputs: TensorLike, state: PyTree, *args: Any, **kwargs: Any) -> Any:
+        """Return the output and the new state."""
+        is_in_graph = has_explicit_graph() or get_default_graph().is_calling_layer
+        if is_in_graph and not self.built and not self._user_named:
+            self._name = _make_cell_name(re.sub(r"_\d+$", "", self._name))
+        return super().__call__(inputs, state, *args, **kwargs)
 
     @property
     def state_size(self) -> PyTree:
@@ -353,8 +379,9 @@ class MultiRNNCell(RNNCell):
     def call(self, inputs: Tensor, state: Sequence[Any]) -> tuple[Tensor, tuple[Any, ...]]:
         """Return the output of the last cell, and the new states."""
         states = []
-        for cell, cell_state in zip(self._cells, state, strict=True):
-            inputs, new_state = cell(inputs, cell_state)
+        for index, (cell, cell_state) in enumerate(zip(self._cells, state, strict=True)):
+            with tf.name_scope(f"cell_{index}"):
+                inputs, new_state = cell(inputs, cell_state)
             states.append(new_state)
         return inputs, tuple(states)
 
@@ -366,6 +393,9 @@ class _Wrapper(RNNCell):
       cell: The other cell.
       **kwargs: Arguments of `Layer`.
     """
+
+    # The names of weights contain the name of the other cell only.
+    _opens_scope = False
 
     def __init__(self, cell: Cell, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -523,6 +553,17 @@ def _get_first_state(cell: Cell, inputs: Tensor, state: PyTree, dtype: DTypeLike
     return cell.get_initial_state(batch_size=tf.shape(inputs)[0], dtype=dtype)
 
 
+@contextlib.contextmanager
+def _enter_scope(scope: Any, default: str) -> Iterator[None]:
+    """Name variables of a graph below a variable scope."""
+    if not has_explicit_graph():
+        yield
+        return
+    entered = variable_scope(scope or default, auxiliary_name_scope=False)
+    with entered as inner, tf.name_scope(f"{inner.name}/"):
+        yield
+
+
 def static_rnn(
     cell: Cell,
     inputs: Sequence[Tensor],
@@ -539,14 +580,14 @@ def static_rnn(
       initial_state: First state. Default: zeros.
       dtype: Dtype of the first state.
       sequence_length: Number of steps of each example.
-      scope: Ignored.
+      scope: Name of the variable scope in a graph. Default: "rnn".
 
     Returns:
       The list of outputs, and the last state.
     """
-    return _run_steps(
-        cell, inputs, _get_first_state(cell, inputs[0], initial_state, dtype), sequence_length
-    )
+    with _enter_scope(scope, "rnn"):
+        state = _get_first_state(cell, inputs[0], initial_state, dtype)
+        return _run_steps(cell, inputs, state, sequence_length)
 
 
 def dynamic_rnn(
@@ -571,15 +612,43 @@ def dynamic_rnn(
       parallel_iterations: Ignored.
       swap_memory: Ignored.
       time_major: Whether the first axis is time.
-      scope: Ignored.
+      scope: Name of the variable scope in a graph. Default: "rnn".
 
     Returns:
       The outputs, and the last state.
     """
-    axis = 0 if time_major else 1
-    steps = tf.unstack(tf.convert_to_tensor(inputs), axis=axis)
-    outputs, state = static_rnn(cell, steps, initial_state, dtype, sequence_length)
+    axis, values = 0 if time_major else 1, tf.convert_to_tensor(inputs)
+    if values.shape[axis] is None:
+        with _enter_scope(scope, "rnn"):
+            return _run_unknown_steps(
+                cell,
+                values,
+                axis,
+                _get_first_state(cell, values, initial_state, dtype),
+                sequence_length,
+            )
+    steps = tf.unstack(values, axis=axis)
+    outputs, state = static_rnn(cell, steps, initial_state, dtype, sequence_length, scope)
     return tf.stack(outputs, axis=axis), state
+
+
+def _run_unknown_steps(
+    cell: Cell, inputs: Tensor, axis: int, state: PyTree, sequence_length: TensorLike | None
+) -> tuple[Tensor, PyTree]:
+    """Run a cell over an unknown number of steps, by a layer of Keras."""
+    values = tf.transpose(inputs, [1, 0, 2]) if axis == 0 else inputs
+    # This call creates the weights with names of the current scope.
+    cell(values[:, 0], state)
+    layer = tf.keras.layers.RNN(
+        cell, return_sequences=True, return_state=True, zero_output_for_mask=True
+    )
+    layer._opens_scope = False
+    mask = None
+    if sequence_length is not None:
+        mask = tf.sequence_mask(sequence_length, tf.shape(values)[1])
+    outputs, *states = layer(values, initial_state=nest.flatten(state), mask=mask)
+    outputs = tf.transpose(outputs, [1, 0, 2]) if axis == 0 else outputs
+    return outputs, nest.pack_sequence_as(cell.state_size, nest.flatten(states))
 
 
 def bidirectional_dynamic_rnn(
@@ -604,12 +673,19 @@ def bidirectional_dynamic_rnn(
         return tf.reverse_sequence(value, sequence_length, seq_axis=time, batch_axis=batch)
 
     values = tf.convert_to_tensor(inputs)
-    forward, state_fw = dynamic_rnn(
-        cell_fw, values, sequence_length, initial_state_fw, dtype, time_major=time_major
-    )
-    backward, state_bw = dynamic_rnn(
-        cell_bw, reverse(values), sequence_length, initial_state_bw, dtype, time_major=time_major
-    )
+    with _enter_scope(scope, "bidirectional_rnn"):
+        forward, state_fw = dynamic_rnn(
+            cell_fw,
+            values,
+            sequence_length,
+            initial_state_fw,
+            dtype,
+            time_major=time_major,
+            scope="fw",
+        )
+        backward, state_bw = dynamic_rnn(
+            cell_bw, reverse(values), sequence_length, initial_state_bw, dtype, time_major=time_major, scope="bw"
+        )  # fmt: skip
     return (forward, reverse(backward)), (state_fw, state_bw)
 
 
@@ -633,5 +709,6 @@ def static_bidirectional_rnn(
         initial_state_bw,
         dtype,
         time_major=True,
+        scope=scope,
     )
     return tf.unstack(tf.concat([forward, backward], -1)), state_fw, state_bw

@@ -14,6 +14,7 @@ from meshflow.core.dispatch import dispatch
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.operands import MAX_FLOAT32, NumpyRules
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
@@ -109,8 +110,14 @@ def _make_binary_method(function: Callable[..., Any], name: str) -> Callable[...
                 return dispatch.wrap_outputs(result)
         if _has_lower_priority(self, other) or (name == "mul" and isinstance(other, SparseTensor)):
             return NotImplemented
-        operands = _promote(self, other)
-        return function(*operands) if context.graph is None else _record(function, name, operands)
+        try:
+            operands = _promote(self, other)
+            if context.graph is not None:
+                return _record(function, name, operands)
+            return function(*operands)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     method.__name__ = f"__{name}__"
     return method

@@ -89,6 +89,19 @@ def _is_ragged(value: object) -> bool:
     return hasattr(value, "nested_row_splits")
 
 
+def _is_sparse(value: object) -> bool:
+    return hasattr(value, "dense_shape") and hasattr(value, "indices")
+
+
+def _split_leaf(value: Any) -> list[Any]:
+    """Return the tensors that are printed for a value."""
+    if _is_ragged(value):
+        return list(split_value(value))
+    if _is_sparse(value):
+        return [value.indices, value.values, value.dense_shape]
+    return [value]
+
+
 class _UnquotedText(str):
     """String that containers print without quotes."""
 
@@ -134,7 +147,7 @@ def print(
             f"tf.print: output_stream must be sys.stderr, sys.stdout or 'file://path', got {output_stream!r}."
         )
     leaves = [v for item in inputs for v in nest.flatten(item) if is_tensor(v)]
-    parts = [t for v in leaves for t in (split_value(v) if _is_ragged(v) else [v])]
+    parts = [t for v in leaves for t in _split_leaf(v)]
     tensors = [convert_to_tensor(v) for v in parts]
     tracing = context.trace is not None
     constants = [_get_constant(t) if tracing else np.asarray(t.array) for t in tensors]
@@ -147,6 +160,11 @@ def print(
             if _is_ragged(leaf):
                 flat, *splits = [next(values) for _ in split_value(leaf)]
                 return _UnquotedText(format_rows(flat, splits, summarize))
+            if _is_sparse(leaf):
+                texts = [format_value(next(values), summarize) for _ in _split_leaf(leaf)]
+                return _UnquotedText(
+                    "'SparseTensor(indices={}, values={}, shape={})'".format(*texts)
+                )
             return _UnquotedText(format_value(next(values), summarize)) if is_tensor(leaf) else leaf
 
         formatted = [nest.map_structure(format_leaf, item) for item in inputs]

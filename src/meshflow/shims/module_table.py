@@ -178,6 +178,8 @@ MODULES = {
     "python.framework.errors_impl": "tf.errors",
     "python.framework.func_graph": "FuncGraph=tf.__internal__.FuncGraph",
     "python.framework.graph_util": "tf.compat.v1.graph_util",
+    "python.framework.convert_to_constants": "meshflow.saved_model.graph.writing.frozen_graphs",
+    "python.framework.importer": "tf.graph_util",
     "python.framework.ops": "enable_eager_execution_internal=tf.compat.v1.enable_eager_execution EagerTensor=tf.Tensor _EagerTensorBase=tf.Tensor Tensor=tf.Tensor "
     f"RegisterStatistics={_HELPERS}:ignore_decorator numpy_text={_HELPERS}:numpy_text "
     f"register_dense_tensor_like_type={_HELPERS}:ignore_decorator "
@@ -306,8 +308,8 @@ MODULES = {
     "python.ops.variable_v1": "VariableV1=tf.compat.v1.Variable",
     "python.platform": "tf.compat.v1",
     "python.platform.build_info": f"build_info={_HELPERS}:build_info",
-    "python.platform.flags": "absl.flags",
-    "python.platform.app": "absl.app run=tf.compat.v1.app.run",
+    "python.platform.flags": "meshflow.legacy.compat.flags absl.flags",
+    "python.platform.app": "absl.app run=tf.compat.v1.app.run flags=tf.compat.v1.app.flags",
     "python.platform.gfile": "tf.io.gfile tf.compat.v1.gfile",
     "python.platform.benchmark": "tf.test",
     "python.platform.googletest": f"tf.compat.v1.test absl.testing.absltest {_TESTS} {_HELPERS} mock=unittest.mock",

@@ -11,7 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["ConfigProto", "GPUOptions"]
+__all__ = [
+    "ConfigProto",
+    "GPUOptions",
+    "GraphOptions",
+    "OptimizerOptions",
+    "RunMetadata",
+    "RunOptions",
+]
 
 
 class _ConfigMessage:
@@ -99,6 +106,57 @@ class GPUOptions(_ConfigMessage):
     }
 
 
+class OptimizerOptions(_ConfigMessage):
+    """Settings of the optimization of graphs, which have no effect."""
+
+    L0, L1, DEFAULT, OFF, ON_1, ON_2 = -1, 0, 0, -1, 1, 2
+    _fields = {
+        "cpu_global_jit": False,
+        "do_common_subexpression_elimination": False,
+        "do_constant_folding": False,
+        "do_function_inlining": False,
+        "global_jit_level": 0,
+        "max_folded_constant_in_bytes": 0,
+        "opt_level": 0,
+    }
+
+
+class GraphOptions(_ConfigMessage):
+    """Settings of graphs, which have no effect."""
+
+    _fields = {
+        "build_cost_model": 0,
+        "build_cost_model_after": 0,
+        "enable_bfloat16_sendrecv": False,
+        "enable_recv_scheduling": False,
+        "infer_shapes": False,
+        "optimizer_options": OptimizerOptions,
+        "place_pruned_graph": False,
+        "rewrite_options": dict,
+        "timeline_step": 0,
+    }
+
+
+class RunOptions(_ConfigMessage):
+    """Settings of a run of a session, which have no effect."""
+
+    NO_TRACE, SOFTWARE_TRACE, HARDWARE_TRACE, FULL_TRACE = 0, 1, 2, 3
+    _fields = {
+        "debug_options": dict,
+        "inter_op_thread_pool": 0,
+        "output_partition_graphs": False,
+        "report_tensor_allocations_upon_oom": False,
+        "timeout_in_ms": 0,
+        "trace_level": 0,
+    }
+
+
+class RunMetadata(_ConfigMessage):
+    """Measurements of a run of a session, which are empty: use `tf.profiler.experimental`."""
+
+    _fields = {"function_graphs": list, "partition_graphs": list, "step_stats": dict}
+
+
 class _Experimental(_ConfigMessage):
     _fields = {
         "collective_group_leader": "",
@@ -155,6 +213,8 @@ class ConfigProto(_ConfigMessage):
         "gpu_options": GPUOptions,
         "allow_soft_placement": False,
         "log_device_placement": False,
+        "graph_options": GraphOptions,
+        "session_inter_op_thread_pool": list,
         "operation_timeout_in_ms": 0,
         "rpc_options": _RpcOptions,
         "isolate_session_state": False,

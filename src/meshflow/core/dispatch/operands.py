@@ -29,10 +29,24 @@ def flatten_tensors(operands: Iterable[Any]) -> list[Tensor]:
     return tensors
 
 
+# TensorFlow's types of the ops of operators, for messages.
+_OP_TYPES = {
+    "add": "AddV2",
+    "floordiv": "FloorDiv",
+    "floormod": "FloorMod",
+    "matmul": "MatMul",
+    "multiply": "Mul",
+    "pow": "Pow",
+    "subtract": "Sub",
+    "truediv": "RealDiv",
+}
+
+
 def make_dtype_mismatch_error(
     name: str, index: int, expected: DType, got: DType
 ) -> errors.DtypeMismatchError:
     """Return the error for operands of different dtypes."""
+    name = _OP_TYPES.get(name, name)
     return errors.DtypeMismatchError(
         f"cannot compute {name} as input #{index}(zero-based) was expected to be a {expected.name} "
         f"tensor but is a {got.name} tensor [Op:{name}]. Use tf.cast to convert one of them."

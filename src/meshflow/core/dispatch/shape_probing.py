@@ -37,12 +37,14 @@ class ShapeProbe:
 
     Attributes:
       used: Whether a placeholder value was created.
+      invented_size: The number that replaces unknown sizes, or 0.
       max_elements: Maximum number of elements of a placeholder value.
     """
 
     def __init__(self, trace_index: int, invents_sizes: bool = False) -> None:
         self.trace_index, self.invents_sizes = trace_index, invents_sizes
         self.used = False
+        self.invented_size = 0
         self.max_elements = math.inf
 
     def check_size(self, shape: Sequence[int]) -> None:

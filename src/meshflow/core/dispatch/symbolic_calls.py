@@ -12,6 +12,7 @@ from meshflow.core.dispatch import op_names
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.tracebacks import (
     explain_error,
+    hide_frames,
     hide_frames_of_errors,
     mark_boundary,
 )
@@ -124,6 +125,9 @@ def run_outside_of_graphs(function: F) -> F:
             graph.initialize_weights()
         try:
             return function(*args, **kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
         finally:
             context.graph = graph
 

@@ -236,7 +236,11 @@ class Function:
         if self._runs_op_by_op and context.trace is None:
             return self._run_python(args, kwargs)
         if self.input_signature is not None:
-            args, kwargs = self._arguments.convert_to_signature(args, kwargs)
+            try:
+                args, kwargs = self._arguments.convert_to_signature(args, kwargs)
+            except Exception as error:
+                hide_frames(error)
+                raise
         self._history.calls += 1
         arrays, key = self._arguments.make_key(args, kwargs)
         concrete = self._cache.get(key)

@@ -141,6 +141,7 @@ class ValueProbe(Protocol):
     """Source of placeholder values for a trace that only determines shapes."""
 
     invents_sizes: bool
+    invented_size: int
     used: bool
 
     def make_value(self, tensor: Any) -> np.ndarray:

@@ -19,7 +19,10 @@ _QUEUES = "queues of input files belong to TensorFlow 1's graph mode; use tf.dat
 # Names by the reason. A name covers the names below it, and those of `tf.compat.v1` with the same path.
 _NAMES_BY_REASON: dict[str, str] = {
     "estimators are gone from TensorFlow, too; use tf.keras.": "estimator keras.estimator",
-    "there are no graphs; see tf.function(...).get_concrete_function().graph.": "graph_util __internal__.graph_util",
+    "there are no graphs; see tf.function(...).get_concrete_function().graph.": (
+        "__internal__.graph_util compat.v1.graph_util.must_run_on_cpu "
+        "compat.v1.graph_util.tensor_shape_from_node_def_name"
+    ),
     "write custom ops with jax.ffi or jax.experimental.pallas.": (
         "load_library load_op_library compat.v1.load_file_system_library compat.v1.user_ops "
         "compat.v1.resource_loader sysconfig.get_compile_flags sysconfig.get_link_flags"
@@ -149,10 +152,10 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
     (
         _expand(
             "compat.v1",
-            "GraphOptions SessionLog "
+            "SessionLog "
             "container delete_session_tensor get_session_handle get_session_tensor "
             "op_scope variable_op_scope "
-            "create_partitioned_variables RunMetadata RunOptions OptimizerOptions "
+            "create_partitioned_variables "
             "add_check_numerics_ops "
             "ConditionalAccumulator ConditionalAccumulatorBase "
             "SparseConditionalAccumulator sparse.SparseConditionalAccumulator ragged.placeholder "
@@ -168,15 +171,11 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
         ),
         _expand(
             "compat.v1.train",
-            "MonitoredSession MonitoredTrainingSession SessionRunHook CheckpointSaverHook Scaffold Supervisor "
-            "SessionManager QueueRunner start_queue_runners export_meta_graph import_meta_graph write_graph warm_start "
-            "CheckpointSaverListener ChiefSessionCreator FeedFnHook FinalOpsHook GlobalStepWaiterHook "
-            "LoggingTensorHook LooperThread NanLossDuringTrainingError NanTensorHook ProfilerHook SaverDef "
-            "SecondOrStepTimer Server SessionCreator SessionRunArgs SessionRunContext SessionRunValues "
-            "SingularMonitoredSession StepCounterHook StopAtStepHook SummarySaverHook SyncReplicasOptimizer VocabInfo "
-            "WorkerSessionCreator assert_global_step basic_train_loop sdca_fprint sdca_optimizer sdca_shrink_l1",
+            "Supervisor SessionManager QueueRunner export_meta_graph import_meta_graph warm_start LooperThread "
+            "ProfilerHook SaverDef Server SyncReplicasOptimizer VocabInfo "
+            "sdca_fprint sdca_optimizer sdca_shrink_l1",
         ),
-        "io.write_graph __internal__.create_c_op __internal__.lift_to_graph",
+        "__internal__.create_c_op __internal__.lift_to_graph",
     )
 )
 _NAMES_BY_REASON[_QUEUES] = _expand(

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from meshflow.core.dispatch.symbolic_calls import UnknownString
+from meshflow.core.runtime.context import context
 from meshflow.core.staging.growing_accumulators import ArrayGrowth, retry_grown_arrays
 from meshflow.core.staging.merged_operands import MergedOperands, run_as_op
 from meshflow.core.staging.structure import (
@@ -209,6 +211,10 @@ def _plan_outputs(
         for i in range(len(model.leaves)):
             leaves = [None if t is None else t.leaves[i] for t in options]
             present = [leaf for t, leaf in zip(options, leaves, strict=True) if t is not None]
+            if context.value_probe is not None and all(map(_is_text, present)):
+                # Only the shapes of the results are determined; a string that the program chooses is unknown.
+                model.leaves[i] = _make_unknown_text(present)
+                continue
             static = merge.keep_static and not isinstance(present[0], _BranchOutput)
             static = static or all(leaf is None for leaf in present)
             if static and all(are_interchangeable(present[0], leaf) for leaf in present):
@@ -223,6 +229,19 @@ def _plan_outputs(
             model.leaves[i] = _DYNAMIC
         templates.append(model)
     return templates, plans
+
+
+def _is_text(leaf: object) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dtype.dtype == object
+
+
+def _make_unknown_text(options: Sequence[Any]) -> Tensor:
+    """Return a placeholder for the strings of one of several branches."""
+    shapes = [tuple(t.shape.as_list()) for t in options]
+    sizes = merge_shapes(shapes)
+    text: np.ndarray = np.empty(shapes[0] if sizes is None else sizes, object)
+    text.fill(UnknownString())
+    return Tensor(text)
 
 
 def _unify_leaf(

@@ -61,6 +61,8 @@ class CsvDataset(Dataset):
       [(1, b'one'), (2, b'two')]
     """
 
+    _tensorflow_name = "CsvDatasetV2"
+
     def __init__(
         self,
         filenames: TensorLike,

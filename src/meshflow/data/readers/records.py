@@ -275,6 +275,8 @@ class FixedLengthRecordDataset(FileRecordDataset):
       [b'aa', b'bb', b'cc']
     """
 
+    _tensorflow_name = "FixedLengthRecordDatasetV2"
+
     def __init__(
         self,
         filenames: TensorLike | Dataset,

@@ -496,6 +496,8 @@ class Choose(Dataset):
       stop_on_empty: Whether to stop as soon as a dataset ends, instead of when all have ended.
     """
 
+    _tensorflow_name = "DirectedInterleaveDataset"
+
     def __init__(
         self, datasets: Sequence[DatasetNode], choices: DatasetNode, stop_on_empty: bool
     ) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.philox_host import StatelessRandom
-from meshflow.core.runtime.tracebacks import hide_frames_of_methods
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors, hide_frames_of_methods
 from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -567,6 +567,7 @@ _REGISTRY = registry.create_registry(
 )
 
 
+@hide_frames_of_errors
 def get(identifier: object) -> KerasObject:
     """Return the initializer for a name, class, object, function or configuration; None for None.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Unpack
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -142,6 +143,7 @@ class Bidirectional(Wrapper):
             build_sublayer(layer, KerasTensor(TensorSpec(shape, self.compute_dtype)))
         self.built = True
 
+    @hide_frames_of_errors
     def __call__(
         self,
         inputs: PyTree,

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -193,6 +194,7 @@ class RNN(Layer):
         first = cells.make_initial_state(self.cell, None, batch, tensor.dtype)
         return list(first) if isinstance(first, (list, tuple)) else [first]
 
+    @hide_frames_of_errors
     def __call__(
         self,
         inputs: PyTree,

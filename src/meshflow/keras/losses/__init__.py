@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import Config, Json
 from meshflow.keras import registry, serialization
@@ -245,6 +246,7 @@ __all__ = sorted(
 )
 
 
+@hide_frames_of_errors
 def get(identifier: object) -> KerasObject:
     """Return the loss for a name, class, object, function or configuration; None for None.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.environment.types import Config, Json
 from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers import experimental, legacy, schedules
@@ -56,6 +57,7 @@ registry.OPTIMIZERS.table |= registry.make_name_table(
 ) | {f"legacy.{n.lower()}": getattr(legacy, n) for n in legacy.__all__ if n != "Optimizer"}
 
 
+@hide_frames_of_errors
 def get(identifier: Any, **kwargs: Any) -> Optimizer:
     """Return an optimizer for a name, class, object, configuration or optax transformation.
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import weakref
-from collections import abc
+from collections.abc import Iterator as PythonIterator
 from typing import Any
 
-from meshflow.core.runtime.context import context
+from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TypeSpec
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor
 from meshflow.data.dataset import Dataset
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf as _tf
+from meshflow.legacy.graph.calls import list_tensors
+from meshflow.legacy.graph.datasets import GraphDataset
+from meshflow.legacy.graph.execution import Find, Run
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 from meshflow.legacy.graph.operations import Operation
 from meshflow.legacy.internal.structures import map_structure_up_to
@@ -51,42 +52,56 @@ def get_output_classes(dataset_or_iterator: Any) -> PyTree:
 
 
 class GraphIterator:
-    """Iterator of a graph with operations as its elements.
+    """Iterator of a graph; operations take its elements.
 
     Args:
-      element_spec: Specs of the elements.
-      dataset: The dataset; None if `make_initializer` sets it, or if the elements are those of other iterators.
+      dataset: The dataset; None for an iterator that initializers of several datasets start, or a string that a
+        session computes: the handle of another iterator.
       is_initialized: Whether the iterator starts at the first element that a session requests.
-      handle: String tensor with the handle of the iterator that supplies the elements, or None.
-
-    Raises:
-      RuntimeError: Outside of a graph.
+      element_spec: The spec of the elements. Default: that of the dataset.
     """
 
-    def __init__(
-        self,
-        element_spec: PyTree,
-        dataset: Dataset | None = None,
-        is_initialized: bool = False,
-        handle: Tensor | None = None,
-    ) -> None:
-        if not has_explicit_graph():
-            raise RuntimeError(
-                "tf.compat.v1.data.Iterator needs a graph. In eager execution, use `for element in dataset:`."
-            )
-        self.element_spec, self._dataset, self._is_initialized = (
-            element_spec,
-            dataset,
-            is_initialized,
-        )
-        self._graph, self._source_handle = get_default_graph(), handle
+    def __init__(self, dataset: Any, is_initialized: bool, element_spec: PyTree = None) -> None:
+        self._dataset, self._is_initialized = dataset, is_initialized
+        self._graph = get_default_graph()
+        self._spec = dataset.element_spec if element_spec is None else element_spec
         # The iterators over the elements by the session.
-        self._running: weakref.WeakKeyDictionary[PyTree, abc.Iterator[PyTree]] = (
+        self._running: weakref.WeakKeyDictionary[Any, PythonIterator[Any]] = (
             weakref.WeakKeyDictionary()
         )
-        self._initializer = None if dataset is None else self.make_initializer(dataset)
-        self._handle = f"iterator-{next(_numbers)}"
-        _iterators[self._handle] = self
+        self._handle: Tensor | None = None
+        if isinstance(dataset, (Dataset, GraphDataset)):
+            self._initializer: Operation = self.make_initializer(dataset)
+
+    def make_initializer(self, dataset: Any, name: str | None = None) -> Operation:
+        """Return an operation that starts at the first element of a dataset.
+
+        Args:
+          dataset: Dataset with elements of the same structure and dtypes.
+          name: Name of the operation.
+
+        Raises:
+          TypeError: If dtypes, shapes or the structure of the elements differ.
+        """
+        _check_elements(self, dataset)
+
+        def start(run: Run) -> list[Any]:
+            self._start(dataset, run.find)
+            return []
+
+        graph = self._graph
+        name = graph.name_operation(name or "MakeIterator")
+        inputs = dataset.inputs if isinstance(dataset, GraphDataset) else []
+        return Operation(graph, name, "MakeIterator", start, inputs)
+
+    def string_handle(self, name: str | None = None) -> Tensor:
+        """Return a string that represents the iterator in `from_string_handle`."""
+        if self._handle is None:
+            self._handle = _tf.constant(
+                f"iterator{id(self)}", name=name or "IteratorToStringHandle"
+            )
+            _by_handle[f"iterator{id(self)}".encode()] = self
+        return self._handle
 
     @staticmethod
     def from_structure(
@@ -95,37 +110,39 @@ class GraphIterator:
         shared_name: str | None = None,
         output_classes: PyTree = None,
     ) -> GraphIterator:
-        """Return an iterator without a dataset, which several operations of `make_initializer` set.
+        """Create an iterator for the elements of any dataset of a structure; see `make_initializer`.
 
         Args:
-          output_types: Dtypes of the components of an element.
-          output_shapes: Their shapes; by default unknown.
+          output_types: Dtypes of the elements.
+          output_shapes: Shapes of the elements. Default: unknown.
           shared_name: Ignored.
-          output_classes: `tf.Tensor` or `tf.sparse.SparseTensor` for each component; by default tensors.
-
-        Example:
-          >>> v1 = tf.compat.v1
-          >>> with tf.Graph().as_default(), v1.Session() as session:
-          ...     iterator = v1.data.Iterator.from_structure(tf.int64, [])
-          ...     element = iterator.get_next()
-          ...     for count in (2, 1):
-          ...         session.run(iterator.make_initializer(tf.data.Dataset.range(count)))
-          ...         print(session.run(element))
-          0
-          0
+          output_classes: `tf.Tensor` or `tf.sparse.SparseTensor` for each component. Default: tensors.
         """
-        return GraphIterator(_make_specs(output_types, output_shapes, output_classes))
+        return GraphIterator(None, False, _make_specs(output_types, output_shapes, output_classes))
 
     @staticmethod
     def from_string_handle(
-        string_handle: TensorLike,
+        string_handle: Any,
         output_types: PyTree,
         output_shapes: PyTree = None,
         output_classes: PyTree = None,
     ) -> GraphIterator:
-        """Return an iterator that takes its elements from the one with a handle; see `string_handle`."""
-        specs = _make_specs(output_types, output_shapes, output_classes)
-        return GraphIterator(specs, handle=_tf.convert_to_tensor(string_handle, _tf.string))
+        """Create an iterator that takes the elements of another one, which a session selects by its handle.
+
+        Args:
+          string_handle: String tensor: the value of `string_handle` of an iterator.
+          output_types: Dtypes of the elements.
+          output_shapes: Shapes of the elements. Default: unknown.
+          output_classes: `tf.Tensor` or `tf.sparse.SparseTensor` for each component. Default: tensors.
+        """
+        return GraphIterator(
+            string_handle, True, _make_specs(output_types, output_shapes, output_classes)
+        )
+
+    @property
+    def element_spec(self) -> PyTree:
+        """Return the specs of the elements."""
+        return self._spec
 
     @property
     def output_types(self) -> PyTree:
@@ -147,48 +164,41 @@ class GraphIterator:
         """Return an operation that starts again at the first element.
 
         Raises:
-          ValueError: If the iterator has no dataset of its own.
+          ValueError: If the iterator has no dataset, or starts without initialization.
         """
-        if self._initializer is None:
+        if self._is_initialized or self._dataset is None:
             raise ValueError(
-                "The iterator does not have an initializer. It was created by from_structure or from_string_handle: use "
-                "make_initializer(dataset)."
+                "The iterator does not have an initializer. Use make_initializer(dataset)."
             )
         return self._initializer
 
-    def make_initializer(self, dataset: Dataset, name: str | None = None) -> Operation:
-        """Return an operation that starts at the first element of a dataset.
-
-        Raises:
-          TypeError: If dtypes, shapes or the structure of its elements differ.
-        """
-        _check_elements(self, dataset)
-        start = functools.partial(self._start, dataset)
-        operation: Operation = self._graph.record(start, name=name or "MakeIterator")
-        return operation
-
-    def _start(self, dataset: Dataset) -> None:
-        if context.trace is None:
-            self._running[self._graph.session] = iter(dataset)
-
-    def string_handle(self, name: str | None = None) -> Tensor:
-        """Return a string that refers to the iterator, for `from_string_handle`."""
-        return _tf.constant(self._handle, name=name or "IteratorToStringHandle")
+    def _start(self, dataset: Any, find: Find) -> None:
+        if isinstance(dataset, GraphDataset):
+            dataset = dataset.build(find)
+        self._running[self._graph.session] = iter(dataset)
 
     def get_next(self, name: str | None = None) -> PyTree:
         """Return an operation that takes the next element."""
-        inputs: list[Any] = [] if self._source_handle is None else [self._source_handle]
-        specs = self.element_spec
-        return self._graph.record_source(self._take, specs, name or "IteratorGetNext", inputs)
+        name, specs = name or "IteratorGetNext", self._spec
+        if isinstance(self._dataset, (Dataset, GraphDataset, type(None))):
+            return self._graph.record_source(self.take, specs, name)
+        handle = _tf.convert_to_tensor(self._dataset)
+        operation = Operation(
+            self._graph,
+            self._graph.name_operation(name),
+            "IteratorGetNext",
+            lambda run: list_tensors(_by_handle[run.read(handle).numpy()].take()),
+            [handle],
+        )
+        parts = _tf.nest.map_structure(operation.add_output, nest.split_composites(specs))
+        return nest.join_composites(specs, parts)
 
-    def _take(self, handle: Tensor | None = None) -> PyTree:
-        if handle is not None:
-            key = handle.numpy().decode()
-            if key not in _iterators:
-                raise _tf.errors.NotFoundError(
-                    None, None, f"There is no iterator with the handle {key!r}."
-                )
-            return _iterators[key]._take()
+    def take(self) -> PyTree:
+        """Return the next element of the iterator in the session that runs.
+
+        Raises:
+          OutOfRangeError: If there is none.
+        """
         if self._graph.session not in self._running:
             if not self._is_initialized or self._dataset is None:
                 raise _tf.errors.FailedPreconditionError(
@@ -197,21 +207,19 @@ class GraphIterator:
                     "GetNext() failed because the iterator has not been initialized. Ensure that you have run the "
                     "initializer operation for this iterator before getting the next element.",
                 )
-            self._start(self._dataset)
+            self._start(self._dataset, Run({}).find)
         try:
             return next(self._running[self._graph.session])
         except StopIteration:
             raise _tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
 
-Iterator = GraphIterator
-# The iterators of graphs by their handles.
-_iterators: weakref.WeakValueDictionary[str, GraphIterator] = weakref.WeakValueDictionary()
-_numbers = itertools.count()
+# Iterators by their handles.
+_by_handle: weakref.WeakValueDictionary[bytes, GraphIterator] = weakref.WeakValueDictionary()
 
 
 def _make_specs(types: PyTree, shapes: PyTree, classes: PyTree) -> PyTree:
-    """Return the specs of components with dtypes, shapes and classes."""
+    """Return the specs of components with dtypes, shapes and classes; None for unknown shapes and for tensors."""
 
     def make_spec(dtype: DTypeLike, shape: ShapeLike, cls: type) -> TypeSpec:
         is_sparse = cls is _tf.sparse.SparseTensor
@@ -224,7 +232,7 @@ def _make_specs(types: PyTree, shapes: PyTree, classes: PyTree) -> PyTree:
     return map_structure_up_to(types, make_spec, types, shapes, classes)
 
 
-def _check_elements(iterator: GraphIterator, dataset: Dataset) -> None:
+def _check_elements(iterator: GraphIterator, dataset: Any) -> None:
     """Check that the elements of a dataset fit the specs of an iterator."""
     expected, found = iterator.element_spec, dataset.element_spec
     _tf.nest.assert_same_structure(expected, found)
@@ -255,4 +263,28 @@ def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None
       dataset: The dataset.
       shared_name: Ignored.
     """
-    return GraphIterator(dataset.element_spec, dataset) if has_explicit_graph() else iter(dataset)
+    return GraphIterator(dataset, False) if has_explicit_graph() else iter(dataset)
+
+
+class _IteratorType(type):
+    """Type of `GraphIterators`; iterators of graphs and of eager execution are instances."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, (GraphIterator, _tf.data.Iterator))
+
+
+class GraphIterators(metaclass=_IteratorType):
+    """Iterators over datasets in graphs; see `make_initializable_iterator`."""
+
+    from_structure = staticmethod(GraphIterator.from_structure)
+    from_string_handle = staticmethod(GraphIterator.from_string_handle)
+
+
+Iterator = GraphIterators
+
+# Datasets of version 1 have these methods and attributes.
+for _class in (Dataset, GraphDataset):
+    for _create in (make_one_shot_iterator, make_initializable_iterator):
+        setattr(_class, _create.__name__, _create)
+    for _get in (get_output_types, get_output_shapes, get_output_classes):
+        setattr(_class, _get.__name__.removeprefix("get_"), property(_get))

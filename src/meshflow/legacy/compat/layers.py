@@ -80,6 +80,20 @@ def _collect_penalties(layer: Layer) -> None:
             get_default_graph().add_to_collection("regularization_losses", regularize(variable))
 
 
+def _collect_updates(layer: Layer, result: Tensor, training: object) -> None:
+    """Add operations for the updates of moving averages to the collection of the graph.
+
+    The call of a layer updates them, so these operations only run it.
+    """
+    is_normalization = isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable
+    if not (is_normalization and has_explicit_graph()) or training is False:
+        return
+    graph = get_default_graph()
+    for _ in layer.non_trainable_weights:
+        update = graph.group([result], f"{layer.name}/AssignMovingAvg")
+        graph.add_to_collection("update_ops", update)
+
+
 def _make_function(name: str) -> Callable[..., Tensor]:
     class_name = _FUNCTIONS[name]
 
@@ -104,6 +118,7 @@ def _make_function(name: str) -> Callable[..., Tensor]:
             if known is not None:
                 _check_sizes(known, create(*args, **options))
             result: Tensor = layer(inputs, **named)
+            _collect_updates(layer, result, named.get("training"))
             if known is None and has_explicit_graph():
                 if scope.reuse is True and layer.weights:
                     check_reuse(layer.weights[0].name.partition(":")[0], scope, None)
@@ -141,6 +156,7 @@ def _make_class(name: str) -> type:
             if is_first:
                 self._layer_scope, self._name = scope, scope.name.rpartition("/")[2]
             result = base.__call__(self, *args, **kwargs)
+            _collect_updates(self, result, kwargs.get("training", False))
             if is_first:
                 _collect_penalties(self)
             return result

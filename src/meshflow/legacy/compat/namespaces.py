@@ -35,7 +35,14 @@ _MODULES = {
     "keras.layers": ("keras_layers",),
     "keras.utils": ("keras_utils",),
     "summary": ("summaries", "graph_names"),
-    "train": ("train", "optimizers", "learning_rates", "graph_names"),
+    "train": (
+        "train",
+        "optimizers",
+        "session_hooks",
+        "monitored_sessions",
+        "learning_rates",
+        "graph_names",
+    ),
 }
 # Paths in version 1 by other ones.
 _V1_ALIASES = {
@@ -66,6 +73,19 @@ _OTHER_MODULES = {
         f"errors.{n}": "meshflow.core.runtime.error_codes"
         for n in ("error_code_from_exception_type", "exception_type_from_error_code")
     },
+}
+_OTHER_MODULES |= {
+    "train.write_graph": "meshflow.io",
+    **{
+        f"graph_util.{n}": "meshflow.saved_model.graph.writing.frozen_graphs"
+        for n in ("extract_sub_graph", "remove_training_nodes")
+    },
+    "graph_util.convert_variables_to_constants": "meshflow.legacy.graph.definitions",
+    "graph_util.import_graph_def": "meshflow.legacy.compat.v1",
+    **dict.fromkeys(
+        ("GraphOptions", "OptimizerOptions", "RunMetadata", "RunOptions"),
+        "meshflow.core.config.session_config",
+    ),
 }
 _OTHER_MODULES |= {
     f"{namespace}.{n}": "meshflow.legacy.rnn_cells"

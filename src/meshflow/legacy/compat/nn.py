@@ -59,7 +59,7 @@ def dropout(
     if (keep_prob is None) == (rate is None):
         raise ValueError("You must provide a rate to dropout (rate or keep_prob, but not both).")
     return _nn.dropout(
-        x, rate=1 - (keep_prob or 0.0) if rate is None else rate, noise_shape=noise_shape, seed=seed
+        x, rate=rate if keep_prob is None else 1 - keep_prob, noise_shape=noise_shape, seed=seed
     )
 
 

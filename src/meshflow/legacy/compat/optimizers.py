@@ -182,7 +182,8 @@ class Optimizer:
             )
         if has_explicit_graph():
             graph = get_default_graph()
-            self._create_slots([v for _, v in present])
+            with graph.control_dependencies(None):
+                self._create_slots([v for _, v in present])
             train_op = graph.record_effect(
                 self._apply_in_run, (present, global_step), name or self._name
             )

@@ -327,7 +327,7 @@ class FileWriter:
     def __init__(
         self,
         logdir: StrPath,
-        graph: object = None,
+        graph: Any = None,
         max_queue: int = 10,
         flush_secs: int = 120,
         graph_def: object = None,
@@ -402,7 +402,7 @@ class FileWriter:
     def add_graph(
         self, graph: object, global_step: int | None = None, graph_def: object = None
     ) -> None:
-        """Write the names, types and inputs of a graph's operations; a closed writer only warns.
+        """Write the operations of a graph, which TensorBoard draws; a closed writer only warns.
 
         Raises:
           TypeError: If `graph` is no graph.
@@ -412,7 +412,8 @@ class FileWriter:
                 f"The passed graph must be an instance of `tf.Graph`, got {type(graph).__name__}."
             )
         if (file := self._get_file()) is not None:
-            file.add(int(global_step or 0), graph_def=_describe_graph(graph))
+            definition = graph.as_graph_def().SerializeToString()  # type: ignore[attr-defined]
+            file.add(int(global_step or 0), graph_def=definition)
 
     def flush(self) -> None:
         """Write all summaries to the file; a closed writer only warns."""
@@ -439,22 +440,6 @@ class FileWriter:
 
 _shared_writers: dict[str, FileWriter] = {}
 _shared_writers_lock = threading.Lock()
-
-
-def _describe_graph(graph: Graph) -> bytes:
-    """Return a `GraphDef`; that of a graph of recorded calls lacks the attributes, which TensorBoard does not need."""
-    if hasattr(graph, "as_graph_def"):
-        of_function: bytes = graph.as_graph_def().SerializeToString()
-        return of_function
-    from meshflow.saved_model.graph.format.messages import GraphDef  # noqa: PLC0415 - it needs an optional package
-
-    message = GraphDef()
-    for operation in graph.get_operations():
-        node = message.node.add(name=operation.name, op=operation.type, device=operation.device)
-        node.input.extend(t.name.removesuffix(":0") for t in operation.inputs)
-        node.input.extend(f"^{o.name}" for o in operation.control_inputs)
-    data: bytes = message.SerializeToString()
-    return data
 
 
 class FileWriterCache:

@@ -227,13 +227,11 @@ _LAZY_NAMES = {
         ("Event", "HistogramProto", "SessionLog", "Summary", "SummaryMetadata"),
         "meshflow.io.protos",
     ),
-    # `absl` has the flags of TensorFlow 1.
-    **{name: f"absl.{name}" for name in ("app", "flags")},
     **dict.fromkeys(
         ("AttrValue", "MetaGraphDef", "NodeDef", "TensorInfo"),
         "meshflow.saved_model.graph.format.messages",
     ),
-    **{name: f"meshflow.legacy.compat.{name}" for name in ("lite", "saved_model")},
+    **{name: f"meshflow.legacy.compat.{name}" for name in ("app", "flags", "lite", "saved_model")},
 }
 _load = _explain_names("tf.compat.v1", _LAZY_NAMES)
 

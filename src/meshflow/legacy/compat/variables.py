@@ -510,34 +510,110 @@ def make_template(
     unique_name_: str | None = None,
     custom_getter_: Callable[..., Variable] | None = None,
     **kwargs: Any,
-) -> Callable[..., Any]:
+) -> Template:
     """Return a function that creates variables at its first call, and reuses them at further calls.
 
     Args:
       name_: Scope of the variables.
       func_: Function that calls `get_variable`.
-      create_scope_now_: Ignored.
+      create_scope_now_: Whether the scope is created now instead of at the first call.
       unique_name_: Scope of the variables instead of `name_`.
       custom_getter_: See `variable_scope`.
       **kwargs: Arguments of `func_`.
 
     In a method that tracks variables, its object owns the variables.
     """
-    store = VariableStore()
-    scopes: list[VariableScope] = []
+    template = Template(name_, func_, unique_name_, custom_getter_, kwargs)
+    if create_scope_now_:
+        with template.open_scope():
+            pass
+    return template
 
-    @functools.wraps(func_)
-    def template(*args: Any, **more: Any) -> Any:
-        known = scopes[0] if scopes and has_explicit_graph() else unique_name_
-        with variable_scope(known, name_, custom_getter=custom_getter_) as scope:
-            scopes[:] = scopes or [scope]
+
+class Template:
+    """Function that creates variables once for all of its calls; see `make_template`."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        unique_name: str | None,
+        custom_getter: Callable[..., Variable] | None,
+        arguments: dict[str, Any],
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._name, self._function, self._arguments = name, function, arguments
+        self._unique_name, self._getter = unique_name, custom_getter
+        self._store = VariableStore()
+        self._scope: VariableScope | None = None
+
+    @contextlib.contextmanager
+    def open_scope(self) -> Iterator[None]:
+        """Enter the scope of the variables."""
+        known = self._scope if has_explicit_graph() else None
+        with variable_scope(
+            known or self._unique_name, self._name, custom_getter=self._getter
+        ) as scope:
+            self._scope = self._scope or scope
             scope.reuse = AUTO_REUSE
             if not has_explicit_graph():
-                scope.store = scope.store or store
-            return func_(*args, **{**kwargs, **more})
+                scope.store = scope.store or self._store
+            yield
 
-    template.variables = store.variables_by_name.values()  # type: ignore[attr-defined]
-    return template
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with these arguments, and those of `make_template`."""
+        with self.open_scope():
+            return self._function(*args, **{**self._arguments, **kwargs})
+
+    @property
+    def variable_scope(self) -> VariableScope | None:
+        """Return the scope, or None before the first call."""
+        return self._scope
+
+    @property
+    def name(self) -> str:
+        """Return the name of the scope."""
+        return self._scope.name if self._scope else self._name
+
+    @property
+    def variables(self) -> list[Any]:
+        """Return all variables that the function uses."""
+        return [*self.global_variables, *self.local_variables]
+
+    @property
+    def global_variables(self) -> list[Any]:
+        """Return the global variables that the function uses."""
+        return self._list_variables("variables")
+
+    @property
+    def local_variables(self) -> list[Any]:
+        """Return the local variables that the function uses."""
+        return self._scope.local_variables() if self._scope and has_explicit_graph() else []
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        """Return the trainable variables that the function uses."""
+        return [v for v in self._list_variables("trainable_variables") if v.trainable]
+
+    @property
+    def weights(self) -> list[Any]:
+        """Return `variables`."""
+        return self.variables
+
+    @property
+    def trainable_weights(self) -> list[Any]:
+        """Return `trainable_variables`."""
+        return self.trainable_variables
+
+    @property
+    def non_trainable_variables(self) -> list[Any]:
+        """Return the variables that are not trainable."""
+        return [v for v in self.variables if not v.trainable]
+
+    def _list_variables(self, collection: str) -> list[Any]:
+        if self._scope is not None and has_explicit_graph():
+            return self._scope.get_collection(collection)
+        return list(self._store.variables_by_name.values())
 
 
 def _make_scatter(method: str) -> Callable[..., Variable]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def replace_in_graphs(function: Callable[..., Any], own: Callable[..., Any]) -> 
 _BRANCHES = ("cond", "case", "switch_case")
 _CONTROL_FLOW = (*_BRANCHES, "while_loop", "map_fn", "scan", "foldl", "foldr", "vectorized_map")
 # Ranks that replace an unknown one, in the order of the attempts.
-RANKS = (2, 1, 3, 4, 5, 0)
+_RANKS = (2, 1, 3, 4, 5, 0)
 # Packages of functions that return the same results for the same arguments.
 _PURE_PACKAGES = ("array", "casting", "math", "linalg", "nn", "strings")
 
@@ -156,13 +156,7 @@ class Call:
             return self._infer_with_symbols(symbolic, [t.symbol for t in symbolic])
         found: list[list[KerasTensor]] = []
         error: Exception | None = None
-        for rank in RANKS:
-            symbols = [
-                KerasTensor(TensorSpec([None] * rank, t.dtype))
-                if t.shape.rank is None
-                else t.symbol
-                for t in symbolic
-            ]
+        for symbols in fill_ranks(symbolic):
             try:
                 found.append(self._infer_with_symbols(symbolic, symbols))
             except Exception as raised:
@@ -209,6 +203,16 @@ class Call:
         if tensor.dtype.dtype == object:
             return Tensor(np.full(sizes, b"", object))
         return Tensor(jnp.zeros(sizes, tensor.dtype.dtype))
+
+
+def fill_ranks(tensors: Sequence[SymbolicTensor]) -> Iterator[list[KerasTensor]]:
+    """Iterate over the symbols of tensors, with the known rank of each attempt in place of unknown ones."""
+    is_known = all(t.shape.rank is not None for t in tensors)
+    for rank in _RANKS[:1] if is_known else _RANKS:
+        yield [
+            KerasTensor(TensorSpec([None] * rank, t.dtype)) if t.shape.rank is None else t.symbol
+            for t in tensors
+        ]
 
 
 def list_tensors(result: PyTree) -> list[Tensor]:

@@ -15,7 +15,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
-from meshflow.legacy.graph.calls import RANKS, fill_result, list_tensors, replace_in_graphs
+from meshflow.legacy.graph.calls import fill_ranks, fill_result, list_tensors, replace_in_graphs
 from meshflow.legacy.graph.execution import Run, sort_operations, suspend_recording
 from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor
 
@@ -118,7 +118,7 @@ def _infer_gradients(
         return list_tensors(gradients)
 
     with suspend_recording():
-        specs = _infer_for_some_rank(call_all, list(given.values()))
+        specs = _infer_specs(call_all, list(given.values()))
     supply = iter(specs)
     described: list[KerasTensor] = []
     for gradient, x in zip(gradients, xs, strict=True):
@@ -129,25 +129,17 @@ def _infer_gradients(
     return gradients, described
 
 
-def _infer_for_some_rank(
-    function: Callable[..., list[Any]], tensors: list[SymbolicTensor]
+def _infer_specs(
+    call: Callable[..., list[Any]], tensors: list[SymbolicTensor]
 ) -> list[KerasTensor]:
-    """Return the specs of a function's results, with the first rank that it accepts for tensors of unknown rank."""
-    is_known = all(t.shape.rank is not None for t in tensors)
-    error: Exception | None = None
-    for rank in RANKS:
-        spec = [None] * rank
-        symbols = (
-            KerasTensor(TensorSpec(spec, t.dtype)) if t.shape.rank is None else t.symbol
-            for t in tensors
-        )
+    """Infer the results of a call; an unknown rank is replaced by the first known one that is possible."""
+    errors: list[Exception] = []
+    for symbols in fill_ranks(tensors):
         try:
-            return list(infer_op_outputs(function, tuple(symbols), {}))
-        except Exception as raised:
-            error = error or raised
-            if is_known:
-                break
-    raise error  # type: ignore[misc]
+            return list(infer_op_outputs(call, tuple(symbols), {}))
+        except Exception as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def differentiate_watched(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,7 +79,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         self._control_inputs: list[list[Operation]] = [[]]
         self._num_operations = 0
         # Whether the variables that are created are weights of a layer.
-        self._is_calling_layer = False
+        self.is_calling_layer = False
         self._name_scopes: list[str] = []
         self.finalized = False
         # The session that set the values of the variables.
@@ -200,11 +201,11 @@ class Graph(GraphBase, metaclass=_GraphType):
 
     def call_layer(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
         """Record the call of a Keras layer, and create its weights as variables of the graph."""
-        saved, self._is_calling_layer = self._is_calling_layer, True
+        saved, self.is_calling_layer = self.is_calling_layer, True
         try:
             return self.record(layer, args, kwargs, layer.name)
         finally:
-            self._is_calling_layer = saved
+            self.is_calling_layer = saved
 
     def initialize_weights(self) -> None:
         """Set the initial values of the weights of Keras layers that have no values."""
@@ -323,6 +324,24 @@ class Graph(GraphBase, metaclass=_GraphType):
     def finalize(self) -> None:
         """Make the graph read-only."""
         self.finalized = True
+
+    def as_graph_def(
+        self,
+        from_version: object = None,
+        add_shapes: bool = False,
+        use_pybind11_proto: bool = False,
+    ) -> Any:
+        """Return a `GraphDef` that describes the operations; see `describe_graph`. The arguments are ignored."""
+        return _import_definitions().describe_graph(self)
+
+    @property
+    def graph_def_versions(self) -> Any:
+        """Return the version of the format of `as_graph_def`."""
+        return self.as_graph_def().versions
+
+    def import_graph_def(self, *args: Any, **kwargs: Any) -> Any:
+        """Add the nodes of a `GraphDef`; see `tf.import_graph_def`."""
+        return _import_definitions().import_graph_def(self, *args, **kwargs)
 
     def get_operations(self) -> list[Operation]:
         """Return the operations in the order of their creation."""
@@ -445,15 +464,15 @@ class Graph(GraphBase, metaclass=_GraphType):
 
     def create_variable(self, next_creator: Callable[..., Variable], **kwargs: PyTree) -> Variable:
         """Create a variable, and add it to collections."""
-        if self._is_calling_layer and context.graph is None:
+        if self.is_calling_layer and context.graph is None:
             # The call of the layer is traced to infer its results.
             saved, context.graph = context.graph, self
-            self._is_calling_layer = False
+            self.is_calling_layer = False
             try:
                 with init_scope(), self.control_dependencies(None):
                     return self.create_variable(next_creator, **kwargs)
             finally:
-                context.graph, self._is_calling_layer = saved, True
+                context.graph, self.is_calling_layer = saved, True
         if context.trace is not None or context.graph is not self:
             # A variable that a traced function creates belongs only to the function.
             return next_creator(**kwargs)
@@ -465,6 +484,11 @@ class Graph(GraphBase, metaclass=_GraphType):
             [*(["variables"] if names is None else names), *trainable], variable
         )
         return variable
+
+
+def _import_definitions() -> Any:
+    # Protocol messages belong to a higher layer, and need an optional package.
+    return importlib.import_module("meshflow.legacy.graph.definitions")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -74,6 +74,11 @@ class Session:
         return self._graph
 
     @property
+    def graph_def(self) -> Any:
+        """Return a description of the graph; see `tf.Graph.as_graph_def`."""
+        return self._graph.as_graph_def()
+
+    @property
     def sess_str(self) -> str:
         """Return the target, an empty string."""
         return ""

@@ -9,9 +9,11 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape, are_different, can_be_equal
@@ -200,7 +202,11 @@ def squeeze(input: TensorLike, axis: Axes = None, name: str | None = None) -> Te
         axes = (axis,) if isinstance(axis, int) else axis
         axes = tuple(dict.fromkeys(normalize_axis(a, input.ndim, "squeeze") for a in axes))
         for a in axes:
-            if not can_be_equal(sizes[a], 1):
+            probe = context.value_probe
+            if probe is not None and sizes[a] == probe.invented_size:
+                # The unknown size must be 1.
+                input = lax.slice_in_dim(input, 0, 1, axis=a)
+            elif not can_be_equal(sizes[a], 1):
                 raise InvalidValueError(
                     f"Can not squeeze dim[{a}], expected a dimension of 1, got {sizes[a]} [Op:Squeeze]"
                 )

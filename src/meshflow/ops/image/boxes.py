@@ -13,6 +13,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32, int32
@@ -258,9 +259,12 @@ def _select(
         raise InvalidValueError(f"{name}: output size must be non-negative, got {size}.")
     counts = similar.shape[0], scores.shape[0]
     if None not in counts and counts[0] != counts[1]:
-        raise InvalidValueError(
-            f"{name}: expected a score for each of {counts[0]} boxes, got {counts[1]}."
-        )
+        if context.value_probe is None or not context.value_probe.invents_sizes:
+            raise InvalidValueError(
+                f"{name}: expected a score for each of {counts[0]} boxes, got {counts[1]}."
+            )
+        # An unknown size that must be 1, such as that of a batch, was replaced by another number.
+        similar, scores = similar[: min(counts)], scores[: min(counts)]
     if not is_unknown([similar, scores, *(n for n in limits if isinstance(n, Tensor))]):
         indices, values, num_valid = op(similar, scores, min(int(size), similar.shape[0]), *limits)
         count = num_valid.require_value(

@@ -32,6 +32,7 @@ from meshflow.core.values.composite import (
 from meshflow.core.values.convert import convert_registered, has_registered_conversion
 from meshflow.core.values.dtypes import DTypeLike, string
 from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
@@ -85,6 +86,9 @@ def infer_outputs(
       kwargs: Keyword arguments, which may contain `KerasTensor`s.
       declared: Function that returns the result if `call` fails with made-up values.
     """
+    inferred = _infer_with_symbol(call, args, kwargs)
+    if inferred is not None:
+        return inferred[0]
     probes = ShapeProbe(0), ShapeProbe(1)
     try:
         return _infer_with_probes(call, args, kwargs, probes)
@@ -229,6 +233,44 @@ def _has_substitutable_sizes(value: object) -> bool:
     )
 
 
+def _infer_with_symbol(
+    call: Callable[..., PyTree], args: PyTree, kwargs: PyTree
+) -> tuple[PyTree] | None:
+    """Return the results by one trace with a symbol for unknown sizes.
+
+    The result is None if the sizes are known, or if the trace is not valid for all sizes, so that it must be
+    repeated for several numbers.
+    """
+    symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
+    if all(map(_has_known_sizes, symbolic)) or any(
+        v.is_composite or v.dtype is string or v.shape.rank is None or v.known_values
+        for v in symbolic
+    ):
+        return None
+    sizes = GuardedSizes([[(size,)] for size in _PLACEHOLDER_SIZES])
+    probe = ShapeProbe(0)
+    try:
+        with sizes.record():
+            found, known, masks = _trace_specs(call, args, kwargs, sizes.shapes[0][0], probe)
+            results = [
+                leaf for leaf in nest.flatten(found) if isinstance(leaf, (Tensor, TensorSpec))
+            ]
+            is_plain = len(results) == len(nest.flatten(found))
+    except Exception:
+        return None
+    if probe.used or known or sizes.list_guards() or sizes.num_unknown or not is_plain:
+        return None
+    masks = {i: _forget_symbols(m) for i, m in masks.items()}
+    return (
+        _attach_masks(nest.map_structure(lambda t: KerasTensor(_forget_symbols(t)), found), masks),
+    )
+
+
+def _forget_symbols(tensor: Tensor | TensorSpec) -> TensorSpec:
+    shape = [n if isinstance(n, int) else None for n in tensor.shape]
+    return TensorSpec(shape, tensor.dtype)
+
+
 def _infer_with_probes(
     call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, probes: tuple[ShapeProbe, ShapeProbe]
 ) -> PyTree:
@@ -288,7 +330,12 @@ def _trace_specs(
     masks: dict[int, TensorSpec] = {}
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
     probe.invents_sizes = not all(map(_has_known_sizes, symbolic))
-    is_large = size in _PLACEHOLDER_SIZES and not any(v.known_values for v in symbolic)
+    probe.invented_size = size if probe.invents_sizes else 0
+    is_large = (
+        isinstance(size, int)
+        and size in _PLACEHOLDER_SIZES
+        and not any(v.known_values for v in symbolic)
+    )
     probe.max_elements = _MAX_ELEMENTS if is_large and probe.invents_sizes else math.inf
     for v in symbolic:
         if v.dtype is string and v.shape.rank is not None:

@@ -121,6 +121,21 @@ class Functional(GraphMembers):
                 f"Found incompatible static batch sizes among the inputs. Batch sizes: {sorted(sizes)}"
             )
 
+    def _infer_outputs(self, inputs: PyTree, args: tuple, kwargs: dict) -> PyTree:
+        try:
+            return super()._infer_outputs(inputs, args, kwargs)
+        except Exception:
+            # Unknown sizes of several inputs are probed with the same number, which may contradict the model.
+            tensors = self._graph.flatten_inputs(inputs)
+            if any(
+                not isinstance(tensor, KerasTensor)
+                or tensor.shape.rank is None
+                or tensor.shape.as_list() != own.shape.as_list()
+                for tensor, own in zip(tensors, self._graph.flat_inputs, strict=True)
+            ):
+                raise
+        return nest.map_structure(lambda t: KerasTensor(t.type_spec), self._graph.outputs)
+
     def get_config(self) -> Config:
         """Return the configuration: layers, their calls, inputs and outputs."""
         return to_keras2_calls(make_graph_config(self._graph, self.name, self.trainable))

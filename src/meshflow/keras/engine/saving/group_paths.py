@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from meshflow.checkpoint.object_graph import is_sequential
 from meshflow.core.variables.sharded_variable import ShardedVariable, merge_shards
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import registry
@@ -87,7 +88,7 @@ def _sort_layers_first(value: object, names: list[str]) -> list[str]:
 
 def _sort_graphs_first(value: object, names: list[str]) -> list[str]:
     """Sort the attribute `layers` of graphs and `Sequential` first, and private attributes last."""
-    is_graph = hasattr(value, "add") or get_graph(value) is not None
+    is_graph = is_sequential(value) or get_graph(value) is not None
     first = "layers" if is_graph else ""
     return sorted(names, key=lambda name: (name != first, name.startswith("_"), name))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.checkpoint.checkpoint import restore_objects, write_objects
 from meshflow.checkpoint.formats import is_checkpoint
+from meshflow.checkpoint.object_graph import is_sequential
 from meshflow.core.runtime.annotations import CHECKPOINT, annotate_region
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
@@ -76,7 +77,7 @@ def save_weights(
     is_safetensors = path.endswith(safetensors_weights.ENDINGS) and save_format is None
     is_file = is_safetensors or _is_hdf5_path(path, save_format)
     # A checkpoint may hold a subclassed model that has no weights yet.
-    if not model.built and not model._saved_weights and (is_file or hasattr(model, "add")):
+    if not model.built and not model._saved_weights and (is_file or is_sequential(model)):
         raise ValueError(
             f"Unable to save weights of model {model.name}: it has not created its weights yet. Build it or call it on data first."
         )

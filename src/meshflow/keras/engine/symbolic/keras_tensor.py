@@ -387,8 +387,14 @@ def _get_sizes(structure: PyTree) -> PyTree:
 
 def get_shapes(structure: PyTree) -> PyTree:
     """Return the shapes of a structure of tensors: one `TensorShape`, or the structure of them."""
+
+    def get_shape(tensor: Any) -> TensorShape:
+        shape = TensorShape(tensor.shape)
+        # Layers store the shapes, which must not contain the symbols of a trace.
+        if shape.rank is None:
+            return shape
+        return TensorShape([n if isinstance(n, int) else None for n in shape.as_list()])
+
     if hasattr(structure, "shape"):
-        return TensorShape(structure.shape)
-    return nest.map_structure(
-        lambda t: TensorShape(t.shape) if hasattr(t, "shape") else None, structure
-    )
+        return get_shape(structure)
+    return nest.map_structure(lambda t: get_shape(t) if hasattr(t, "shape") else None, structure)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.config.graph_mode import GraphBase, Operation
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -211,12 +212,12 @@ def import_graph_def(
     input_map: Mapping[str, Any] | None = None,
     return_elements: Sequence[str] | None = None,
     name: str | None = None,
-) -> list[GraphTensor | GraphOperation] | None:
-    """Import a graph. Must be called inside a function that `wrap_function` calls.
+) -> list[Any] | None:
+    """Import a graph into the graph of the context, or in a function that `wrap_function` calls.
 
     Args:
       graph_def: A `tf.compat.v1.GraphDef`.
-      input_map: Not supported. Feed tensors by `prune` instead.
+      input_map: Tensors that replace outputs of nodes, by name. Not supported in a function.
       return_elements: Names of the tensors and nodes to return. Default: return None.
       name: Prefix of all names, without the slash. Default: "import".
 
@@ -224,10 +225,17 @@ def import_graph_def(
       UnimplementedError: If it is called outside such a function, or with an `input_map`.
     """
     graph = _current_import.get()
+    if graph is None and context.graph is not None and context.trace is None:
+        recorder: Any = context.graph
+        elements: list[Any] | None = recorder.import_graph_def(
+            graph_def, input_map, return_elements, name
+        )
+        return elements
     if graph is None or input_map:
         raise UnimplementedError(
-            "tf.compat.v1.import_graph_def can only be called, without input_map, in a function without arguments that is "
-            "passed to tf.compat.v1.wrap_function. Feed tensors by the `prune(feeds, fetches)` method of its result."
+            "tf.compat.v1.import_graph_def can only be called in a tf.Graph or, without input_map, in a function without "
+            "arguments that is passed to tf.compat.v1.wrap_function. Feed tensors by the `prune(feeds, fetches)` method of "
+            "its result."
         )
     prefix = "import" if name is None else name
     graph.load_definition(graph_def, f"{prefix}/" if prefix else "")

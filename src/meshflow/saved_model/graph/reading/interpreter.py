@@ -62,6 +62,7 @@ __all__ = [
     "HostRequired",
     "RandomKeyRequired",
     "VariableRef",
+    "list_output_names",
     "list_supported_ops",
 ]
 
@@ -527,6 +528,11 @@ def _restore_sizes(value: Any) -> Any:
     if is_symbolic_dim(value) or (isinstance(value, np.ndarray) and value.dtype.hasobject):
         return as_sizes_array(value, np.int32)
     return value
+
+
+def list_output_names(op: str) -> tuple[str, ...]:
+    """Return the names of the outputs of an op with several outputs, or an empty tuple."""
+    return tuple(_OUTPUT_NAMES.get(op, ()))
 
 
 def list_supported_ops() -> list[str]:

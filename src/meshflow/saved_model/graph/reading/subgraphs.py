@@ -13,7 +13,7 @@ from meshflow.saved_model.graph.format.node_attributes import Node
 from meshflow.saved_model.graph.reading.graph_programs import GraphProgram
 from meshflow.saved_model.graph.reading.interpreter import FunctionLibrary, GraphRun
 
-__all__ = ["VARIABLE_OPS", "extract_subgraph"]
+__all__ = ["VARIABLE_OPS", "collect_dependencies", "extract_subgraph"]
 
 # The nodes of these ops are variables. The outputs of the last two are values instead of handles.
 VARIABLE_OPS = ("VarHandleOp", "VariableV2", "Variable")
@@ -45,7 +45,7 @@ def extract_subgraph(
     Raises:
       DataLossError: If a node is missing from the graph.
     """
-    required = _collect_dependencies(nodes, [n for n, _ in fetched], fed)
+    required = collect_dependencies(nodes, [n for n, _ in fetched], fed)
     variable_nodes = [node for node in required if node.op in VARIABLE_OPS]
     names = [*fed, *(node.name for node in variable_nodes)]
     value_nodes = [node.name for node in variable_nodes if node.op != "VarHandleOp"]
@@ -63,7 +63,7 @@ def extract_subgraph(
     )
 
 
-def _collect_dependencies(
+def collect_dependencies(
     nodes: Mapping[str, Node], targets: Iterable[str], fed: Collection[str]
 ) -> list[Node]:
     """Return the nodes that some nodes depend on, up to the fed ones."""

@@ -138,7 +138,7 @@ def add_program(
             aval = jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype.dtype)
             handles[id(variable)] = _add_resource(function, f"written_{len(bound)}", aval)
             bound.append(get_index(variable))
-    outputs = _add_module(function, "program", exported, inputs)
+    outputs = add_module(function, "program", exported, inputs)
     for i, variable in enumerate(traced.writes):
         value, aval = outputs[traced.num_results + i], exported.out_avals[traced.num_results + i]
         written = add_node(
@@ -261,7 +261,7 @@ def _add_resource(function: Message, name: str, aval: ShapedValue) -> str:
     return name
 
 
-def _add_module(
+def add_module(
     function: Message, name: str, exported: jax.export.Exported, inputs: Sequence[str]
 ) -> list[str]:
     """Add the op that runs a StableHLO program, and return its outputs."""
@@ -368,7 +368,7 @@ def add_gradient(
     values = [_add_argument(function, f"captured_{i}", a) for i, a in enumerate(avals)]
     for result in differentiable:
         values.append(_sum_gradients(function, program, result))
-    outputs = _add_module(function, "program", backward, values)
+    outputs = add_module(function, "program", backward, values)
     _add_results(function, outputs, [_to_shape_struct(avals[i]) for i in inexact])
     _set_input_shapes(function, [a.shape for a in (*parts, *avals)])
     captured = [f"{i.split(':')[0]}:{i.split(':')[-1] if ':' in i else 0}" for i in forward.inputs]
