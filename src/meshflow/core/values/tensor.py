@@ -190,7 +190,7 @@ class Tensor(_Operators):
 
     def get_shape(self) -> TensorShape:
         """Return the static shape."""
-        return TensorShape(self._value.shape).show()
+        return self.shape.show()
 
     # Libraries call these private methods of TensorFlow.
     def _rank(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from collections.abc import Iterator as PythonIterator
 from typing import Any
 
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 
-def _map_element_spec(dataset_or_iterator: Any, function: abc.Callable[[Any], object]) -> PyTree:
+def _map_element_spec(dataset_or_iterator: Any, function: Callable[[Any], object]) -> PyTree:
     """Apply a function to the spec of each component of the elements."""
     return _tf.nest.map_structure(function, dataset_or_iterator.element_spec)
 
@@ -249,11 +250,7 @@ def _check_elements(iterator: GraphIterator, dataset: Any) -> None:
 
 def make_one_shot_iterator(dataset: Dataset) -> Any:
     """Return an iterator over a dataset."""
-    return (
-        GraphIterator(dataset.element_spec, dataset, True)
-        if has_explicit_graph()
-        else iter(dataset)
-    )
+    return GraphIterator(dataset, True) if has_explicit_graph() else iter(dataset)
 
 
 def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Any:

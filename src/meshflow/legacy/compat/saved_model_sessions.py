@@ -148,7 +148,7 @@ class _SignatureLoader:
                     placeholder = self._graph.make_placeholder(spec.dtype, spec.shape, full_name)
                 self._tensors[name] = placeholder
             inputs[key] = self._tensors[name]
-            definition.inputs[key].name = inputs[key].name
+            definition.inputs[key].name = self._get_name(inputs[key])
         values = self._graph.record(function, (), inputs, name="saved_signature")
         groups: dict[str, dict[int, str]] = {}
         for key, info in definition.outputs.items():
@@ -159,7 +159,7 @@ class _SignatureLoader:
             self._add_outputs(operation_name, keys, values)
         for info in definition.outputs.values():
             self._tensors.setdefault(info.name, self._tensors[info.name])
-            info.name = self._tensors[info.name].name
+            info.name = self._get_name(self._tensors[info.name])
 
     def _add_outputs(
         self, name: str, keys: Mapping[int, str], values: Mapping[str, SymbolicTensor]
@@ -178,6 +178,10 @@ class _SignatureLoader:
             self._tensors[f"{name}:{index}"] = operation.add_output(
                 TensorSpec(tensor.shape, tensor.dtype)
             )
+
+    def _get_name(self, tensor: SymbolicTensor) -> str:
+        """Return the name of a tensor for a definition, without the scope of the import, as in TensorFlow."""
+        return tensor.name.removeprefix(self._prefix)
 
     def _name_operation(self, name: str) -> str:
         return self._graph.name_operation(f"{self._prefix}{name}/")
