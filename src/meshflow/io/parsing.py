@@ -19,6 +19,7 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 from meshflow.io import protos
 from meshflow.io.features import (
     FixedLenFeature,
@@ -28,7 +29,11 @@ from meshflow.io.features import (
     VarLenFeature,
 )
 from meshflow.ops import array
-from meshflow.ops.deferred_host_values import DeferredValue, UnrecordableError
+from meshflow.ops.deferred_host_values import (
+    DeferredValue,
+    FullSparseVector,
+    UnrecordableError,
+)
 from meshflow.ops.files import to_host_strings
 from meshflow.ops.ragged import RaggedTensor
 
@@ -461,11 +466,34 @@ def parse_single_example(
 
 def _parse_deferred(serialized: DeferredValue, features: Mapping[str, Any]) -> dict[str, Any]:
     """Record the parsing of strings that are unknown while a map function is traced."""
-    batch = lambda texts: parse_example(texts, features)
+    batch = lambda texts: _parse_rows(texts.array.tolist(), features)
     placeholders: dict[str, Any] = context.host_recorder.parse_examples(
-        serialized, features, batch, lambda: _make_fixed_specs(features)
+        serialized, features, batch, lambda: _make_single_specs(features)
     )
-    return placeholders
+    return {
+        key: FullSparseVector(value) if isinstance(features[key], VarLenFeature) else value
+        for key, value in placeholders.items()
+    }
+
+
+def _parse_rows(texts: list[bytes], features: Mapping[str, Any]) -> dict[str, PyTree]:
+    """Parse features of single examples, one row for each: stacked, or ragged where sizes differ."""
+    records = _make_records(texts, _get_record_names(None, len(texts)))
+    parsed: dict[str, PyTree] = {}
+    for key, feature in _sort_features(features):
+        if isinstance(feature, FixedLenFeature):
+            parsed[key] = Tensor(_parse_fixed(records, key, feature))
+            continue
+        if isinstance(feature, FixedLenSequenceFeature):
+            rows = _parse_sequences(records, key, feature)
+        else:
+            kind = _get_feature_type(key, feature.dtype)
+            name = getattr(feature, "value_key", None) or key
+            rows = [_to_array(r.values(name, kind) or (), kind) for r in records]
+        parsed[key] = RaggedTensor.from_row_lengths(
+            Tensor(np.concatenate(rows)), np.array(list(map(len, rows))), validate=False
+        )
+    return parsed
 
 
 def parse_feature(serialized: TensorLike, feature: str, shape: Sequence[int], dtype: DTypeLike, default: Any) -> Tensor:  # fmt: skip
@@ -494,15 +522,23 @@ def parse_feature(serialized: TensorLike, feature: str, shape: Sequence[int], dt
     return convert_to_tensor(np.concatenate(blocks))
 
 
-def _make_fixed_specs(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the specs of features of fixed size.
+def _make_single_specs(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specs of features of a single example.
 
     Raises:
-      ValueError: A feature has no fixed size.
+      UnrecordableError: A feature has several parts.
     """
-    if not all(isinstance(feature, FixedLenFeature) for feature in features.values()):
-        raise ValueError("Only FixedLenFeature has a static shape.")
-    return make_feature_specs(features)
+
+    def make_spec(key: str, feature: Any) -> TensorSpec:
+        if isinstance(feature, SparseFeature) or getattr(feature, "partitions", ()):
+            raise UnrecordableError("a feature with several parts")
+        kind = _get_feature_type(key, feature.dtype).numpy
+        sizes = [] if isinstance(feature, FixedLenFeature) else [None]
+        if isinstance(feature, (FixedLenFeature, FixedLenSequenceFeature)):
+            sizes += _get_static_shape(key, feature.shape)
+        return TensorSpec(sizes, dtypes.string if kind is object else kind)
+
+    return {key: make_spec(key, feature) for key, feature in _sort_features(features)}
 
 
 def make_feature_specs(

@@ -167,7 +167,7 @@ def _check_unit(unit: str) -> None:
         raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', got {unit!r}.")
 
 
-@defer_host_values()
+@defer_strings(string)
 @accept_symbolic
 def substr(
     input: TensorLike, pos: TensorLike, len: TensorLike, unit: str = "BYTE", name: str | None = None
@@ -264,7 +264,7 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
     return map_strings("regex_full_match", matches, input, np.bool_)
 
 
-@defer_host_values()
+@defer_strings(lambda input, out_type=float32, name=None: out_type)
 @accept_symbolic
 def to_number(input: TensorLike, out_type: DTypeLike = float32, name: str | None = None) -> Tensor:
     """Parse strings as numbers, keeping the shape.
@@ -424,10 +424,22 @@ def split_each(input: TensorLike, op: str, split_one: Callable[[bytes], list[byt
     return split_strings(get_host_strings(input, op), split_one, make_string_tensor)
 
 
-def _make_split_spec(input: TensorLike, *args: object, **kwargs: object) -> TensorSpec:
-    if input.shape.rank != 0:
-        raise UnrecordableError("a ragged tensor")
-    return TensorSpec([None], string)
+def defer_parts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function that splits strings, so that it accepts a string of each element."""
+
+    @functools.wraps(function)
+    def public(input: TensorLike, *args: Any, **kwargs: Any) -> Any:
+        recorder = context.host_recorder
+        if recorder is None or not recorder.should_record((input, *args), kwargs):
+            return function(input, *args, **kwargs)
+        if recorder.inlines:
+            return recorder.call(public, (input, *args), kwargs)
+        if not isinstance(input, DeferredValue) or input.shape.rank != 0:
+            raise UnrecordableError("a ragged tensor")
+        split_all = lambda texts: function(texts, *args, **kwargs)
+        return recorder.parse(input, split_all, TensorSpec([None], string))
+
+    return public
 
 
 def record_rows(
@@ -476,7 +488,7 @@ def count_parts(input: TensorLike, sep: TensorLike | None = None, maxsplit: int 
 
 
 @record_rows(list_parts, count_parts)
-@defer_host_values(_make_split_spec)
+@defer_parts
 @accept_symbolic
 def split(
     input: TensorLike, sep: TensorLike | None = None, maxsplit: int = -1, name: str | None = None
@@ -500,6 +512,7 @@ def split(
     return split_each(input, "split", lambda text: text.split(separator or None, maxsplit))
 
 
+@defer_parts
 @accept_symbolic
 def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
     """Split strings into their bytes: a scalar to a vector, and several to a ragged tensor.

@@ -25,6 +25,7 @@ from meshflow.kernels import (
     adam,
     array_updates,
     attention,
+    colors,
     column_sums,
     cross_entropy,
     epilogues,
@@ -72,6 +73,7 @@ def configure() -> None:
     column_sums.register()
     recurrent.register()
     running_sums.register()
+    colors.register()
     adam.register()
     array_updates.register()
     table_rows.register()

@@ -8,6 +8,7 @@ program of numeric values, as for every map.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -32,12 +33,12 @@ from meshflow.kernels import images, row_gather
 from meshflow.ops.deferred_host_values import (
     Argument,
     CallResult,
+    Column,
     DeferredValue,
     HostCall,
     KeyDraw,
     Recording,
     evaluate_call,
-    is_valid_input,
 )
 from meshflow.ops.files import FileContents, read_file
 from meshflow.ops.host import host_scope
@@ -97,12 +98,14 @@ class _ElementGroup:
         """Return the values of a source for all elements as byte strings."""
         return [structure.item_to_array(text)[()] for text in self.get_column(source, placeholders)]
 
-    def _run_call(self, call: HostCall, placeholders: dict[int, Any]) -> list[Any]:
+    def _run_call(self, call: HostCall, placeholders: dict[int, Any]) -> Sequence[Column]:
         """Run a host call for all elements; return a column for each of its results."""
-        if call.batch is not None:
-            texts = np.empty(len(self), object)
-            texts[:] = self.get_strings(call.args[0].source, placeholders)
-            return [np.asarray(t.array) for t in nest.flatten(call.batch(Tensor(texts)))]
+        if call.batch is not None and call.operand is not None:
+            column = self.get_column(call.operand.source, placeholders)
+            arrays = list(map(structure.item_to_array, column))
+            # The function of a tensor raises TensorFlow's error about an index.
+            with contextlib.suppress(IndexError):
+                return call.batch(arrays)
         results = []
         for i in range(len(self)):
 
@@ -207,7 +210,9 @@ class HostPlan:
     def vectorizes(self) -> bool:
         """Return whether the plan can compute many elements at once, in any order."""
         return (
-            not self.draws and not self.loads and all(map(is_valid_input, nest.flatten(self.spec)))
+            not self.draws
+            and not self.loads
+            and all(spec.shape.is_fully_defined() for spec in nest.flatten(self.spec))
         )
 
     def _partition_results(self) -> None:
@@ -300,11 +305,16 @@ class HostPlan:
         leaves = [
             [structure.item_to_array(value) for value in row] for row in zip(*columns, strict=True)
         ]
+        group = _ElementGroup(leaves, np.zeros((count, 0, 3), np.int64))
         blocks = self.allocate_blocks(count)
-        self.compute_elements(
-            leaves, np.zeros((count, 0, 3), np.int64), split_blocks(blocks, count)
-        )
-        return blocks
+        with host_scope(), cpu_scope():
+            self._fill_slots(group, split_blocks(blocks, count))
+            return [
+                blocks[leaf.index]
+                if isinstance(leaf, TensorSlot)
+                else _stack_column(group.get_column(leaf.pending.source, self._stand_ins))
+                for leaf in nest.flatten(self._structure)
+            ]
 
     def compute_elements(
         self, leaves: list[list[Any]], keys: np.ndarray, slots: list[list[Any]]
@@ -320,9 +330,12 @@ class HostPlan:
           The resulting elements.
         """
         with host_scope(), cpu_scope():
-            return self._compute_group(_ElementGroup(leaves, keys), slots)
+            group = _ElementGroup(leaves, keys)
+            self._fill_slots(group, slots)
+            return [self._rebuild_element(group, row, n) for n, row in enumerate(slots)]
 
-    def _compute_group(self, group: _ElementGroup, slots: list[list[Any]]) -> list[Any]:
+    def _fill_slots(self, group: _ElementGroup, slots: list[list[Any]]) -> None:
+        """Compute the numeric results of static shape of a group."""
         column = lambda source: group.get_column(source, self._stand_ins)
         stacked: dict[int, np.ndarray] = {}
 
@@ -362,7 +375,6 @@ class HostPlan:
         for i, value in values.items():
             for row, item in zip(slots, value, strict=True):
                 row[i][0] = item
-        return [self._rebuild_element(group, row, n) for n, row in enumerate(slots)]
 
     def _run_program(self, *arguments: Any) -> Sequence[Any]:
         """Run the program of numeric values.
@@ -497,8 +509,10 @@ def _add_inputs(
     return program, [*sources, *(placeholders[id(captures[i])] for i in input_indices)]
 
 
-def _stack_column(column: np.ndarray | list[np.ndarray]) -> np.ndarray:
-    return column if isinstance(column, np.ndarray) else np.stack(column)
+def _stack_column(column: np.ndarray | list[Any]) -> np.ndarray:
+    if isinstance(column, np.ndarray):
+        return column
+    return np.stack([structure.item_to_array(value) for value in column])
 
 
 def _pad_rows(array: np.ndarray, size: int) -> np.ndarray:

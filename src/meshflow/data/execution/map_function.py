@@ -55,7 +55,13 @@ from meshflow.data.execution.random_maps import RandomMap, RandomStates, is_stac
 from meshflow.data.execution.segments import SegmentedMap, divide_program
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
-from meshflow.ops.deferred_host_values import DeferredValue, Recording, is_valid_input
+from meshflow.ops.deferred_host_values import (
+    DeferredValue,
+    FullSparseVector,
+    Recording,
+    UnrecordableError,
+    is_valid_input,
+)
 from meshflow.ops.host import host_scope
 
 # These sizes replace unknown ones while the spec of the results is inferred. One is small and one
@@ -184,6 +190,8 @@ class ElementFunction:
         if isinstance(value, DeferredValue):
             return HostResult(value)
         if is_sparse(value):
+            if isinstance(value, FullSparseVector):
+                raise UnrecordableError("a sparse result")
             if context.trace is None or isinstance(value, SparseTensor):
                 return value
             raise TypeError("A traced function cannot return ragged tensors.")
@@ -316,7 +324,7 @@ class ElementFunction:
         finally:
             context.host_recorder = None
         results = nest.flatten(traced.structure)
-        if not recording.num_calls or (on_host and not recording.on_host):
+        if on_host and not recording.on_host:
             return False
         if not all(isinstance(result, (TensorSlot, HostResult)) for result in results):
             return False

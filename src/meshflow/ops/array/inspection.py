@@ -29,6 +29,7 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
+from meshflow.ops.deferred_host_values import defer_sizes
 
 __all__ = [
     "ensure_shape",
@@ -54,6 +55,7 @@ def _get_shape(value: Any) -> TensorShape:
     return convert_to_tensor(value).shape
 
 
+@defer_sizes(np.shape)
 @dispatch_composites
 def shape(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
     """Return the shape as a vector of integers, which is static while a function is traced.
@@ -109,6 +111,7 @@ def rank(input: Any, name: str | None = None) -> Tensor:
     return Tensor(np.array(_get_shape(input).rank, np.int32))
 
 
+@defer_sizes(np.size)
 @dispatch_composites
 def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
     """Return the number of elements as a scalar.
