@@ -411,7 +411,7 @@ class Recording:
     def _add_input(self, spec: TensorSpec, source: _Source) -> Tensor:
         with init_scope():
             # A host array would be used as a constant.
-            captured = Tensor(jax.numpy.zeros(spec.shape.as_list(), spec.dtype.dtype))
+            captured = Tensor(jax.device_put(np.zeros(spec.shape.as_list(), spec.dtype.dtype)))
         placeholder = Tensor(context.trace.lookup(captured))  # type: ignore[union-attr]
         self.inputs.append((captured, source))
         self.sources[id(placeholder)] = source
@@ -603,10 +603,15 @@ def defer_strings(dtype: DTypeLike | Callable[..., DTypeLike]) -> Callable[[F], 
     return decorate
 
 
-def evaluate_call(
+def is_item(call: HostCall) -> bool:
+    """Check whether a call indexes a value."""
+    return call.function is _get_item
+
+
+def call_function(
     call: HostCall, get_tensor: Callable[[DeferredValue | Tensor], Any]
-) -> list[np.ndarray]:
-    """Evaluate a call for one element, as host arrays.
+) -> list[Tensor]:
+    """Call the function of a host call, and return the leaves of its result.
 
     Args:
       call: The call.
@@ -619,5 +624,4 @@ def evaluate_call(
         return value if tensor is None else tensor
 
     args, kwargs = nest.map_structure(replace_leaf, (call.args, call.kwargs))
-    result = call.function(*args, **kwargs)
-    return [np.asarray(convert_to_tensor(t).array) for t in nest.flatten(result)]
+    return [convert_to_tensor(t) for t in nest.flatten(call.function(*args, **kwargs))]

@@ -26,6 +26,7 @@ from meshflow.data.execution import affine, image_loading
 from meshflow.data.execution.batched_gather import LeafGather
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
 from meshflow.data.execution.image_loading import Source
+from meshflow.data.execution.numeric_calls import NumericCalls
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import PyTree, Var
 from meshflow.files import paths
@@ -38,7 +39,7 @@ from meshflow.ops.deferred_host_values import (
     HostCall,
     KeyDraw,
     Recording,
-    evaluate_call,
+    call_function,
 )
 from meshflow.ops.files import FileContents, read_file
 from meshflow.ops.host import host_scope
@@ -78,7 +79,7 @@ class _ElementGroup:
 
     def __init__(self, leaves: list[list[Any]], keys: np.ndarray) -> None:
         self.leaves, self.keys = leaves, keys
-        self._call_results: dict[HostCall, list[Any]] = {}
+        self._call_results: dict[HostCall, Sequence[Column]] = {}
 
     def __len__(self) -> int:
         return len(self.leaves)
@@ -93,6 +94,11 @@ class _ElementGroup:
         if call not in self._call_results:
             self._call_results[call] = self._run_call(call, placeholders)
         return self._call_results[call][source.leaf_index]
+
+    def run_numeric_calls(self, calls: NumericCalls, placeholders: dict[int, Any]) -> None:
+        """Run the calls that one program computes, if it supports these elements."""
+        get_column = lambda source: self.get_column(source, placeholders)
+        self._call_results |= calls.run(len(self), get_column)
 
     def get_strings(self, source: Source, placeholders: dict[int, Any]) -> list[bytes]:
         """Return the values of a source for all elements as byte strings."""
@@ -119,7 +125,7 @@ class _ElementGroup:
                     return None
                 return self._get_tensor(source, i, placeholders)
 
-            results.append(evaluate_call(call, get_value))
+            results.append([np.asarray(t.array) for t in call_function(call, get_value)])
         return [list(column) for column in zip(*results, strict=True)]
 
     def _get_tensor(self, source: Source, i: int, placeholders: dict[int, Any]) -> Tensor:
@@ -191,6 +197,7 @@ class HostPlan:
         ]
         sources = [*self._sources, *(p.source for p in host_results)]
         calls = [s.call for s in sources if isinstance(s, CallResult)]
+        self._numeric_calls = NumericCalls(sources, recording.sources)
         self.loads = any(call.batch is None for call in calls)
         self._partition_results()
 
@@ -336,6 +343,7 @@ class HostPlan:
 
     def _fill_slots(self, group: _ElementGroup, slots: list[list[Any]]) -> None:
         """Compute the numeric results of static shape of a group."""
+        group.run_numeric_calls(self._numeric_calls, self._stand_ins)
         column = lambda source: group.get_column(source, self._stand_ins)
         stacked: dict[int, np.ndarray] = {}
 

@@ -20,7 +20,6 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from meshflow.core.autograph.conversion import convert_callable
-from meshflow.core.autograph.status import override_status
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.shape_probing import SizeProbe, probe_sizes, vary_sizes
 from meshflow.core.dispatch.tiers import is_interpreter_enabled
@@ -48,7 +47,11 @@ from meshflow.data import structure
 from meshflow.data.execution import affine, chunks
 from meshflow.data.execution.checked_maps import CheckedMap, separate_checks
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
-from meshflow.data.execution.element_programs import ElementProgram, SizedPrograms
+from meshflow.data.execution.element_programs import (
+    ElementProgram,
+    SizedPrograms,
+    trace_with_fallback,
+)
 from meshflow.data.execution.host_plan import HostPlan, HostResult
 from meshflow.data.execution.map_errors import is_user_error
 from meshflow.data.execution.random_maps import RandomMap, RandomStates, is_stackable
@@ -314,7 +317,7 @@ class ElementFunction:
         state_before = get_random_states()
         context.host_recorder = recording
         try:
-            with _trace_with_fallback():
+            with trace_with_fallback():
                 specs = [leaves[i] for i in numeric_leaves]
                 traced = trace(call, (specs,), name=self._caller, isolated=True)
         except Exception as error:
@@ -352,7 +355,7 @@ class ElementFunction:
         """
         spec = structure.map_specs(lambda s: _replace_sizes(s, size, 0), self._spec)
         try:
-            with _trace_with_fallback():
+            with trace_with_fallback():
                 traced = trace(self._call_function, (spec,), {}, isolated=True)
         except Exception as error:
             if is_user_error(error, sizes_known=False):
@@ -365,7 +368,7 @@ class ElementFunction:
     def _trace(self, spec: PyTree) -> TracedFunction | None:
         """Trace the function; return None if it has to run eagerly."""
         try:
-            with _trace_with_fallback(), allow_unknown_sizes({}):
+            with trace_with_fallback(), allow_unknown_sizes({}):
                 traced = trace(self._call_function, (spec,), name=self._caller, isolated=True)
         except UnsupportedResultError:
             raise
@@ -391,7 +394,7 @@ class ElementFunction:
         Raises:
           TypeError: If the results are not tensors; code that needs a size raises any other error.
         """
-        with _trace_with_fallback():
+        with trace_with_fallback():
             traced = trace(self._call_function, (spec,), name=self._caller, isolated=True)
         if not _returns_only_tensors(traced):
             raise TypeError("The function returns something other than tensors.")
@@ -487,7 +490,7 @@ class ElementFunction:
         if self._eager or not structure.is_static(spec):
             return None
         try:
-            with _trace_with_fallback():
+            with trace_with_fallback():
                 return trace_shapes(self._call_function, (spec,), {})
         except Exception:
             return None
@@ -691,7 +694,7 @@ class ElementFunction:
             None if s.dtype is dtypes.string else TensorSpec([size] * len(s.shape), s.dtype)
             for s in observed.specs
         ]
-        with _trace_with_fallback():
+        with trace_with_fallback():
             traced = trace(call, (arguments, results), isolated=True)
         return _infer_result_spec(traced)
 
@@ -809,17 +812,6 @@ class ElementFunction:
             return self.compute_many(leaves)
         size = self._size_to_run(len(leaves[0]))
         return self.random_map(leaves, size, self, random_states)
-
-
-@contextlib.contextmanager
-def _trace_with_fallback() -> Iterator[None]:
-    """Make errors catchable while a function is traced that can also run eagerly."""
-    saved, context.can_run_eagerly = context.can_run_eagerly, True
-    try:
-        with override_status(True):
-            yield
-    finally:
-        context.can_run_eagerly = saved
 
 
 def holds_variables(function: Callable[..., Any]) -> bool:

@@ -17,7 +17,7 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.kernels.colors import change_colors
 from meshflow.ops.array.shaping import check_rank
-from meshflow.ops.deferred_host_values import defer_host_values
+from meshflow.ops.deferred_host_values import DeferredValue, defer_host_values
 from meshflow.ops.math import cast, log, reduce_mean, saturate_cast, squared_difference
 from meshflow.ops.signatures import ColorConversion
 
@@ -85,7 +85,7 @@ def convert_image_dtype(
 
 def _apply_in_float(image: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply a function to the image as floats, and convert the result back to the image's dtype."""
-    image = convert_to_tensor(image)
+    image = image if isinstance(image, DeferredValue) else convert_to_tensor(image)
     if image.dtype.is_floating and image.dtype.name != "float16":
         return function(image)
     return convert_image_dtype(

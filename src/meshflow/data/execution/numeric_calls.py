@@ -1,0 +1,132 @@
+"""Host calls on numbers of unknown sizes, which run as one program for each element.
+
+A host plan records each op on such a value as a call. Dispatching these calls one after the other takes
+longer than computing short arrays, so those between strings or images and the results are traced
+together, with symbolic sizes, for the interpreter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.tracing.trace import TracedFunction, trace
+from meshflow.core.values import dtypes, nest
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.data import structure
+from meshflow.data.execution.element_programs import SizedPrograms, trace_with_fallback
+from meshflow.environment.types import PyTree
+from meshflow.ops.deferred_host_values import (
+    CallResult,
+    Column,
+    DeferredValue,
+    HostCall,
+    call_function,
+    is_item,
+)
+
+__all__ = ["NumericCalls"]
+
+_log = logging.getLogger("meshflow")
+
+# A single call runs by itself.
+_MIN_CALLS = 2
+
+
+def _is_numeric(call: HostCall) -> bool:
+    """Check whether a call is an op of numbers."""
+    values = [v for v in nest.flatten((call.args, call.kwargs)) if isinstance(v, DeferredValue)]
+    is_op = hasattr(call.function, "op") or is_item(call)
+    return is_op and all(v.dtype is not dtypes.string for v in values)
+
+
+class NumericCalls:
+    """The calls on numbers whose results a plan uses.
+
+    Args:
+      sources: Sources of the results and of the arguments of the plan's program.
+      placeholders: Sources of the placeholders of inputs in the trace, by id.
+
+    Attributes:
+      outputs: The calls with results that other parts of the plan use; empty if there is nothing to run together.
+    """
+
+    def __init__(self, sources: Sequence[Any], placeholders: dict[int, Any]) -> None:
+        self._placeholders = placeholders
+        # The calls in the order in which they were recorded, and the specs of other values that they use, by source.
+        self._calls: dict[HostCall, None] = {}
+        self._inputs: dict[Any, TensorSpec] = {}
+        calls = [s.call for s in sources if isinstance(s, CallResult) and _is_numeric(s.call)]
+        self.outputs = list(dict.fromkeys(calls))
+        for call in self.outputs:
+            self._visit(call)
+        if len(self._calls) < _MIN_CALLS or not self._inputs:
+            self.outputs = []
+        self._spec = tuple(self._inputs.values())
+        self._programs = SizedPrograms(self._spec, self._trace, self._trace)
+
+    def _find_source(self, value: Any) -> Any:
+        """Return the source of a value of an element, None for other values."""
+        return (
+            value.source if isinstance(value, DeferredValue) else self._placeholders.get(id(value))
+        )
+
+    def _visit(self, call: HostCall) -> None:
+        """Add a call, after the calls that compute its operands."""
+        if call in self._calls:
+            return
+        for value in nest.flatten((call.args, call.kwargs)):
+            source = self._find_source(value)
+            if isinstance(source, CallResult) and _is_numeric(source.call):
+                self._visit(source.call)
+            elif source is not None:
+                self._inputs[source] = TensorSpec(value.shape, value.dtype)
+        self._calls[call] = None
+
+    def _compute(self, inputs: Sequence[Tensor]) -> PyTree:
+        values: dict[Any, Any] = dict(zip(self._inputs, inputs, strict=True))
+        get_tensor = lambda value: values.get(self._find_source(value))
+        results = {}
+        for call in self._calls:
+            results[call] = tuple(call_function(call, get_tensor))
+            values.update({CallResult(call, i): part for i, part in enumerate(results[call])})
+        return tuple(results[call] for call in self.outputs)
+
+    def _trace(self, spec: PyTree) -> TracedFunction:
+        with trace_with_fallback():
+            return trace(self._compute, (spec,), isolated=True)
+
+    def run(self, count: int, get_column: Callable[[Any], Column]) -> dict[HostCall, list[Column]]:
+        """Compute the results of the calls for a group of elements.
+
+        Args:
+          count: Number of elements.
+          get_column: Returns the values of a source for all elements.
+
+        Returns:
+          The columns of each call's results. Empty if an element needs the calls one by one, which also raise errors.
+        """
+        if not self.outputs:
+            return {}
+        columns = [get_column(source) for source in self._inputs]
+        rows = []
+        for i in range(count):
+            leaves = [structure.item_to_array(column[i]) for column in columns]
+            try:
+                program = self._programs.find_symbolic(leaves)
+                if program is None:
+                    return {}
+                captures = program.traced.get_captured_arrays()
+                arrays = [Tensor(np.asarray(a)) for a in program.interpret(leaves, captures)]
+            except Exception as error:
+                _log.debug("The calls of a map run one by one: %r", error)
+                return {}
+            rows.append(structure.to_arrays(program.traced.rebuild_result(arrays)))
+        return {
+            call: [list(column) for column in zip(*parts, strict=True)]
+            for call, parts in zip(self.outputs, zip(*rows, strict=True), strict=True)
+        }
