@@ -421,6 +421,10 @@ class Recording:
     def _infer_spec(self, function: _Function, args: _Args, kwargs: _Kwargs) -> PyTree:
         """Infer the spec of a call's result from two traces with different sizes."""
         op = getattr(function, "op", None)
+        if op is not None and op.name == "reshape" and len(args) == 2:
+            value, sizes = args
+            if isinstance(value, DeferredValue) and _are_integers(sizes):
+                return TensorSpec([None if n < 0 else n for n in sizes], value.dtype)
         has_strings = any(
             isinstance(v, DeferredValue) and v.dtype is dtypes.string
             for v in (*args, *kwargs.values())
@@ -442,6 +446,10 @@ class Recording:
         if not has_strings or treatment == "compares":
             return spec
         return nest.map_structure(lambda part: TensorSpec(part.shape, dtypes.string), spec)
+
+
+def _are_integers(values: object) -> bool:
+    return isinstance(values, (list, tuple)) and all(type(n) is int for n in values)
 
 
 def _is_constant_key(key: object) -> bool:

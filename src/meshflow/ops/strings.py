@@ -566,9 +566,14 @@ def ngrams(
         raise ValueError("padding_width must be greater than 0.")
     if padding_width is not None and pad_values is None:
         raise ValueError("pad_values must be provided if padding_width is set.")
-    options = (widths, separator, pad_values, padding_width, preserve_short_sequences)
     if isinstance(data, RaggedTensor) and len(data.values.shape) > 1:
-        return data.with_values(ngrams(data.values, *options))
+        more = (separator, pad_values, padding_width, preserve_short_sequences)
+        return data.with_values(ngrams(data.values, widths, *more))
+    ends = None
+    if pad_values is not None:
+        left, right = pads if _len(pads) > 1 else (pads[0], pads[0])
+        ends = [to_bytes(left), to_bytes(right)]
+    options = (widths, to_bytes(separator), ends, padding_width, preserve_short_sequences)
     words = get_host_strings(data.values if isinstance(data, RaggedTensor) else data, "ngrams")
     if not words.ndim:
         raise ValueError("Data must have rank>0")
@@ -580,9 +585,9 @@ def ngrams(
         count = _len(lists[0]) if lists else 0
         return make_string_tensor([text for row in lists for text in row], [*sizes, count])
     splits = data.row_splits.require_value("rows of strings to join")
-    ends = zip(splits[:-1].tolist(), splits[1:].tolist(), strict=True)
     texts = words.tolist()
-    rows = [_list_ngrams(texts[start:stop], *options) if texts else [] for start, stop in ends]
+    bounds = itertools.pairwise(splits.tolist())
+    rows = [_list_ngrams(texts[start:stop], *options) if texts else [] for start, stop in bounds]
     return RaggedTensor.from_row_lengths(
         make_string_tensor([text for row in rows for text in row]),
         np.array([_len(row) for row in rows], splits.dtype),
@@ -593,27 +598,24 @@ def ngrams(
 def _list_ngrams(
     words: list[bytes],
     widths: Sequence[int],
-    separator: str | bytes,
-    pad_values: str | bytes | tuple[str | bytes, str | bytes] | None,
+    separator: bytes,
+    pad_values: list[bytes] | None,
     padding_width: int | None,
     preserve_short_sequences: bool,
 ) -> list[bytes]:
-    """Return the n-grams of one row of strings; the arguments are those of `ngrams`."""
-    joiner = to_bytes(separator)
+    """Return the n-grams of one row of strings; `pad_values` are the strings for both ends."""
     result: list[bytes] = []
     row = words
     for width in widths:
         row = words
         if pad_values is not None:
-            left, right = (
-                (pad_values, pad_values) if isinstance(pad_values, (str, bytes)) else pad_values
-            )
+            left, right = pad_values
             count = width - 1 if padding_width is None else min(padding_width, width - 1)
-            row = [to_bytes(left)] * count + row + [to_bytes(right)] * count
+            row = [left] * count + row + [right] * count
         shifted = [row[i:] for i in range(width)]
-        result += map(joiner.join, zip(*shifted, strict=False))
+        result += map(separator.join, zip(*shifted, strict=False))
     if not result and words and preserve_short_sequences:
-        result = [joiner.join(row)]
+        result = [separator.join(row)]
     return result
 
 

@@ -196,8 +196,8 @@ class HostPlan:
             leaf.pending for leaf in nest.flatten(traced.structure) if isinstance(leaf, HostResult)
         ]
         sources = [*self._sources, *(p.source for p in host_results)]
-        calls = [s.call for s in sources if isinstance(s, CallResult)]
         self._numeric_calls = NumericCalls(sources, recording.sources)
+        calls = self._numeric_calls.list_other_calls(sources)
         self.loads = any(call.batch is None for call in calls)
         self._partition_results()
 

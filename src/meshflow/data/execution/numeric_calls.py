@@ -11,15 +11,19 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
+from meshflow.core.dispatch.tiers import InterpretedProgram, is_interpreter_enabled
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution.element_programs import SizedPrograms, trace_with_fallback
-from meshflow.environment.types import PyTree
+from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
+from meshflow.environment.types import Jaxpr, PyTree
+from meshflow.interpreter.table import INLINED, RULES
 from meshflow.ops.deferred_host_values import (
     CallResult,
     Column,
@@ -33,8 +37,15 @@ __all__ = ["NumericCalls"]
 
 _log = logging.getLogger("meshflow")
 
-# A single call runs by itself.
+# A single call for one element runs by itself.
 _MIN_CALLS = 2
+# Number of elements from which the calls are traced for all of them together.
+_MIN_STACKED = 8
+# Primitives that compute each row by itself, in addition to elementwise ones and views.
+_ROW_PRIMITIVES = frozenset(
+    ["concatenate", "pad", "gather", "dynamic_slice", "sort", "argmax", "argmin"]
+    + ["reduce_max", "reduce_min", "reduce_and", "reduce_or"]
+)
 
 
 def _is_numeric(call: HostCall) -> bool:
@@ -64,10 +75,17 @@ class NumericCalls:
         self.outputs = list(dict.fromkeys(calls))
         for call in self.outputs:
             self._visit(call)
-        if len(self._calls) < _MIN_CALLS or not self._inputs:
+        if not self._inputs:
             self.outputs = []
         self._spec = tuple(self._inputs.values())
         self._programs = SizedPrograms(self._spec, self._trace, self._trace)
+        # The programs for stacked values by their shapes and dtypes, None if the calls run for each element.
+        self._stacked: dict[Any, tuple[TracedFunction, InterpretedProgram] | None] = {}
+
+    def list_other_calls(self, sources: Sequence[Any]) -> list[HostCall]:
+        """Return the calls that compute sources, or operands of the calls on numbers, in another way."""
+        calls = [s.call for s in (*sources, *self._inputs) if isinstance(s, CallResult)]
+        return [call for call in calls if call not in self._calls]
 
     def _find_source(self, value: Any) -> Any:
         """Return the source of a value of an element, None for other values."""
@@ -113,6 +131,15 @@ class NumericCalls:
         if not self.outputs:
             return {}
         columns = [get_column(source) for source in self._inputs]
+        try:
+            stacked = self._run_stacked(columns) if count >= _MIN_STACKED else None
+        except Exception as error:
+            _log.debug("The calls of a map run for each element: %r", error)
+            stacked = None
+        if stacked is not None:
+            return stacked
+        if len(self._calls) < _MIN_CALLS:
+            return {}
         rows = []
         for i in range(count):
             leaves = [structure.item_to_array(column[i]) for column in columns]
@@ -130,3 +157,48 @@ class NumericCalls:
             call: [list(column) for column in zip(*parts, strict=True)]
             for call, parts in zip(self.outputs, zip(*rows, strict=True), strict=True)
         }
+
+    def _run_stacked(self, columns: Sequence[Column]) -> dict[HostCall, list[Column]] | None:
+        """Compute the results at once; None if the values differ in size, or their results depended on their number."""
+        leaves = [c if isinstance(c, np.ndarray) else _stack_equal(c) for c in columns]
+        if any(leaf is None for leaf in leaves):
+            return None
+        key = tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
+        if key not in self._stacked:
+            specs = tuple([TensorSpec(leaf.shape[1:], leaf.dtype) for leaf in leaves])
+            traced = self._trace(specs)
+            run = jax.vmap(traced.run_on_arrays, in_axes=(0, None))
+            closed = jax.make_jaxpr(run)(leaves, traced.get_captured_arrays())
+            is_valid = _computes_rows_alone(closed.jaxpr) and is_interpreter_enabled()
+            self._stacked[key] = (traced, InterpretedProgram(closed)) if is_valid else None
+        found = self._stacked[key]
+        if found is None:
+            return None
+        traced, program = found
+        operands = [*leaves, *traced.get_captured_arrays()]
+        if not program.estimate_limit(operands):
+            return None
+        arrays = list(map(Tensor, program.run_on_host(operands)))
+        results = structure.to_arrays(traced.rebuild_result(arrays))
+        return {call: list(parts) for call, parts in zip(self.outputs, results, strict=True)}
+
+
+def _stack_equal(column: list[np.ndarray]) -> np.ndarray | None:
+    """Stack arrays of one shape; return None if the shapes differ."""
+    arrays = list(map(structure.item_to_array, column))
+    return np.stack(arrays) if len({a.shape for a in arrays}) == 1 else None
+
+
+def _computes_rows_alone(jaxpr: Jaxpr) -> bool:
+    """Check whether no number of a result depends on how many others are computed, as in some products and sums."""
+    for equation in jaxpr.eqns:
+        inner = find_inner_jaxprs(equation)
+        if inner and equation.primitive.name in INLINED:
+            if not all(_computes_rows_alone(to_open_jaxpr(part)) for part in inner):
+                return False
+            continue
+        rule = RULES.get(equation.primitive.name)
+        is_local = rule is not None and (rule.is_elementwise or rule.is_view)
+        if not is_local and equation.primitive.name not in _ROW_PRIMITIVES:
+            return False
+    return True
