@@ -16,7 +16,7 @@ import numpy as np
 from meshflow.environment.types import Primitive
 from meshflow.interpreter.elementwise import iterate_blocks
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
-from meshflow.kernels import colors, recurrent
+from meshflow.kernels import colors, recurrent, warping
 from meshflow.kernels.composite_primitives import composites
 from meshflow.kernels.elementwise import ElementwiseProgram
 
@@ -157,10 +157,19 @@ def _update_rows(equation: Equation) -> Writer:
 @rule("changed_colors")
 def _change_colors(equation: Equation) -> Compute:
     call = colors.make_host_call(equation.params["change"])
-    if call is not None:
-        return call
-    run_equations = _bind_equations(colors.changed_colors_p, equation)
-    return lambda *arrays: run_equations(*arrays)[0]
+    return call or _bind_single(colors.changed_colors_p, equation)
+
+
+@rule("warped_images")
+def _warp_images(equation: Equation) -> Compute:
+    call = warping.make_host_call(equation.inputs, equation.params)
+    return call or _bind_single(warping.warped_images_p, equation)
+
+
+def _bind_single(primitive: Primitive, equation: Equation) -> Compute:
+    """Return a function that runs the equations of a primitive with one result."""
+    run = _bind_equations(primitive, equation)
+    return lambda *arrays: run(*arrays)[0]
 
 
 def _bind_equations(primitive: Primitive, equation: Equation) -> Compute:

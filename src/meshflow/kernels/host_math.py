@@ -41,7 +41,7 @@ def find_symbol(name: str, argument_types: tuple[Any, ...]) -> Any:
     loaded = library.load()
     function = None if loaded is None else getattr(loaded.compiled, name, None)
     if function is not None:
-        function.argtypes, function.restype = argument_types, None
+        function.argtypes = argument_types
     return function
 
 

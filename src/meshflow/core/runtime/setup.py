@@ -36,6 +36,7 @@ from meshflow.kernels import (
     recurrent,
     running_sums,
     table_rows,
+    warping,
 )
 
 
@@ -74,6 +75,7 @@ def configure() -> None:
     recurrent.register()
     running_sums.register()
     colors.register()
+    warping.register()
     adam.register()
     array_updates.register()
     table_rows.register()
