@@ -27,9 +27,10 @@ from meshflow.core.values.composite import CompositeTensor, is_extension
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
-from meshflow.ops.deferred_host_values import defer_sizes
+from meshflow.ops.deferred_host_values import defer_host_values, defer_sizes
 
 __all__ = [
     "ensure_shape",
@@ -196,6 +197,7 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Tensor]:
     return call_with_identity_gradient
 
 
+@defer_host_values(lambda x, shape, name=None: TensorSpec(shape, x.dtype))
 @accept_symbolic
 def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """Return `x` after a check that its shape is compatible with `shape`.
