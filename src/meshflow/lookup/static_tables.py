@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable
 from typing import Any, Protocol
 
@@ -142,7 +143,9 @@ class StaticHashTable(Table):
         if isinstance(tensor.array, jax.core.Tracer) and tensor.dtype is not string:
             return self._look_up_traced(tensor)
         key_array = np.asarray(tensor.require_value("keys of a table (XLA has no strings)"))
-        indices = [self._indices.get(key, -1) for key in key_array.reshape(-1).tolist()]
+        keys_list = key_array.reshape(-1).tolist()
+        found = map(self._indices.get, keys_list, itertools.repeat(-1))
+        indices = np.fromiter(found, np.intp, len(keys_list))
         return convert_to_tensor(self._values_and_default[indices].reshape(key_array.shape))
 
     def _look_up_traced(self, tensor: Tensor) -> Tensor:
@@ -279,4 +282,4 @@ def _find_rows(keys: TensorLike, queries: TensorLike) -> jax.Array:
     """Return the rows of queries among sorted keys, and the number of keys for missing ones."""
     count = keys.shape[0]
     rows = jnp.minimum(search_left(keys, queries), count - 1)
-    return jnp.where(keys[rows] == queries, rows, count).astype(np.int32)
+    return jnp.where(jnp.asarray(keys)[rows] == queries, rows, count).astype(np.int32)

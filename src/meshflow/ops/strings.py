@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import math
+import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -509,7 +510,8 @@ def split(
       [[b'a', b'b'], [b'c']]
     """
     separator = to_bytes(sep) if sep is not None else None
-    return split_each(input, "split", lambda text: text.split(separator or None, maxsplit))
+    split_one = operator.methodcaller("split", separator or None, maxsplit)
+    return split_each(input, "split", split_one)
 
 
 @defer_parts
@@ -589,8 +591,8 @@ def ngrams(
     bounds = itertools.pairwise(splits.tolist())
     rows = [_list_ngrams(texts[start:stop], *options) if texts else [] for start, stop in bounds]
     return RaggedTensor.from_row_lengths(
-        make_string_tensor([text for row in rows for text in row]),
-        np.array([_len(row) for row in rows], splits.dtype),
+        make_string_tensor(list(itertools.chain.from_iterable(rows))),
+        np.array(list(map(_len, rows)), splits.dtype),
         validate=False,
     )
 
