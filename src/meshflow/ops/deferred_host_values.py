@@ -55,6 +55,8 @@ Column: TypeAlias = "np.ndarray | list[np.ndarray]"
 _BatchFunction: TypeAlias = Callable[[Tensor], PyTree]
 # These sizes replace unknown ones while the specs of a call's results are inferred.
 PROBE_SIZES = (7, 1021)
+# Types of arguments that may contain values.
+_NESTS = (list, tuple, dict)
 # Treatments of strings by ops that compute each element by itself.
 _ELEMENTWISE = ("compares", "joins")
 
@@ -631,5 +633,11 @@ def call_function(
         tensor = get_tensor(value) if isinstance(value, (DeferredValue, Tensor)) else None
         return value if tensor is None else tensor
 
-    args, kwargs = nest.map_structure(replace_leaf, (call.args, call.kwargs))
-    return [convert_to_tensor(t) for t in nest.flatten(call.function(*args, **kwargs))]
+    args: Any = [
+        nest.map_structure(replace_leaf, a) if type(a) in _NESTS else replace_leaf(a)
+        for a in call.args
+    ]
+    kwargs = nest.map_structure(replace_leaf, call.kwargs) if call.kwargs else {}
+    result = call.function(*args, **kwargs)
+    leaves = [result] if type(result) is Tensor else nest.flatten(result)
+    return [t if type(t) is Tensor else convert_to_tensor(t) for t in leaves]

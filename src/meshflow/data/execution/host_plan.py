@@ -177,6 +177,8 @@ class HostPlan:
       spec: Spec of the results.
       draws: For each random op its seed (None if it has none), and how far it advances its counter.
       loads: Whether the host does more than parsing strings.
+      holds_lock: Whether groups are mostly computed by Python, under the interpreter lock, because no call takes an
+        image. Several threads would wait for each other.
     """
 
     def __init__(
@@ -199,6 +201,8 @@ class HostPlan:
         self._numeric_calls = NumericCalls(sources, recording.sources)
         calls = self._numeric_calls.list_other_calls(sources)
         self.loads = any(call.batch is None for call in calls)
+        specs = [v.spec for call in calls for v in call.args if isinstance(v, DeferredValue)]
+        self.holds_lock = not any(len(spec.shape) > 2 for spec in specs if spec.shape.rank)
         self._partition_results()
 
     @property
