@@ -539,11 +539,11 @@ def _make_single_specs(features: Mapping[str, Any]) -> dict[str, Any]:
       UnrecordableError: A feature has several parts.
     """
 
-    def make_spec(key: str, feature: Any) -> TensorSpec:
-        if isinstance(feature, SparseFeature) or getattr(feature, "partitions", ()):
+    def make_spec(key: str, feature: PyTree) -> TensorSpec:
+        if isinstance(feature, SparseFeature) or getattr(feature, "partitions", None):
             raise UnrecordableError("a feature with several parts")
         kind = _get_feature_type(key, feature.dtype).numpy
-        sizes = [] if isinstance(feature, FixedLenFeature) else [None]
+        sizes: list[int | None] = [] if isinstance(feature, FixedLenFeature) else [None]
         if isinstance(feature, (FixedLenFeature, FixedLenSequenceFeature)):
             sizes += _get_static_shape(key, feature.shape)
         return TensorSpec(sizes, dtypes.string if kind is object else kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,15 @@ from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
 __all__ = ["FILL_MODES", "make_host_call", "register", "warp_images", "warped_images_p"]
+
+
+class _Shaped(Protocol):
+    """The type of an operand."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape."""
+
 
 # In the order of warp.cc.
 FILL_MODES = ("constant", "nearest", "reflect", "wrap")
@@ -45,7 +54,7 @@ def warp_images(
       fill_value: Value outside of an image for 'constant'.
       size: Height and width of the results.
     """
-    options = {
+    options: dict[str, Any] = {
         "fill_mode": fill_mode,
         "interpolation": interpolation,
         "fill_value": float(fill_value),
@@ -123,8 +132,9 @@ def _compute_images(
     return (1 - lower) * above + lower * below
 
 
-def _describe(images: Any, maps: Any, parameters: dict[str, Any]) -> list[int]:
+def _describe(operands: Sequence[_Shaped], parameters: dict[str, Any]) -> list[int]:
     """Return the descriptor of warp.cc."""
+    images, maps = operands
     return [
         *images.shape,
         *parameters["size"],
@@ -135,8 +145,11 @@ def _describe(images: Any, maps: Any, parameters: dict[str, Any]) -> list[int]:
     ]
 
 
-def _infer_type(images: Any, maps: Any, *, size: tuple[int, int], **_: Any) -> Any:
-    return images.update(shape=(images.shape[0], *size, images.shape[3]))
+def _infer_type(
+    images: jax.core.ShapedArray, _: object, *, size: tuple[int, int], **__: object
+) -> jax.core.ShapedArray:
+    result: jax.core.ShapedArray = images.update(shape=(images.shape[0], *size, images.shape[3]))
+    return result
 
 
 def _choose_handler(
@@ -145,13 +158,13 @@ def _choose_handler(
     loaded = library.load()
     if loaded is None or not loaded.has_handler(library.WARPED):
         return None
-    descriptor = _describe(*operands, parameters)
+    descriptor = _describe(operands, parameters)
     result = jax.ShapeDtypeStruct(results[0].shape, results[0].dtype)
     return lambda *arrays: lowerings.call_handler(descriptor, arrays, result, library.WARPED)
 
 
 def make_host_call(
-    inputs: Sequence[Any], parameters: dict[str, Any]
+    inputs: Sequence[_Shaped], parameters: dict[str, Any]
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
     """Return a function of host arrays that computes the primitive; None if the kernels are not available.
 
@@ -162,7 +175,7 @@ def make_host_call(
     function = host_math.find_symbol("meshflow_warp", (host_math.ADDRESS,) * 4)
     if function is None:
         return None
-    descriptor = np.array(_describe(*inputs, parameters), np.int64)
+    descriptor = np.array(_describe(inputs, parameters), np.int64)
     shape = (descriptor[0], *parameters["size"], descriptor[3])
 
     def call(images: np.ndarray, maps: np.ndarray) -> np.ndarray:

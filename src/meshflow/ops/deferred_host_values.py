@@ -135,11 +135,11 @@ def _run_on_flat_values(function: _BatchFunction, arrays: list[np.ndarray]) -> l
     return columns
 
 
-def _get_items(key: Any, arrays: list[np.ndarray]) -> list[Column]:
+def _get_items(key: object, arrays: list[np.ndarray]) -> list[Column]:
     """Return the items of the arrays of all elements."""
     items = []
     for array in arrays:
-        item = array[key]
+        item = array[cast(Any, key)]
         if not isinstance(item, np.ndarray):
             item, value = np.empty((), array.dtype), item
             item[()] = value
@@ -305,7 +305,7 @@ class Recording:
                 return self._record_batch(function, operands[0], batch, spec)
         return self._record_call(HostCall(function, args, kwargs), spec)
 
-    def get_item(self, value: DeferredValue, key: Any) -> PyTree:
+    def get_item(self, value: DeferredValue, key: object) -> PyTree:
         """Record the indexing of a value."""
         keys = key if type(key) is tuple else (key,)
         if value.shape.rank is None or not all(map(_is_constant_key, keys)):
@@ -334,7 +334,10 @@ class Recording:
         spec: TensorSpec,
     ) -> PyTree:
         """Record a call that returns sizes of a value."""
-        batch = lambda arrays: [np.array([get_sizes(a) for a in arrays], spec.dtype.dtype)]
+
+        def batch(arrays: list[np.ndarray]) -> list[Column]:
+            return [np.array([get_sizes(a) for a in arrays], spec.dtype.dtype)]
+
         call = HostCall(function, (value, spec.dtype), {}, value, batch)
         return self._record_call(call, spec)
 
@@ -368,7 +371,7 @@ class Recording:
         batch = lambda texts: function(texts, *args, **kwargs)
         return self._record_batch(batch, text, batch, TensorSpec(text.shape, dtype))
 
-    def look_up(self, table: Any, keys: PyTree) -> PyTree:
+    def look_up(self, table: PyTree, keys: PyTree) -> PyTree:
         """Record the lookup of keys in a table that does not change."""
         if not isinstance(keys, DeferredValue) or keys.shape.rank is None:
             raise UnrecordableError("a key")
@@ -459,7 +462,7 @@ def _is_constant_key(key: object) -> bool:
     return all(type(part) in (int, type(None), type(Ellipsis)) for part in parts)
 
 
-def _index_sizes(sizes: list[int | None], keys: tuple[Any, ...]) -> list[int | None]:
+def _index_sizes(sizes: Sequence[int | None], keys: tuple[Any, ...]) -> list[int | None]:
     """Return the sizes of an array at constant keys; a part of an unknown size is unknown.
 
     Raises:
@@ -470,7 +473,8 @@ def _index_sizes(sizes: list[int | None], keys: tuple[Any, ...]) -> list[int | N
         raise UnrecordableError("an index for more dimensions")
     start = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
     full = (slice(None),) * (len(sizes) - num_axes)
-    rest, result = iter(sizes), []
+    rest = iter(sizes)
+    result: list[int | None] = []
     for key in (*keys[:start], *full, *keys[start + 1 :]):
         if key is None:
             result.append(1)
@@ -572,7 +576,7 @@ def defer_sizes(get_sizes: Callable[[Any], Any]) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def public(
-            input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None
+            input: PyTree, out_type: DTypeLike = dtypes.int32, name: str | None = None
         ) -> PyTree:
             recording = context.host_recorder
             if recording is None or recording.inlines or not isinstance(input, DeferredValue):

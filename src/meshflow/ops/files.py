@@ -27,7 +27,7 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit
-from meshflow.environment.types import StrPath
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
 from meshflow.files.paths import to_path_string
@@ -155,11 +155,11 @@ def _defer_raw(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate `decode_raw` so that it accepts the string of each element."""
 
     @functools.wraps(function)
-    def public(input_bytes: Any, out_type: DTypeLike, *args: Any, **kwargs: Any) -> Any:
+    def public(input_bytes: PyTree, out_type: DTypeLike, *args: Any, **kwargs: Any) -> PyTree:
         if not isinstance(input_bytes, DeferredValue):
             return function(input_bytes, out_type, *args, **kwargs)
 
-        def decode(texts: Tensor) -> Any:
+        def decode(texts: Tensor) -> PyTree:
             if len(set(map(len, texts.array.tolist()))) == 1:
                 return function(texts, out_type, *args, **kwargs)
             rows = [function(text, out_type, *args, **kwargs).numpy() for text in texts.array]

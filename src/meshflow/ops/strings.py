@@ -9,7 +9,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -359,7 +359,12 @@ def as_string(
     return make_string_tensor([format_value(v) for v in array.reshape(-1)], array.shape)
 
 
-@defer_host_values()
+def _make_join_spec(inputs: Sequence[TensorLike], *_: object, **__: object) -> TensorSpec:
+    shapes = [v.shape if isinstance(v, DeferredValue) else np.shape(v) for v in inputs]
+    return TensorSpec(next((shape for shape in shapes if _len(shape)), []), string)
+
+
+@defer_host_values(_make_join_spec)
 @accept_symbolic
 def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = None) -> Tensor:
     """Join the strings of several tensors elementwise.
@@ -573,8 +578,11 @@ def ngrams(
         return data.with_values(ngrams(data.values, widths, *more))
     ends = None
     if pad_values is not None:
-        left, right = pads if _len(pads) > 1 else (pads[0], pads[0])
-        ends = [to_bytes(left), to_bytes(right)]
+        if _len(pads) > 2:
+            raise ValueError(
+                f"pad_values must be a string or a pair of strings. Got {pad_values!r}"
+            )
+        ends = [to_bytes(cast(Any, pad)) for pad in (pads[0], pads[-1])]
     options = (widths, to_bytes(separator), ends, padding_width, preserve_short_sequences)
     words = get_host_strings(data.values if isinstance(data, RaggedTensor) else data, "ngrams")
     if not words.ndim:

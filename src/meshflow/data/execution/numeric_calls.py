@@ -44,7 +44,8 @@ _MIN_STACKED = 8
 # Primitives that compute each row by itself, in addition to elementwise ones and views.
 _ROW_PRIMITIVES = frozenset(
     ["concatenate", "pad", "gather", "dynamic_slice", "sort", "argmax", "argmin"]
-    + ["reduce_max", "reduce_min", "reduce_and", "reduce_or"]
+    + ["reduce_max", "reduce_min", "reduce_and", "reduce_or", "convert_element_type"]
+    + ["copy", "copy_p", "cummax", "cummin", "cumsum", "stack", "tile", "top_k"]
 )
 
 
@@ -87,7 +88,7 @@ class NumericCalls:
         calls = [s.call for s in (*sources, *self._inputs) if isinstance(s, CallResult)]
         return [call for call in calls if call not in self._calls]
 
-    def _find_source(self, value: Any) -> Any:
+    def _find_source(self, value: PyTree) -> PyTree:
         """Return the source of a value of an element, None for other values."""
         return (
             value.source if isinstance(value, DeferredValue) else self._placeholders.get(id(value))
@@ -160,8 +161,9 @@ class NumericCalls:
 
     def _run_stacked(self, columns: Sequence[Column]) -> dict[HostCall, list[Column]] | None:
         """Compute the results at once; None if the values differ in size, or their results depended on their number."""
-        leaves = [c if isinstance(c, np.ndarray) else _stack_equal(c) for c in columns]
-        if any(leaf is None for leaf in leaves):
+        stacked = [c if isinstance(c, np.ndarray) else _stack_equal(c) for c in columns]
+        leaves = [leaf for leaf in stacked if leaf is not None]
+        if len(leaves) < len(stacked):
             return None
         key = tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
         if key not in self._stacked:

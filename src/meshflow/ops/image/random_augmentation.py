@@ -55,9 +55,9 @@ def _make_key(seed: int | None, *sizes: int) -> Tensor:
     return draw_op_key(seed, count_counters(*sizes), "uniform float32")
 
 
-def _get_sizes(image: TensorLike) -> list[int | None]:
+def _get_sizes(image: TensorLike) -> Sequence[int | None]:
     known = image if isinstance(image, DeferredValue) else convert_to_tensor(image)
-    sizes: list[int | None] = known.shape.as_list()
+    sizes: Sequence[int | None] = known.shape.as_list()
     return sizes
 
 

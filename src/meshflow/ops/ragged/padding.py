@@ -103,8 +103,8 @@ def _pad_on_host(
     fill = _make_fill(default_value, values.dtype)
     if context.trace is not None or (context.tapes and values.dtype is not string):
         return None
-    arrays = [getattr(t, "_value", None) for t in (values, splits, fill)]
-    if any(type(a) is not np.ndarray for a in arrays):
+    arrays = [t._value for t in (values, splits, fill) if type(t) is Tensor]
+    if len(arrays) < 3 or any(type(a) is not np.ndarray for a in arrays):
         return None
     rows, ends, filler = arrays
     if math.prod((count, width, *rows.shape[1:])) > _MAX_HOST_SIZE or len(rows) != ends[-1]:
