@@ -596,13 +596,46 @@ def ngrams(
         return make_string_tensor([text for row in lists for text in row], [*sizes, count])
     splits = data.row_splits.require_value("rows of strings to join")
     texts = words.tolist()
-    bounds = itertools.pairwise(splits.tolist())
-    rows = [_list_ngrams(texts[start:stop], *options) if texts else [] for start, stop in bounds]
+    if pad_values is None and not preserve_short_sequences:
+        joined, counts = _join_runs(texts, splits, widths, to_bytes(separator))
+    else:
+        bounds = itertools.pairwise(splits.tolist())
+        rows = [_list_ngrams(texts[i:j], *options) if texts else [] for i, j in bounds]
+        joined = list(itertools.chain.from_iterable(rows))
+        counts = np.array(list(map(_len, rows)))
     return RaggedTensor.from_row_lengths(
-        make_string_tensor(list(itertools.chain.from_iterable(rows))),
-        np.array(list(map(_len, rows)), splits.dtype),
-        validate=False,
+        make_string_tensor(joined), counts.astype(splits.dtype), validate=False
     )
+
+
+def _join_runs(
+    words: list[bytes], splits: np.ndarray, widths: Sequence[int], separator: bytes
+) -> tuple[Sequence[bytes], np.ndarray]:
+    """Join each run of words of one row, for all rows at once.
+
+    Args:
+      words: The words of all rows.
+      splits: Where the rows start, and the number of words.
+      widths: Numbers of words in a run; in each row, all runs of a width precede those of the next one.
+      separator: Text between the words.
+
+    Returns:
+      The runs of all rows, and their number in each row.
+    """
+    lengths = np.diff(splits)
+    ends, numbers = np.repeat(splits[1:], lengths), np.repeat(np.arange(_len(lengths)), lengths)
+    parts, rows = [], []
+    for width in widths:
+        runs = list(map(separator.join, zip(*[words[i:] for i in range(width)], strict=False)))
+        texts = np.empty(_len(runs), object)
+        texts[:] = runs
+        is_inside = np.arange(_len(runs)) + width <= ends[: _len(runs)]
+        parts.append(texts[is_inside])
+        rows.append(numbers[: _len(runs)][is_inside])
+    joined, places = np.concatenate([*parts, []]), np.concatenate([*rows, np.zeros(0, np.int64)])
+    order = np.argsort(places, kind="stable") if _len(widths) > 1 else slice(None)
+    counts = np.bincount(places.astype(np.int64), minlength=_len(lengths))
+    return joined[order].tolist(), counts
 
 
 def _list_ngrams(
