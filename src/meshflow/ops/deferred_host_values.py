@@ -302,7 +302,8 @@ class Recording:
             others = [a for a in args if a is not operands[0]]
             if not any(map(is_runtime_value, others)) and not any(map(np.ndim, others)):
                 batch = lambda t: function(*[t if a is operands[0] else a for a in args])
-                return self._record_batch(function, operands[0], batch, spec)
+                run = functools.partial(_run_on_flat_values, batch)
+                return self._record_call(HostCall(function, args, {}, operands[0], run), spec)
         return self._record_call(HostCall(function, args, kwargs), spec)
 
     def get_item(self, value: DeferredValue, key: object) -> PyTree:

@@ -78,6 +78,7 @@ class NumericCalls:
             self._visit(call)
         if not self._inputs:
             self.outputs = []
+        self._is_traceable = True
         self._spec = tuple(self._inputs.values())
         self._programs = SizedPrograms(self._spec, self._trace, self._trace)
         # The programs for stacked values by their shapes and dtypes, None if the calls run for each element.
@@ -116,8 +117,13 @@ class NumericCalls:
         return tuple(results[call] for call in self.outputs)
 
     def _trace(self, spec: PyTree) -> TracedFunction:
-        with trace_with_fallback():
-            return trace(self._compute, (spec,), isolated=True)
+        try:
+            with trace_with_fallback():
+                return trace(self._compute, (spec,), isolated=True)
+        except Exception:
+            # Another trace would fail, too.
+            self._is_traceable = False
+            raise
 
     def run(self, count: int, get_column: Callable[[Any], Column]) -> dict[HostCall, list[Column]]:
         """Compute the results of the calls for a group of elements.
@@ -129,7 +135,7 @@ class NumericCalls:
         Returns:
           The columns of each call's results. Empty if an element needs the calls one by one, which also raise errors.
         """
-        if not self.outputs:
+        if not (self.outputs and self._is_traceable):
             return {}
         columns = [get_column(source) for source in self._inputs]
         try:
