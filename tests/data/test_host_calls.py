@@ -54,6 +54,16 @@ def test_parts_of_unknown_sizes_have_unknown_sizes():
     assert [row.tolist() for row in data.as_numpy_iterator()] == [[b"a", b"b"], [b"d"]]
 
 
+@pytest.mark.parametrize("part", [slice(0, 6), slice(2, 4), slice(None, None, 400)])
+def test_parts_of_numbers_of_unknown_sizes_have_unknown_sizes(part):
+    rows = [[1, 2], list(range(9))]
+    data = D.from_generator(lambda: iter(rows), output_signature=tf.TensorSpec([None], tf.int32))
+    for function in (lambda x: x[part], lambda x: tf.identity(x.numpy()[part])):
+        changed = data.map(function)
+        assert changed.element_spec == tf.TensorSpec([None], tf.int32)
+        assert [row.tolist() for row in changed.as_numpy_iterator()] == [r[part] for r in rows]
+
+
 def test_index_after_the_end_is_an_error_of_its_element():
     data = D.from_tensor_slices(["a b", "c", "d e"]).map(lambda s: tf.strings.split(s)[1])
     iterator = iter(data)

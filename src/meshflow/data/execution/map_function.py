@@ -70,6 +70,8 @@ from meshflow.ops.host import host_scope
 # These sizes replace unknown ones while the spec of the results is inferred. One is small and one
 # is large, because a value that is cut to a length keeps this length only if it was longer.
 _STAND_IN_SIZES = (7, 1021)
+# Parts of a limited size are shorter for this size, which many functions do not accept.
+_SMALLEST_SIZE = 1
 # The results replace a string, because the size of a result may depend on the text.
 _STAND_IN_TEXTS: tuple[Callable[[bytes], bytes], ...] = (
     lambda text: text + b" " + text,
@@ -256,6 +258,9 @@ class ElementFunction:
             first, second = (self._trace_for_size(size) for size in _STAND_IN_SIZES)
             if first is not None and second is not None:
                 merged = structure.merge_specs(*map(_infer_result_spec, (first, second)))
+                with contextlib.suppress(Exception):
+                    smallest = self._trace_isolated(self._fill_sizes(_SMALLEST_SIZE))
+                    merged = structure.merge_specs(merged, _infer_result_spec(smallest))
                 self._output_spec = structure.map_specs(_relax_zero_sizes, merged)
                 self._find_batch_maps(first, second)
             if self.rows is None and self._find_plan(on_host=True):
@@ -347,16 +352,22 @@ class ElementFunction:
         self.plan = HostPlan(traced, recording, numeric_leaves, self._output_spec)
         return True
 
+    def _fill_sizes(self, size: int) -> PyTree:
+        """Return the spec of the elements with a size in place of each unknown one."""
+        return structure.map_specs(lambda spec: _replace_sizes(spec, size, 0), self._spec)
+
+    def _trace_isolated(self, spec: PyTree) -> TracedFunction:
+        with trace_with_fallback():
+            return trace(self._call_function, (spec,), {}, isolated=True)
+
     def _trace_for_size(self, size: int) -> TracedFunction | None:
         """Trace the function with a size in place of each unknown one.
 
         Returns:
           None if the function has to run eagerly.
         """
-        spec = structure.map_specs(lambda s: _replace_sizes(s, size, 0), self._spec)
         try:
-            with trace_with_fallback():
-                traced = trace(self._call_function, (spec,), {}, isolated=True)
+            traced = self._trace_isolated(self._fill_sizes(size))
         except Exception as error:
             if is_user_error(error, sizes_known=False):
                 raise
@@ -652,8 +663,10 @@ class ElementFunction:
         return structure.infer_result_spec(outputs)
 
     def _probe_texts(self) -> list[Any]:
-        """Infer specs of the results with other strings, where the function accepts these."""
+        """Infer specs of the results with other strings and the smallest size, where the function accepts these."""
         specs = []
+        with contextlib.suppress(Exception):
+            specs.append(self._probe_spec(_SMALLEST_SIZE))
         if any(type(leaf) is not int for leaf in self._example[0]):  # type: ignore[index]
             for replace in _STAND_IN_TEXTS:
                 with contextlib.suppress(Exception):
