@@ -165,9 +165,10 @@ class Tensors(Dataset):
 
     def __init__(self, tensors: PyTree) -> None:
         self._element = structure.to_arrays(tensors)
+        self._own_spec = structure.infer_spec(self._element)
 
     def _infer_spec(self) -> PyTree:
-        return structure.infer_spec(self._element)
+        return self._own_spec
 
     def count_elements(self) -> int:
         """Return 1."""
@@ -179,7 +180,8 @@ class Tensors(Dataset):
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
         """Return a stream of one index for a small element, which is copied where it is used."""
-        if not chunks.is_stackable(self.element_spec):
+        # The property `element_spec` has a lock, and another thread may hold it.
+        if not chunks.is_stackable(self._own_spec):
             return None
         leaves = nest.flatten(self._element)
         if sum(leaf.nbytes for leaf in leaves) > _MAX_COPIED_BYTES:
