@@ -180,7 +180,6 @@ class Tensors(Dataset):
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
         """Return a stream of one index for a small element, which is copied where it is used."""
-        # The property `element_spec` has a lock, and another thread may hold it.
         if not chunks.is_stackable(self._own_spec):
             return None
         leaves = nest.flatten(self._element)
