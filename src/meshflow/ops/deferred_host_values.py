@@ -591,12 +591,15 @@ def defer_sizes(get_sizes: Callable[[Any], Any]) -> Callable[[F], F]:
     return decorate
 
 
-def defer_strings(dtype: DTypeLike | Callable[..., DTypeLike]) -> Callable[[F], F]:
+def defer_strings(
+    dtype: DTypeLike | Callable[..., DTypeLike], takes_numbers: bool = False
+) -> Callable[[F], F]:
     """Decorate an elementwise function of strings so that it accepts strings of each element.
 
     Args:
       dtype: The dtype of its result, which has the shape of its first argument, the strings; or a function of its
         arguments that returns this dtype.
+      takes_numbers: Whether functions that are being saved may compute other arguments, such as positions.
     """
 
     def decorate(function: F) -> F:
@@ -605,6 +608,8 @@ def defer_strings(dtype: DTypeLike | Callable[..., DTypeLike]) -> Callable[[F], 
             recording = context.host_recorder
             if recording is None or not recording.should_record(args, kwargs):
                 return function(*args, **kwargs)
+            if takes_numbers and recording.inlines:
+                return recording.call(public, args, kwargs)
             text, *rest = args or (None,)
             if not isinstance(text, DeferredValue) or any(
                 map(is_runtime_value, (*rest, *kwargs.values()))

@@ -168,7 +168,7 @@ def _check_unit(unit: str) -> None:
         raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', got {unit!r}.")
 
 
-@defer_strings(string)
+@defer_strings(string, takes_numbers=True)
 @accept_symbolic
 def substr(
     input: TensorLike, pos: TensorLike, len: TensorLike, unit: str = "BYTE", name: str | None = None
@@ -265,7 +265,7 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
     return map_strings("regex_full_match", matches, input, np.bool_)
 
 
-@defer_strings(lambda input, out_type=float32, name=None: out_type)
+@defer_strings(lambda input, out_type=float32, name=None: out_type, takes_numbers=True)
 @accept_symbolic
 def to_number(input: TensorLike, out_type: DTypeLike = float32, name: str | None = None) -> Tensor:
     """Parse strings as numbers, keeping the shape.
