@@ -35,6 +35,7 @@ from meshflow.ops.coordinates import (
     sort_elements,
     unique_rows,
 )
+from meshflow.ops.deferred_host_values import FullSparseVector
 from meshflow.ops.ragged import crosses
 from meshflow.ops.ragged.crosses import join_crosses
 from meshflow.ops.sparse_elements import *  # noqa: F403
@@ -82,7 +83,9 @@ def to_dense(
        [ 6 -1]]
     """
     check_sparse(sp_input, "sp_input")
-    if default_value is None and _is_full_vector(sp_input):
+    if isinstance(sp_input, FullSparseVector) or (
+        default_value is None and _is_full_vector(sp_input)
+    ):
         return sp_input.values
     indices = sp_input.check_indices() if validate_indices else sp_input.check_indices(INVALID)
     if validate_indices and has_static_indices(sp_input):

@@ -239,7 +239,10 @@ def test_options_merge():
 
 def test_explain_names_reasons():
     text = tf.data.experimental.explain(
-        D.from_tensor_slices(["7"]).map(tf.strings.to_number).filter(lambda n: n > 0).batch(2)
+        D.from_tensor_slices(["7"])
+        .map(lambda s: tf.strings.to_number(str(s.numpy(), "utf8")))
+        .filter(lambda n: n > 0)
+        .batch(2)
     )
     assert "Filter: one element at a time" in text and "its elements hold strings" in text
 

@@ -149,7 +149,7 @@ def test_strings_at_once(monkeypatch):
 
     texts = [f"Text {n}{'!' * (n % 3)}" for n in range(150)]
     make = lambda f: D.from_tensor_slices((texts, range(150))).map(f).batch(40)
-    assert_same(make, change, monkeypatch, "parses strings")
+    assert_same(make, change, monkeypatch, "vectorized")
 
 
 def test_images_of_all_sizes_from_another_map(paths):

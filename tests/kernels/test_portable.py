@@ -34,7 +34,9 @@ main()
 # All have tests that compare with XLA's or NumPy's bits.
 FILES = ["renewals", "rows", "row_updates"]
 FILES += helpers.rounds(
-    [], ["adam", "cross_entropy", "images", "pooling", "recurrent", "running_sums", "table_rows"]
+    [],
+    ["adam", "cross_entropy", "image_changes", "images", "pooling", "recurrent", "running_sums"]
+    + ["table_rows"],
 )
 pytestmark = [
     pytest.mark.soak,

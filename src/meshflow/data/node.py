@@ -106,15 +106,19 @@ class DatasetNode(structure.ElementLeaf):
           >>> tf.data.Dataset.range(10).batch(4, drop_remainder=True).element_spec
           TensorSpec(shape=(4,), dtype=tf.int64, name=None)
         """
-        return self._spec
+        # `functools.cached_property` of Python 3.11 has one lock for all datasets. The first element, which may determine
+        # the spec, is computed in threads that need specs of other datasets. Two threads may infer the same spec.
+        if "_spec" not in self.__dict__:
+            self.__dict__["_spec"] = self._find_spec()
+        spec: PyTree = self.__dict__["_spec"]
+        return spec
 
     @property
     def _type_spec(self) -> DatasetSpec:
         return DatasetSpec(self.element_spec)
 
-    @functools.cached_property
-    def _spec(self) -> PyTree:
-        """The spec of the elements, from the first element if nothing else determines it."""
+    def _find_spec(self) -> PyTree:
+        """Return the spec of the elements, from the first element if nothing else determines it."""
         spec = self._infer_spec()
         if spec is not None:
             return spec
@@ -137,7 +141,7 @@ class DatasetNode(structure.ElementLeaf):
         """Return the spec if it is known without computing an element, else None."""
         token = _may_probe.set(False)
         try:
-            return self._spec
+            return self.element_spec
         except _SpecUnknownError:
             return None
         finally:

@@ -40,6 +40,8 @@ from meshflow.ops.tensor_array import TensorArraySpec
 __all__ = ["Generator", "Random", "Range", "TensorSlices", "Tensors", "list_files"]
 
 _BLOCK_SIZE = 4096
+# An element of more bytes is not copied.
+_MAX_COPIED_BYTES = 4096
 # After this many bytes were read from a memory-mapped array, its pages are released. The system
 # maps up to 16 pages when one is read, so up to 16 times as many bytes may be resident.
 _MAX_MAPPED_BYTES = 1 << 25
@@ -163,9 +165,10 @@ class Tensors(Dataset):
 
     def __init__(self, tensors: PyTree) -> None:
         self._element = structure.to_arrays(tensors)
+        self._own_spec = structure.infer_spec(self._element)
 
     def _infer_spec(self) -> PyTree:
-        return structure.infer_spec(self._element)
+        return self._own_spec
 
     def count_elements(self) -> int:
         """Return 1."""
@@ -174,6 +177,15 @@ class Tensors(Dataset):
     def iter_elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
         """Yield the element once."""
         yield self._element
+
+    def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return a stream of one index for a small element, which is copied where it is used."""
+        if not chunks.is_stackable(self._own_spec):
+            return None
+        leaves = nest.flatten(self._element)
+        if sum(leaf.nbytes for leaf in leaves) > _MAX_COPIED_BYTES:
+            return None
+        return make_row_stream([leaf[None] for leaf in leaves])
 
 
 class Range(Dataset):

@@ -13,9 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.environment.types import Primitive
 from meshflow.interpreter.elementwise import iterate_blocks
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
-from meshflow.kernels import recurrent
+from meshflow.kernels import colors, recurrent, warping
 from meshflow.kernels.composite_primitives import composites
 from meshflow.kernels.elementwise import ElementwiseProgram
 
@@ -153,23 +154,45 @@ def _update_rows(equation: Equation) -> Writer:
     return _make_writer(write, equation)
 
 
+@rule("changed_colors")
+def _change_colors(equation: Equation) -> Compute:
+    call = colors.make_host_call(equation.params["change"])
+    return call or _bind_single(colors.changed_colors_p, equation)
+
+
+@rule("warped_images")
+def _warp_images(equation: Equation) -> Compute:
+    call = warping.make_host_call(equation.inputs, equation.params)
+    return call or _bind_single(warping.warped_images_p, equation)
+
+
+def _bind_single(primitive: Primitive, equation: Equation) -> Compute:
+    """Return a function that runs the equations of a primitive with one result."""
+    run = _bind_equations(primitive, equation)
+    return lambda *arrays: run(*arrays)[0]
+
+
+def _bind_equations(primitive: Primitive, equation: Equation) -> Compute:
+    """Return a function that runs the equations of one of our primitives."""
+    compute = functools.partial(composites[primitive], **equation.params)
+    specs = [jax.ShapeDtypeStruct(*spec) for spec in equation.inputs]
+    program = equation.bind(jax.make_jaxpr(compute)(*specs), ())
+    copies = program.is_copied
+
+    def run(*arrays: HostArray) -> list[HostArray]:
+        results = zip(program.run(arrays), copies, strict=True)
+        return [np.array(r) if is_copied else r for r, is_copied in results]
+
+    return run
+
+
 @rule("recurrent_layer", "recurrent_layer_gradient")
 def _run_recurrent_layer(equation: Equation) -> Compute:
     inputs, outputs, params = equation.inputs, equation.outputs, equation.params
     primitive = recurrent.layer_p if "saves" in params else recurrent.gradient_p
     call, dtype = recurrent.make_host_call(primitive, inputs, outputs, params)
     if call is None:
-        compute = functools.partial(composites[primitive], **params)
-        specs = [jax.ShapeDtypeStruct(*spec) for spec in inputs]
-        program = equation.bind(jax.make_jaxpr(compute)(*specs), ())
-        copies = program.is_copied
-
-        def run_steps(*arrays: HostArray) -> list[HostArray]:
-            return [
-                np.array(r) if c else r for r, c in zip(program.run(arrays), copies, strict=True)
-            ]
-
-        return run_steps
+        return _bind_equations(primitive, equation)
 
     def run(*arrays: HostArray) -> list[HostArray]:
         operands = [

@@ -82,7 +82,9 @@ class Plan:
             results = bound.run(arrays)
         is_copied = self._program.is_copied
         return [
-            np.array(r, order="C") if copies else np.asarray(r, order="C")
+            r
+            if type(r) is np.ndarray and not copies and r.flags.c_contiguous
+            else np.array(r, order="C", copy=copies or None)
             for r, copies in zip(results, is_copied, strict=True)
         ]
 

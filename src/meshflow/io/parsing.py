@@ -19,6 +19,7 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 from meshflow.io import protos
 from meshflow.io.features import (
     FixedLenFeature,
@@ -28,7 +29,11 @@ from meshflow.io.features import (
     VarLenFeature,
 )
 from meshflow.ops import array
-from meshflow.ops.deferred_host_values import DeferredValue, UnrecordableError
+from meshflow.ops.deferred_host_values import (
+    DeferredValue,
+    FullSparseVector,
+    UnrecordableError,
+)
 from meshflow.ops.files import to_host_strings
 from meshflow.ops.ragged import RaggedTensor
 
@@ -461,11 +466,44 @@ def parse_single_example(
 
 def _parse_deferred(serialized: DeferredValue, features: Mapping[str, Any]) -> dict[str, Any]:
     """Record the parsing of strings that are unknown while a map function is traced."""
-    batch = lambda texts: parse_example(texts, features)
+
+    def parse(texts: Tensor) -> dict[str, PyTree]:
+        flat = texts.array.tolist()
+        return _parse_rows(_make_records(flat, _get_record_names(None, len(flat))), features)
+
     placeholders: dict[str, Any] = context.host_recorder.parse_examples(
-        serialized, features, batch, lambda: _make_fixed_specs(features)
+        serialized, features, parse, lambda: _make_single_specs(features)
     )
-    return placeholders
+    return _wrap_sparse(placeholders, features)
+
+
+def _wrap_sparse(values: Mapping[str, Any], features: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace recorded values of features of variable length by sparse vectors."""
+    return {
+        key: FullSparseVector(value) if isinstance(features[key], VarLenFeature) else value
+        for key, value in values.items()
+    }
+
+
+def _make_rows(values: np.ndarray, lengths: Sequence[int]) -> RaggedTensor:
+    return RaggedTensor.from_row_lengths(Tensor(values), np.array(lengths), validate=False)
+
+
+def _parse_rows(records: list[_ParsedRecord], features: Mapping[str, Any]) -> dict[str, PyTree]:
+    """Parse features of single examples, one row for each: stacked, or ragged where sizes differ."""
+    parsed: dict[str, PyTree] = {}
+    for key, feature in _sort_features(features):
+        if isinstance(feature, FixedLenFeature):
+            parsed[key] = Tensor(_parse_fixed(records, key, feature))
+            continue
+        if isinstance(feature, FixedLenSequenceFeature):
+            rows = _parse_sequences(records, key, feature)
+        else:
+            kind = _get_feature_type(key, feature.dtype)
+            name = getattr(feature, "value_key", None) or key
+            rows = [_to_array(r.values(name, kind) or (), kind) for r in records]
+        parsed[key] = _make_rows(np.concatenate(rows), list(map(len, rows)))
+    return parsed
 
 
 def parse_feature(serialized: TensorLike, feature: str, shape: Sequence[int], dtype: DTypeLike, default: Any) -> Tensor:  # fmt: skip
@@ -494,15 +532,23 @@ def parse_feature(serialized: TensorLike, feature: str, shape: Sequence[int], dt
     return convert_to_tensor(np.concatenate(blocks))
 
 
-def _make_fixed_specs(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the specs of features of fixed size.
+def _make_single_specs(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specs of features of a single example.
 
     Raises:
-      ValueError: A feature has no fixed size.
+      UnrecordableError: A feature has several parts.
     """
-    if not all(isinstance(feature, FixedLenFeature) for feature in features.values()):
-        raise ValueError("Only FixedLenFeature has a static shape.")
-    return make_feature_specs(features)
+
+    def make_spec(key: str, feature: PyTree) -> TensorSpec:
+        if isinstance(feature, SparseFeature) or getattr(feature, "partitions", None):
+            raise UnrecordableError("a feature with several parts")
+        kind = _get_feature_type(key, feature.dtype).numpy
+        sizes: list[int | None] = [] if isinstance(feature, FixedLenFeature) else [None]
+        if isinstance(feature, (FixedLenFeature, FixedLenSequenceFeature)):
+            sizes += _get_static_shape(key, feature.shape)
+        return TensorSpec(sizes, dtypes.string if kind is object else kind)
+
+    return {key: make_spec(key, feature) for key, feature in _sort_features(features)}
 
 
 def make_feature_specs(
@@ -563,6 +609,8 @@ def parse_single_sequence_example(
       >>> print(parsed["x"].numpy())
       [5 6]
     """
+    if isinstance(serialized, DeferredValue):
+        return _parse_deferred_sequence(serialized, context_features or {}, sequence_features or {})
     texts = to_host_strings(serialized, "a serialized example")
     if texts.ndim:
         raise InvalidValueError(f"serialized must be a scalar, got shape {list(texts.shape)}.")
@@ -570,6 +618,38 @@ def parse_single_sequence_example(
         texts, context_features, sequence_features, example_name, single=True
     )
     return context, steps
+
+
+def _parse_deferred_sequence(
+    serialized: DeferredValue,
+    context_features: Mapping[str, Any],
+    sequence: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Record the parsing of a sequence that is unknown while a map function is traced."""
+    if not (context_features or sequence) or not all(
+        isinstance(feature, FixedLenSequenceFeature) for feature in sequence.values()
+    ):
+        raise UnrecordableError("sequences with features of variable length")
+
+    def parse(texts: Tensor) -> PyTree:
+        flat = texts.array.tolist()
+        names = _get_record_names(None, len(flat))
+        examples = _parse_messages(protos.SequenceExample, flat, names)
+        records = [
+            _ParsedRecord(e.context.feature, n) for e, n in zip(examples, names, strict=True)
+        ]
+        steps = {
+            key: _make_rows(*_parse_fixed_steps(examples, key, feature, names))
+            for key, feature in sequence.items()
+        }
+        parsed = _parse_rows(records, context_features) if context_features else {}
+        return parsed, steps
+
+    specs = _make_single_specs(context_features) if context_features else {}
+    placeholders = context.host_recorder.parse(
+        serialized, parse, (specs, _make_single_specs(sequence) if sequence else {})
+    )
+    return _wrap_sparse(placeholders[0], context_features), placeholders[1]
 
 
 def parse_sequence_example(
@@ -633,52 +713,68 @@ def _parse_sequence_examples(
                 "RaggedFeature."
             )
         kind = _get_feature_type(key, feature.dtype)
-        lists = [
-            _parse_steps(e, key, feature, kind, n) for e, n in zip(examples, labels, strict=True)
-        ]
         if isinstance(feature, VarLenFeature):
+            lists = [_parse_steps(e, key, kind, n) for e, n in zip(examples, labels, strict=True)]
             steps[key] = (
                 _make_sparse_rows(lists[0], kind, False)
                 if single
                 else _make_sparse_steps(lists, kind)
             )
             continue
-        lengths[key] = convert_to_tensor(np.array([len(rows) for rows in lists], np.int64))
+        values, counts = _parse_fixed_steps(examples, key, feature, labels)
+        lengths[key] = convert_to_tensor(np.array(counts, np.int64))
         shape = _get_static_shape(key, feature.shape)
-        arrays = [np.array(rows, kind.numpy).reshape(len(rows), *shape) for rows in lists]
-        arrays = [vary_sizes(rows, 0) for rows in arrays]
+        arrays = [vary_sizes(rows, 0) for rows in np.split(values, np.cumsum(counts)[:-1])]
         steps[key] = convert_to_tensor(
             arrays[0] if single else _pad_sequences(arrays, shape, kind, feature.default_value, key)
         )
     return context, steps, lengths
 
 
-def _parse_steps(
-    example: Any, key: str, feature: Any, kind: _FeatureType, name: str
-) -> list[np.ndarray]:
+def _make_place(key: str, index: int) -> str:
+    return f"{key}, Feature list: {key}, Index: {index}"
+
+
+def _parse_steps(example: Any, key: str, kind: _FeatureType, name: str) -> list[np.ndarray]:
     """Return the values of every step of one record."""
-    feature_lists = example.feature_lists.feature_list
-    fixed = isinstance(feature, FixedLenSequenceFeature)
-    if key not in feature_lists:
-        if fixed and not feature.allow_missing:
+    lists = example.feature_lists.feature_list
+    steps = lists[key].feature if key in lists else ()
+    return [
+        _to_array(get_feature_values(step, _make_place(key, i), kind, name) or (), kind)
+        for i, step in enumerate(steps)
+    ]
+
+
+def _parse_fixed_steps(
+    examples: Sequence[Any], key: str, feature: FixedLenSequenceFeature, names: Sequence[str]
+) -> tuple[np.ndarray, list[int]]:
+    """Return the values [steps, ...] of the steps of all records, and the number of steps of each record."""
+    kind, shape = _get_feature_type(key, feature.dtype), _get_static_shape(key, feature.shape)
+    size = math.prod(shape)
+    flat: list[Any] = []
+    counts = []
+    for example, name in zip(examples, names, strict=True):
+        lists = example.feature_lists.feature_list
+        if key not in lists and not feature.allow_missing:
             raise InvalidArgumentError(
                 f"Name: {name}, Feature list '{key}' is required but could not be found.  Did you mean to include it "
                 "in feature_list_dense_missing_assumed_empty or feature_list_dense_defaults? Pass allow_missing=True."
             )
-        return []
-    rows = []
-    shape = _get_static_shape(key, feature.shape) if fixed else []
-    count = math.prod(shape)
-    for index, step in enumerate(feature_lists[key].feature):
-        place = f"{key}, Feature list: {key}, Index: {index}"
-        array = _to_array(get_feature_values(step, place, kind, name) or (), kind)
-        if fixed and len(array) != count:
-            raise InvalidArgumentError(
-                f"Name: {name}, Key: {key}, Index: {index}.  Number of {kind.name} values != expected.  values "
-                f"size: {len(array)} but output shape: {list(shape)}"
-            )
-        rows.append(array)
-    return rows
+        steps = lists[key].feature if key in lists else ()
+        for index, step in enumerate(steps):
+            if step.WhichOneof("kind") == kind.field:
+                values = getattr(step, kind.field).value
+            else:
+                # The step is empty, or the function raises an error.
+                values = get_feature_values(step, _make_place(key, index), kind, name) or ()
+            if len(values) != size:
+                raise InvalidArgumentError(
+                    f"Name: {name}, Key: {key}, Index: {index}.  Number of {kind.name} values != expected.  values "
+                    f"size: {len(values)} but output shape: {list(shape)}"
+                )
+            flat.extend(values)
+        counts.append(len(steps))
+    return _to_array(flat, kind).reshape(sum(counts), *shape), counts
 
 
 def _parse_ragged_steps(

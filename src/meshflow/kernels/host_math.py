@@ -11,7 +11,18 @@ import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = ["FUNCTIONS", "MIN_ELEMENTS", "find_float_function", "find_philox"]
+__all__ = [
+    "ADDRESS",
+    "FUNCTIONS",
+    "INTEGER",
+    "MIN_ELEMENTS",
+    "find_float_function",
+    "find_philox",
+    "find_symbol",
+    "get_address",
+]
+
+ADDRESS, INTEGER = ctypes.c_void_p, ctypes.c_int64
 
 # In the order of host_math.cc.
 FUNCTIONS = ("exp", "logistic", "tanh")
@@ -25,31 +36,31 @@ Philox: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 @functools.cache
-def _find_symbol(name: str, argument_types: tuple[Any, ...]) -> Any:
+def find_symbol(name: str, argument_types: tuple[Any, ...]) -> Any:
     """Return a function of the compiled library, or None if it is not available."""
     loaded = library.load()
     function = None if loaded is None else getattr(loaded.compiled, name, None)
     if function is not None:
-        function.argtypes, function.restype = argument_types, None
+        function.argtypes = argument_types
     return function
 
 
-def _get_address(array: np.ndarray) -> int:
+def get_address(array: np.ndarray) -> int:
+    """Return the address of an array's first element, faster than `array.ctypes.data`."""
     return array.__array_interface__["data"][0]
 
 
 @functools.cache
 def find_float_function(name: str) -> FloatFunction | None:
     """Return the compiled function of one of `FUNCTIONS`, or None if the kernels are not available."""
-    address = ctypes.c_void_p
-    types = (ctypes.c_int32, address, address, ctypes.c_int64)
-    function = _find_symbol("meshflow_float_function", types)
+    types = (ctypes.c_int32, ADDRESS, ADDRESS, INTEGER)
+    function = find_symbol("meshflow_float_function", types)
     if function is None:
         return None
     code = FUNCTIONS.index(name)
 
     def compute(x: np.ndarray, out: np.ndarray) -> None:
-        function(code, _get_address(x), _get_address(out), x.size)
+        function(code, get_address(x), get_address(out), x.size)
 
     return compute
 
@@ -57,15 +68,14 @@ def find_float_function(name: str) -> FloatFunction | None:
 @functools.cache
 def find_philox() -> Philox | None:
     """Return the compiled generator of words, or None if the kernels are not available."""
-    address = ctypes.c_void_p
-    types = (address, address, address, ctypes.c_int64, address)
-    function = _find_symbol("meshflow_philox_words", types)
+    types = (ADDRESS, ADDRESS, ADDRESS, INTEGER, ADDRESS)
+    function = find_symbol("meshflow_philox_words", types)
     if function is None:
         return None
 
     def generate(low: np.ndarray, high: np.ndarray, key: np.ndarray) -> np.ndarray:
         words = np.empty((low.size, 4), np.uint32)
-        function(*map(_get_address, (low, high, key)), low.size, _get_address(words))
+        function(*map(get_address, (low, high, key)), low.size, get_address(words))
         return words
 
     return generate

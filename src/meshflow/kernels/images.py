@@ -68,10 +68,41 @@ def _find_compiled_loop() -> Callable[..., None] | None:
         *(ctypes.c_double, integer, integer, address, steps, steps, address, address, address),
     ]
     function.restype = None
-    for path in jpeg.find_pillow_libraries("libpng16-*.so.16.*"):
-        if loaded is not None and loaded.compiled.meshflow_png_library(str(path).encode()) == 0:
-            break
+    _find_png_decoder()
     return function
+
+
+@functools.cache
+def _find_png_decoder() -> Callable[..., int] | None:
+    """Return the compiled decoder with the libpng of Pillow's wheel, or None if one is missing."""
+    loaded = library.load()
+    function: Any = getattr(loaded.compiled, "meshflow_png", None) if loaded else None
+    for path in jpeg.find_pillow_libraries("libpng16-*.so.16.*") if function is not None else ():
+        if loaded is not None and loaded.compiled.meshflow_png_library(str(path).encode()) == 0:
+            integer, address = ctypes.c_int, ctypes.c_void_p
+            size = ctypes.c_int64
+            function.argtypes = [ctypes.c_char_p, size, integer, size, address, address]
+            return function
+    return None
+
+
+def decode_png(contents: bytes, channels: int) -> np.ndarray | None:
+    """Decode a PNG image.
+
+    Args:
+      contents: Bytes of the file.
+      channels: 1 or 3.
+
+    Returns:
+      uint8 [height, width, channels], or None if the file does not contain such pixels of 8 bits.
+    """
+    decode = _find_png_decoder()
+    shape = np.zeros(3, np.int32)
+    options = contents, len(contents), channels, get_image_limit(), shape.ctypes.data
+    if decode is None or decode(*options, None):
+        return None
+    pixels = np.empty(shape.tolist(), np.uint8)
+    return None if decode(*options, pixels.ctypes.data) else pixels
 
 
 def load_images(

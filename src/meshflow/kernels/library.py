@@ -35,11 +35,13 @@ RENEW = "meshflow_renew"
 RECURRENT = "meshflow_recurrent"
 BOUNDS_CHECK = "meshflow_bounds_check"
 ATTENTION = "meshflow_attention"
+COLORS = "meshflow_colors"
+WARPED = "meshflow_warped"
 # All handlers of XLA's foreign function interface, by the name of their symbol.
 HANDLERS = (
     *(TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS, ADAM),
     *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW, RECURRENT, BOUNDS_CHECK),
-    *(ATTENTION, ADAM_ROWS),
+    *(ATTENTION, ADAM_ROWS, COLORS, WARPED),
 )
 # Prefix of the implementation names of our C++ code.
 OWN_PREFIX = "meshflow"

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <new>
 
 #include "guard.h"
 #include "image_sizes.h"
@@ -27,7 +26,6 @@ constexpr uint32_t kColor = 2;
 struct Api {
   int (*begin)(Image*, const void*, size_t);
   int (*finish)(Image*, const void*, void*, int32_t, void*);
-  void (*free)(Image*);
 } api;
 
 constexpr unsigned char kSignature[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
@@ -58,33 +56,50 @@ bool is_plain(const unsigned char* data, size_t bytes, int channels) {
 extern "C" int meshflow_png_library(const char* path) noexcept {
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!handle) return 1;
-  const char* names[] = {"png_image_begin_read_from_memory", "png_image_finish_read", "png_image_free"};
-  void* functions[3];
+  const char* names[] = {"png_image_begin_read_from_memory", "png_image_finish_read"};
+  void* functions[2];
   static_assert(sizeof(functions) == sizeof(api));
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < 2; ++i)
     if (!(functions[i] = dlsym(handle, names[i]))) return 2;
   std::memcpy(&api, functions, sizeof(api));
   return 0;
 }
 
-bool decode_png(const unsigned char* data, int64_t bytes, int channels, int64_t limit, int32_t* shape,
-                std::vector<unsigned char>* pixels) {
+namespace {
+
+// Returns whether an image can be decoded here, and its size [height, width, channels].
+bool read_size(const unsigned char* data, int64_t bytes, int channels, int64_t limit, int32_t* shape) {
   if (!api.begin || !is_plain(data, bytes, channels)) return false;
   const uint64_t most = std::min<uint64_t>(limit, kInflated * bytes);
-  if (!fits(number(data + 20), number(data + 16), channels, most)) return false;
+  const uint32_t width = number(data + 16), height = number(data + 20);
+  if (!fits(height, width, channels, most)) return false;
+  const int32_t found[3] = {int32_t(height), int32_t(width), channels};
+  std::memcpy(shape, found, sizeof(found));
+  return true;
+}
+
+// Decodes an image, whose size was read.
+bool read_pixels(const unsigned char* data, int64_t bytes, int channels, unsigned char* pixels) {
   Image image = {};
   image.version = 1;
   if (!api.begin(&image, data, bytes)) return false;
   image.format = channels == 3 ? kColor : 0;
-  try {
-    pixels->resize(size_t(image.height) * image.width * channels);
-  } catch (const std::bad_alloc&) {
-    api.free(&image);
-    throw;
-  }
-  const int32_t found[3] = {int32_t(image.height), int32_t(image.width), channels};
-  std::memcpy(shape, found, sizeof(found));
   // This frees the image. Warnings count as errors, which Pillow handles.
-  const int done = api.finish(&image, nullptr, pixels->data(), int32_t(image.width) * channels, nullptr);
+  const int done = api.finish(&image, nullptr, pixels, int32_t(image.width) * channels, nullptr);
   return done && image.problem == 0;
+}
+
+}  // namespace
+
+bool decode_png(const unsigned char* data, int64_t bytes, int channels, int64_t limit, int32_t* shape,
+                std::vector<unsigned char>* pixels) {
+  if (!read_size(data, bytes, channels, limit, shape)) return false;
+  pixels->resize(size_t(shape[0]) * shape[1] * channels);
+  return read_pixels(data, bytes, channels, pixels->data());
+}
+
+// Reads the size of an image if `pixels` is null, or decodes it; returns 0 if it was possible.
+extern "C" int meshflow_png(const unsigned char* data, int64_t bytes, int channels, int64_t limit, int32_t* shape,
+                            unsigned char* pixels) noexcept {
+  return !(read_size(data, bytes, channels, limit, shape) && (!pixels || read_pixels(data, bytes, channels, pixels)));
 }

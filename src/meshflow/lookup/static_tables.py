@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import itertools
+from collections.abc import Hashable
 from typing import Any, Protocol
 
 import jax
@@ -17,10 +18,10 @@ from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, int64, string
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.interpreter.table import Equation, call_rule
 from meshflow.lookup.table import Table, apply_to_values
 from meshflow.ops import array
 from meshflow.ops import math as _math
+from meshflow.ops.array.ordering import search_left
 from meshflow.ops.hashing import to_hash_bucket_fast
 from meshflow.ops.strings import as_string
 
@@ -142,7 +143,9 @@ class StaticHashTable(Table):
         if isinstance(tensor.array, jax.core.Tracer) and tensor.dtype is not string:
             return self._look_up_traced(tensor)
         key_array = np.asarray(tensor.require_value("keys of a table (XLA has no strings)"))
-        indices = [self._indices.get(key, -1) for key in key_array.reshape(-1).tolist()]
+        keys_list = key_array.reshape(-1).tolist()
+        found = map(self._indices.get, keys_list, itertools.repeat(-1))
+        indices = np.fromiter(found, np.intp, len(keys_list))
         return convert_to_tensor(self._values_and_default[indices].reshape(key_array.shape))
 
     def _look_up_traced(self, tensor: Tensor) -> Tensor:
@@ -277,22 +280,6 @@ class StaticVocabularyTable(Table):
 @op
 def _find_rows(keys: TensorLike, queries: TensorLike) -> jax.Array:
     """Return the rows of queries among sorted keys, and the number of keys for missing ones."""
-    return _search_keys(keys, queries)
-
-
-@jax.jit
-def _search_keys(keys: jax.Array, queries: jax.Array) -> jax.Array:
     count = keys.shape[0]
-    rows = jnp.minimum(jnp.searchsorted(keys, queries), count - 1)
-    return jnp.where(keys[rows] == queries, rows, count).astype(np.int32)
-
-
-@call_rule("_search_keys")
-def _build_search(_: Equation) -> Callable[[np.ndarray, np.ndarray], list[np.ndarray]]:
-    """Search keys in a program that runs op by op."""
-
-    def search(keys: np.ndarray, queries: np.ndarray) -> list[np.ndarray]:
-        rows = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
-        return [np.where(keys[rows] == queries, rows, len(keys)).astype(np.int32)]
-
-    return search
+    rows = jnp.minimum(search_left(keys, queries), count - 1)
+    return jnp.where(jnp.asarray(keys)[rows] == queries, rows, count).astype(np.int32)

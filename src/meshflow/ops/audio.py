@@ -11,7 +11,10 @@ import numpy as np
 from meshflow.core.dispatch.shape_probing import vary_sizes
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import float32, int32
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.deferred_host_values import DeferredValue, defer_host_values
 from meshflow.ops.files import add_path_to_errors, to_host_strings
 
 __all__ = ["decode_wav", "encode_wav"]
@@ -32,6 +35,14 @@ class DecodeWav(NamedTuple):
     sample_rate: Tensor
 
 
+def _make_wav_spec(
+    contents: DeferredValue, desired_channels: int = -1, desired_samples: int = -1, *_: object
+) -> DecodeWav:
+    sizes = [None if n < 0 else n for n in (desired_samples, desired_channels)]
+    return DecodeWav(TensorSpec(sizes, float32), TensorSpec([], int32))  # type: ignore[arg-type]
+
+
+@defer_host_values(_make_wav_spec)
 @add_path_to_errors
 def decode_wav(
     contents: TensorLike,

@@ -10,12 +10,15 @@ on many elements at once.
 from __future__ import annotations
 
 import functools
+import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 import jax
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import init_scope, trace_shapes
 from meshflow.core.values import dtypes, nest
@@ -29,12 +32,15 @@ from meshflow.environment.types import PyTree
 __all__ = [
     "Argument",
     "CallResult",
+    "Column",
     "DeferredValue",
+    "FullSparseVector",
     "HostCall",
     "KeyDraw",
     "Recording",
     "UnrecordableError",
     "defer_host_values",
+    "defer_sizes",
     "defer_strings",
     "find_recording",
 ]
@@ -43,10 +49,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 _Function: TypeAlias = Callable[..., Any]
 _Args: TypeAlias = Sequence[Any]
 _Kwargs: TypeAlias = Mapping[str, Any]
-# A function that maps a vector of strings, one per element, to stacked results.
+# The values of all elements of a group: stacked, or one array for each element.
+Column: TypeAlias = "np.ndarray | list[np.ndarray]"
+# A function that maps a vector of values of all elements to tensors or ragged tensors with a row for each value.
 _BatchFunction: TypeAlias = Callable[[Tensor], PyTree]
 # These sizes replace unknown ones while the specs of a call's results are inferred.
 PROBE_SIZES = (7, 1021)
+# Types of arguments that may contain values.
+_NESTS = (list, tuple, dict)
+# Treatments of strings by ops that compute each element by itself.
+_ELEMENTWISE = ("compares", "joins")
 
 
 class UnrecordableError(Exception):
@@ -84,13 +96,55 @@ class HostCall:
       function: Function of tensors.
       args: Its arguments, including `DeferredValue`s and placeholders of inputs.
       kwargs: Its keyword arguments.
-      batch: The function for strings of all elements at once; None if there is none.
+      operand: The only argument that differs from element to element, if `batch` is set.
+      batch: Maps the arrays of `operand` of a group of elements to a column for each result; None if there is no such
+        function.
     """
 
     def __init__(
-        self, function: _Function, args: _Args, kwargs: _Kwargs, batch: _BatchFunction | None = None
+        self,
+        function: _Function,
+        args: _Args,
+        kwargs: _Kwargs,
+        operand: DeferredValue | None = None,
+        batch: Callable[[list[np.ndarray]], list[Column]] | None = None,
     ) -> None:
-        self.function, self.args, self.kwargs, self.batch = function, args, kwargs, batch
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.operand, self.batch = operand, batch
+
+
+def _run_on_flat_values(function: _BatchFunction, arrays: list[np.ndarray]) -> list[Column]:
+    """Call a function once with the values of all elements in a vector."""
+    shapes = [a.shape for a in arrays]
+    are_scalars = not any(shapes)
+    if are_scalars:
+        values = np.empty(len(arrays), arrays[0].dtype)
+        values[:] = [a[()] for a in arrays]
+    else:
+        values = np.concatenate([a.reshape(-1) for a in arrays])
+    columns: list[Column] = []
+    for result in nest.flatten(function(Tensor(values))):
+        if hasattr(result, "row_splits"):
+            rows, ends = np.asarray(result.values.array), result.row_splits.numpy().tolist()
+            columns.append([rows[i:j] for i, j in itertools.pairwise(ends)])
+        elif are_scalars:
+            columns.append(np.asarray(result.array))
+        else:
+            parts = np.split(np.asarray(result.array), np.cumsum([a.size for a in arrays])[:-1])
+            columns.append([p.reshape(shape) for p, shape in zip(parts, shapes, strict=True)])
+    return columns
+
+
+def _get_items(key: object, arrays: list[np.ndarray]) -> list[Column]:
+    """Return the items of the arrays of all elements."""
+    items = []
+    for array in arrays:
+        item = array[cast(Any, key)]
+        if not isinstance(item, np.ndarray):
+            item, value = np.empty((), array.dtype), item
+            item[()] = value
+        items.append(item)
+    return [items]
 
 
 class CallResult(NamedTuple):
@@ -142,7 +196,7 @@ class DeferredValue:
         return self.spec.shape
 
     def __getitem__(self, key: object) -> PyTree:
-        return self._recording.call(_get_item, (self, key), {})
+        return self._recording.get_item(self, key)
 
     def __repr__(self) -> str:
         raise UnrecordableError("its value as text")
@@ -161,6 +215,32 @@ class DeferredValue:
 
     def _as_tensor(self) -> Tensor:
         raise UnrecordableError("a tensor of unknown size or a string")
+
+
+class FullSparseVector(SparseTensor):
+    """A sparse vector of an element that stores all of its values in order, as features of variable length do.
+
+    Args:
+      values: The values.
+    """
+
+    def __init__(self, values: DeferredValue) -> None:
+        self._values = values  # type: ignore[assignment]
+
+    @property
+    def indices(self) -> NoReturn:
+        """Raise an UnrecordableError."""
+        raise UnrecordableError("indices of a sparse vector")
+
+    @property
+    def shape(self) -> TensorShape:
+        """Return the shape, of unknown size."""
+        return self._values.shape
+
+    @property
+    def dense_shape(self) -> NoReturn:
+        """Raise an UnrecordableError."""
+        raise UnrecordableError("the shape of a sparse vector")
 
 
 def _get_item(value: Any, key: object) -> Any:
@@ -216,13 +296,57 @@ class Recording:
         """
         if spec is None:
             spec = self._infer_spec(function, args, kwargs)
+        op = getattr(function, "op", None)
+        operands = [a for a in args if isinstance(a, DeferredValue)]
+        if op is not None and op.strings in _ELEMENTWISE and len(operands) == 1 and not kwargs:
+            others = [a for a in args if a is not operands[0]]
+            if not any(map(is_runtime_value, others)) and not any(map(np.ndim, others)):
+                batch = lambda t: function(*[t if a is operands[0] else a for a in args])
+                run = functools.partial(_run_on_flat_values, batch)
+                return self._record_call(HostCall(function, args, {}, operands[0], run), spec)
         return self._record_call(HostCall(function, args, kwargs), spec)
 
+    def get_item(self, value: DeferredValue, key: object) -> PyTree:
+        """Record the indexing of a value."""
+        keys = key if type(key) is tuple else (key,)
+        if value.shape.rank is None or not all(map(_is_constant_key, keys)):
+            return self.call(_get_item, (value, key), {})
+        spec = TensorSpec(_index_sizes(value.shape.as_list(), keys), value.dtype)
+        call = HostCall(_get_item, (value, key), {}, value, functools.partial(_get_items, key))
+        return self._record_call(call, spec)
+
     def parse(self, text: DeferredValue, batch: _BatchFunction, spec: PyTree) -> PyTree:
-        """Record a call that parses a string scalar to tensors with a spec."""
+        """Record a call that parses a string scalar to tensors with a spec.
+
+        Args:
+          text: The string.
+          batch: Maps a vector of strings to stacked tensors, or to ragged tensors.
+          spec: Spec of the results for one string.
+        """
         if text.spec.shape.rank != 0:
             raise UnrecordableError("to parse several strings")
-        return self._record_call(HostCall(batch, (text,), {}, batch), spec)
+        return self._record_batch(batch, text, batch, spec)
+
+    def measure(
+        self,
+        function: _Function,
+        value: DeferredValue,
+        get_sizes: Callable[[np.ndarray], Any],
+        spec: TensorSpec,
+    ) -> PyTree:
+        """Record a call that returns sizes of a value."""
+
+        def batch(arrays: list[np.ndarray]) -> list[Column]:
+            return [np.array([get_sizes(a) for a in arrays], spec.dtype.dtype)]
+
+        call = HostCall(function, (value, spec.dtype), {}, value, batch)
+        return self._record_call(call, spec)
+
+    def _record_batch(
+        self, function: _Function, operand: DeferredValue, batch: _BatchFunction, spec: PyTree
+    ) -> PyTree:
+        run = functools.partial(_run_on_flat_values, batch)
+        return self._record_call(HostCall(function, (operand,), {}, operand, run), spec)
 
     def parse_examples(
         self,
@@ -243,12 +367,17 @@ class Recording:
         dtype: DTypeLike,
     ) -> PyTree:
         """Record a call of an elementwise function of strings, with results of a dtype."""
+        if any(map(np.ndim, (*args, *kwargs.values()))):
+            raise UnrecordableError("to broadcast a string")
         batch = lambda texts: function(texts, *args, **kwargs)
-        return self.parse(text, batch, TensorSpec([], dtype))
+        return self._record_batch(batch, text, batch, TensorSpec(text.shape, dtype))
 
-    def look_up(self, table: Any, text: DeferredValue) -> PyTree:
-        """Raise an error: strings in map functions are looked up for each element by itself."""
-        raise UnrecordableError("a string")
+    def look_up(self, table: PyTree, keys: PyTree) -> PyTree:
+        """Record the lookup of keys in a table that does not change."""
+        if not isinstance(keys, DeferredValue) or keys.shape.rank is None:
+            raise UnrecordableError("a key")
+        spec = TensorSpec(keys.shape, table.value_dtype)
+        return self._record_batch(table.lookup, keys, table.lookup, spec)
 
     def use_table(self, name: str, keys: TensorLike, table: Any, **more: Any) -> PyTree:
         """Raise an error: map functions cannot use mutable tables with deferred values."""
@@ -288,7 +417,7 @@ class Recording:
     def _add_input(self, spec: TensorSpec, source: _Source) -> Tensor:
         with init_scope():
             # A host array would be used as a constant.
-            captured = Tensor(jax.numpy.zeros(spec.shape.as_list(), spec.dtype.dtype))
+            captured = Tensor(jax.device_put(np.zeros(spec.shape.as_list(), spec.dtype.dtype)))
         placeholder = Tensor(context.trace.lookup(captured))  # type: ignore[union-attr]
         self.inputs.append((captured, source))
         self.sources[id(placeholder)] = source
@@ -298,12 +427,16 @@ class Recording:
     def _infer_spec(self, function: _Function, args: _Args, kwargs: _Kwargs) -> PyTree:
         """Infer the spec of a call's result from two traces with different sizes."""
         op = getattr(function, "op", None)
+        if op is not None and op.name == "reshape" and len(args) == 2:
+            value, sizes = args
+            if isinstance(value, DeferredValue) and _are_integers(sizes):
+                return TensorSpec([None if n < 0 else n for n in sizes], value.dtype)
         has_strings = any(
             isinstance(v, DeferredValue) and v.dtype is dtypes.string
             for v in (*args, *kwargs.values())
         )
-        is_comparison = op is not None and op.strings == "compares"
-        if has_strings and function is not _get_item and not is_comparison:
+        treatment = None if op is None else op.strings
+        if has_strings and function is not _get_item and treatment is None:
             raise UnrecordableError("a string")
         saved, context.host_recorder = context.host_recorder, None
         try:
@@ -316,9 +449,43 @@ class Recording:
         finally:
             context.host_recorder = saved
         spec = nest.map_structure(_merge_specs, *specs)
-        return (
-            TensorSpec(spec.shape, dtypes.string) if has_strings and function is _get_item else spec
-        )
+        if not has_strings or treatment == "compares":
+            return spec
+        return nest.map_structure(lambda part: TensorSpec(part.shape, dtypes.string), spec)
+
+
+def _are_integers(values: object) -> bool:
+    return isinstance(values, (list, tuple)) and all(type(n) is int for n in values)
+
+
+def _is_constant_key(key: object) -> bool:
+    parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
+    return all(type(part) in (int, type(None), type(Ellipsis)) for part in parts)
+
+
+def _index_sizes(sizes: Sequence[int | None], keys: tuple[Any, ...]) -> list[int | None]:
+    """Return the sizes of an array at constant keys; a part of an unknown size is unknown.
+
+    Raises:
+      UnrecordableError: If a key is outside of the array.
+    """
+    num_axes = sum(key is not None and key is not Ellipsis for key in keys)
+    if num_axes > len(sizes) or keys.count(Ellipsis) > 1:
+        raise UnrecordableError("an index for more dimensions")
+    start = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
+    full = (slice(None),) * (len(sizes) - num_axes)
+    rest = iter(sizes)
+    result: list[int | None] = []
+    for key in (*keys[:start], *full, *keys[start + 1 :]):
+        if key is None:
+            result.append(1)
+            continue
+        size = next(rest)
+        if isinstance(key, slice):
+            result.append(None if size is None else len(range(*key.indices(size))))
+        elif size is not None and not -size <= key < size:
+            raise UnrecordableError(f"index {key} of {size} elements")
+    return result
 
 
 def is_valid_input(spec: TensorSpec) -> bool:
@@ -400,11 +567,39 @@ def defer_host_values(spec: Callable[..., Any] | None = None) -> Callable[[F], F
     return decorate
 
 
-def defer_strings(dtype: DTypeLike) -> Callable[[F], F]:
+def defer_sizes(get_sizes: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Decorate a function of a tensor that returns sizes, so that it accepts values of each element.
+
+    Args:
+      get_sizes: Returns the sizes of a host array; the sizes of its result have a known shape.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def public(
+            input: PyTree, out_type: DTypeLike = dtypes.int32, name: str | None = None
+        ) -> PyTree:
+            recording = context.host_recorder
+            if recording is None or recording.inlines or not isinstance(input, DeferredValue):
+                return function(input, out_type, name)
+            dtype = dtypes.as_dtype(out_type)
+            example = np.asarray(get_sizes(np.broadcast_to(np.int8(0), (0,) * input.ndim)))
+            return recording.measure(function, input, get_sizes, TensorSpec(example.shape, dtype))
+
+        return cast(F, public)
+
+    return decorate
+
+
+def defer_strings(
+    dtype: DTypeLike | Callable[..., DTypeLike], takes_numbers: bool = False
+) -> Callable[[F], F]:
     """Decorate an elementwise function of strings so that it accepts strings of each element.
 
     Args:
-      dtype: The dtype of its result, which has the shape of its first argument, the strings.
+      dtype: The dtype of its result, which has the shape of its first argument, the strings; or a function of its
+        arguments that returns this dtype.
+      takes_numbers: Whether functions that are being saved may compute other arguments, such as positions.
     """
 
     def decorate(function: F) -> F:
@@ -413,22 +608,30 @@ def defer_strings(dtype: DTypeLike) -> Callable[[F], F]:
             recording = context.host_recorder
             if recording is None or not recording.should_record(args, kwargs):
                 return function(*args, **kwargs)
+            if takes_numbers and recording.inlines:
+                return recording.call(public, args, kwargs)
             text, *rest = args or (None,)
             if not isinstance(text, DeferredValue) or any(
                 map(is_runtime_value, (*rest, *kwargs.values()))
             ):
                 raise UnrecordableError("a string")
-            return recording.call_on_text(function, text, rest, kwargs, dtype)
+            result = dtype(*args, **kwargs) if inspect.isfunction(dtype) else dtype
+            return recording.call_on_text(function, text, rest, kwargs, result)
 
         return cast(F, public)
 
     return decorate
 
 
-def evaluate_call(
+def is_item(call: HostCall) -> bool:
+    """Check whether a call indexes a value."""
+    return call.function is _get_item
+
+
+def call_function(
     call: HostCall, get_tensor: Callable[[DeferredValue | Tensor], Any]
-) -> list[np.ndarray]:
-    """Evaluate a call for one element, as host arrays.
+) -> list[Tensor]:
+    """Call the function of a host call, and return the leaves of its result.
 
     Args:
       call: The call.
@@ -440,6 +643,11 @@ def evaluate_call(
         tensor = get_tensor(value) if isinstance(value, (DeferredValue, Tensor)) else None
         return value if tensor is None else tensor
 
-    args, kwargs = nest.map_structure(replace_leaf, (call.args, call.kwargs))
+    args: Any = [
+        nest.map_structure(replace_leaf, a) if type(a) in _NESTS else replace_leaf(a)
+        for a in call.args
+    ]
+    kwargs = nest.map_structure(replace_leaf, call.kwargs) if call.kwargs else {}
     result = call.function(*args, **kwargs)
-    return [np.asarray(convert_to_tensor(t).array) for t in nest.flatten(result)]
+    leaves = [result] if type(result) is Tensor else nest.flatten(result)
+    return [t if type(t) is Tensor else convert_to_tensor(t) for t in leaves]

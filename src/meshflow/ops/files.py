@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import inspect
 import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -26,11 +27,12 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit
-from meshflow.environment.types import StrPath
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
 from meshflow.files.paths import to_path_string
 from meshflow.ops.deferred_host_values import DeferredValue, defer_host_values, defer_strings
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = [
     "decode_base64",
@@ -149,21 +151,30 @@ def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
     return Tensor(np.array(sorted(paths), object))
 
 
-def _make_raw_spec(
-    input_bytes: DeferredValue,
-    out_type: DTypeLike,
-    little_endian: bool = True,
-    fixed_length: int | None = None,
-    name: str | None = None,
-) -> TensorSpec:
-    """Return the spec of the result of `decode_raw` for strings that are only known for each element."""
-    dtype, shape = as_dtype(out_type), input_bytes.spec.shape
-    size = None if fixed_length is None else fixed_length // dtype.size
-    return TensorSpec([*shape.as_list(), size], dtype)
+def _defer_raw(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate `decode_raw` so that it accepts the string of each element."""
+
+    @functools.wraps(function)
+    def public(input_bytes: PyTree, out_type: DTypeLike, *args: Any, **kwargs: Any) -> PyTree:
+        if not isinstance(input_bytes, DeferredValue):
+            return function(input_bytes, out_type, *args, **kwargs)
+
+        def decode(texts: Tensor) -> PyTree:
+            if len(set(map(len, texts.array.tolist()))) == 1:
+                return function(texts, out_type, *args, **kwargs)
+            rows = [function(text, out_type, *args, **kwargs).numpy() for text in texts.array]
+            return RaggedTensor.from_row_lengths(np.concatenate(rows), list(map(len, rows)))
+
+        bound = inspect.signature(function).bind(input_bytes, out_type, *args, **kwargs)
+        length, dtype = bound.arguments.get("fixed_length"), as_dtype(out_type)
+        size = None if length is None else length // dtype.size
+        return context.host_recorder.parse(input_bytes, decode, TensorSpec([size], dtype))
+
+    return public
 
 
 @dispatch_composites
-@defer_host_values(_make_raw_spec)
+@_defer_raw
 def decode_raw(
     input_bytes: TensorLike,
     out_type: DTypeLike,

@@ -6,9 +6,10 @@ import functools
 import inspect
 import itertools
 import math
+import operator
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -167,7 +168,7 @@ def _check_unit(unit: str) -> None:
         raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', got {unit!r}.")
 
 
-@defer_host_values()
+@defer_strings(string, takes_numbers=True)
 @accept_symbolic
 def substr(
     input: TensorLike, pos: TensorLike, len: TensorLike, unit: str = "BYTE", name: str | None = None
@@ -264,7 +265,7 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
     return map_strings("regex_full_match", matches, input, np.bool_)
 
 
-@defer_host_values()
+@defer_strings(lambda input, out_type=float32, name=None: out_type, takes_numbers=True)
 @accept_symbolic
 def to_number(input: TensorLike, out_type: DTypeLike = float32, name: str | None = None) -> Tensor:
     """Parse strings as numbers, keeping the shape.
@@ -358,7 +359,12 @@ def as_string(
     return make_string_tensor([format_value(v) for v in array.reshape(-1)], array.shape)
 
 
-@defer_host_values()
+def _make_join_spec(inputs: Sequence[TensorLike], *_: object, **__: object) -> TensorSpec:
+    shapes = [v.shape if isinstance(v, DeferredValue) else np.shape(v) for v in inputs]
+    return TensorSpec(next((shape for shape in shapes if _len(shape)), []), string)
+
+
+@defer_host_values(_make_join_spec)
 @accept_symbolic
 def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = None) -> Tensor:
     """Join the strings of several tensors elementwise.
@@ -424,10 +430,22 @@ def split_each(input: TensorLike, op: str, split_one: Callable[[bytes], list[byt
     return split_strings(get_host_strings(input, op), split_one, make_string_tensor)
 
 
-def _make_split_spec(input: TensorLike, *args: object, **kwargs: object) -> TensorSpec:
-    if input.shape.rank != 0:
-        raise UnrecordableError("a ragged tensor")
-    return TensorSpec([None], string)
+def defer_parts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function that splits strings, so that it accepts a string of each element."""
+
+    @functools.wraps(function)
+    def public(input: TensorLike, *args: Any, **kwargs: Any) -> Any:
+        recorder = context.host_recorder
+        if recorder is None or not recorder.should_record((input, *args), kwargs):
+            return function(input, *args, **kwargs)
+        if recorder.inlines:
+            return recorder.call(public, (input, *args), kwargs)
+        if not isinstance(input, DeferredValue) or input.shape.rank != 0:
+            raise UnrecordableError("a ragged tensor")
+        split_all = lambda texts: function(texts, *args, **kwargs)
+        return recorder.parse(input, split_all, TensorSpec([None], string))
+
+    return public
 
 
 def record_rows(
@@ -476,7 +494,7 @@ def count_parts(input: TensorLike, sep: TensorLike | None = None, maxsplit: int 
 
 
 @record_rows(list_parts, count_parts)
-@defer_host_values(_make_split_spec)
+@defer_parts
 @accept_symbolic
 def split(
     input: TensorLike, sep: TensorLike | None = None, maxsplit: int = -1, name: str | None = None
@@ -497,9 +515,11 @@ def split(
       [[b'a', b'b'], [b'c']]
     """
     separator = to_bytes(sep) if sep is not None else None
-    return split_each(input, "split", lambda text: text.split(separator or None, maxsplit))
+    split_one = operator.methodcaller("split", separator or None, maxsplit)
+    return split_each(input, "split", split_one)
 
 
+@defer_parts
 @accept_symbolic
 def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
     """Split strings into their bytes: a scalar to a vector, and several to a ragged tensor.
@@ -553,9 +573,17 @@ def ngrams(
         raise ValueError("padding_width must be greater than 0.")
     if padding_width is not None and pad_values is None:
         raise ValueError("pad_values must be provided if padding_width is set.")
-    options = (widths, separator, pad_values, padding_width, preserve_short_sequences)
     if isinstance(data, RaggedTensor) and len(data.values.shape) > 1:
-        return data.with_values(ngrams(data.values, *options))
+        more = (separator, pad_values, padding_width, preserve_short_sequences)
+        return data.with_values(ngrams(data.values, widths, *more))
+    ends = None
+    if pad_values is not None:
+        if _len(pads) > 2:
+            raise ValueError(
+                f"pad_values must be a string or a pair of strings. Got {pad_values!r}"
+            )
+        ends = [to_bytes(cast(Any, pad)) for pad in (pads[0], pads[-1])]
+    options = (widths, to_bytes(separator), ends, padding_width, preserve_short_sequences)
     words = get_host_strings(data.values if isinstance(data, RaggedTensor) else data, "ngrams")
     if not words.ndim:
         raise ValueError("Data must have rank>0")
@@ -567,40 +595,70 @@ def ngrams(
         count = _len(lists[0]) if lists else 0
         return make_string_tensor([text for row in lists for text in row], [*sizes, count])
     splits = data.row_splits.require_value("rows of strings to join")
-    ends = zip(splits[:-1].tolist(), splits[1:].tolist(), strict=True)
     texts = words.tolist()
-    rows = [_list_ngrams(texts[start:stop], *options) if texts else [] for start, stop in ends]
+    if pad_values is None and not preserve_short_sequences:
+        joined, counts = _join_runs(texts, splits, widths, to_bytes(separator))
+    else:
+        bounds = itertools.pairwise(splits.tolist())
+        rows = [_list_ngrams(texts[i:j], *options) if texts else [] for i, j in bounds]
+        joined = list(itertools.chain.from_iterable(rows))
+        counts = np.array(list(map(_len, rows)))
     return RaggedTensor.from_row_lengths(
-        make_string_tensor([text for row in rows for text in row]),
-        np.array([_len(row) for row in rows], splits.dtype),
-        validate=False,
+        make_string_tensor(joined), counts.astype(splits.dtype), validate=False
     )
+
+
+def _join_runs(
+    words: list[bytes], splits: np.ndarray, widths: Sequence[int], separator: bytes
+) -> tuple[Sequence[bytes], np.ndarray]:
+    """Join each run of words of one row, for all rows at once.
+
+    Args:
+      words: The words of all rows.
+      splits: Where the rows start, and the number of words.
+      widths: Numbers of words in a run; in each row, all runs of a width precede those of the next one.
+      separator: Text between the words.
+
+    Returns:
+      The runs of all rows, and their number in each row.
+    """
+    lengths = np.diff(splits)
+    ends, numbers = np.repeat(splits[1:], lengths), np.repeat(np.arange(_len(lengths)), lengths)
+    parts, rows = [], []
+    for width in widths:
+        runs = list(map(separator.join, zip(*[words[i:] for i in range(width)], strict=False)))
+        texts = np.empty(_len(runs), object)
+        texts[:] = runs
+        is_inside = np.arange(_len(runs)) + width <= ends[: _len(runs)]
+        parts.append(texts[is_inside])
+        rows.append(numbers[: _len(runs)][is_inside])
+    joined, places = np.concatenate([*parts, []]), np.concatenate([*rows, np.zeros(0, np.int64)])
+    order = np.argsort(places, kind="stable") if _len(widths) > 1 else slice(None)
+    counts = np.bincount(places.astype(np.int64), minlength=_len(lengths))
+    return joined[order].tolist(), counts
 
 
 def _list_ngrams(
     words: list[bytes],
     widths: Sequence[int],
-    separator: str | bytes,
-    pad_values: str | bytes | tuple[str | bytes, str | bytes] | None,
+    separator: bytes,
+    pad_values: list[bytes] | None,
     padding_width: int | None,
     preserve_short_sequences: bool,
 ) -> list[bytes]:
-    """Return the n-grams of one row of strings; the arguments are those of `ngrams`."""
-    joiner = to_bytes(separator)
+    """Return the n-grams of one row of strings; `pad_values` are the strings for both ends."""
     result: list[bytes] = []
     row = words
     for width in widths:
         row = words
         if pad_values is not None:
-            left, right = (
-                (pad_values, pad_values) if isinstance(pad_values, (str, bytes)) else pad_values
-            )
+            left, right = pad_values
             count = width - 1 if padding_width is None else min(padding_width, width - 1)
-            row = [to_bytes(left)] * count + row + [to_bytes(right)] * count
+            row = [left] * count + row + [right] * count
         shifted = [row[i:] for i in range(width)]
-        result += map(joiner.join, zip(*shifted, strict=False))
+        result += map(separator.join, zip(*shifted, strict=False))
     if not result and words and preserve_short_sequences:
-        result = [joiner.join(row)]
+        result = [separator.join(row)]
     return result
 
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
@@ -30,6 +31,7 @@ from meshflow.core.dispatch.common_sizes import find_common_sizes, refine_sizes
 from meshflow.core.dispatch.deferred_constants import are_all_constant, store_inputs
 from meshflow.core.dispatch.operands import (
     INTEGER_ARGUMENTS,
+    NumpyRules,
     as_operand_list,
     cast_numpy,
     check_integers,
@@ -473,6 +475,7 @@ def op(
     position = {n: i for i, n in enumerate(names)}
     count = len(parameters)
     public_name = name or function.__name__
+    num_operands = len(operand_indices)
 
     def call(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
         arguments = [None] * count
@@ -491,8 +494,17 @@ def op(
         sizes=[k for k, i in enumerate(static_indices) if names[i] in sizes],
     )
 
+    # Calls of only the operands, as tensors: the static arguments by the dtypes for which all checks succeeded.
+    num_plain = num_operands if operand_indices == list(range(num_operands)) and not lists else 0
+    accepted: dict[tuple[np.dtype, ...], tuple[Any, ...]] = {}
+
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
+        is_plain = len(args) == num_plain and not kwargs and _is_unobserved()
+        if is_plain:
+            result = _call_accepted(the_op, args, accepted)
+            if result is not None:
+                return result
         try:
             if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
                 result = symbolic_calls.call_symbolically(public, args, kwargs)
@@ -535,7 +547,13 @@ def op(
                 raise
             raise explained from explained.__cause__
         try:
-            return apply(the_op, operands, static)
+            result = apply(the_op, operands, static)
+            if is_plain and all(map(operator.is_, operands, args)) and NumpyRules.promote is None:
+                dtypes = tuple([o.array.dtype for o in operands])
+                # Ops compute strings in another way.
+                if not any(dtype.hasobject for dtype in dtypes):
+                    accepted[dtypes] = static
+            return result
         except Exception as error:
             is_argument_error = isinstance(
                 error, (TypeError, ValueError, IndexError, ArithmeticError, AttributeError)
@@ -561,6 +579,33 @@ def op(
     public.op = the_op  # type: ignore[attr-defined]
     public.static_defaults = tuple(defaults[i] for i in static_indices)  # type: ignore[attr-defined]
     return op_names.register_name(public)
+
+
+def _is_unobserved() -> bool:
+    """Check whether ops run eagerly, and nothing records or changes their calls."""
+    return not (
+        context.trace is not None
+        or context.tapes
+        or context.computes_on_host
+        or context.graph is not None
+        or context.host_recorder is not None
+        or ForkState.forked_late
+    )
+
+
+def _call_accepted(
+    op: Op, operands: Sequence[Any], accepted: Mapping[tuple[np.dtype, ...], tuple[Any, ...]]
+) -> PyTree:
+    """Run an op on tensors for which an earlier call made all checks; return None for others and after an error."""
+    values = [o._value for o in operands if type(o) is Tensor]
+    if len(values) < len(operands):
+        return None
+    try:
+        static = accepted.get(tuple([v.dtype for v in values]))
+        return None if static is None else wrap_outputs(op.get_eager(static)(*values))
+    except Exception:
+        # The checks explain the error.
+        return None
 
 
 def _get_annotation(parameter: inspect.Parameter) -> str:

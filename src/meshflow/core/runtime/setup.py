@@ -26,6 +26,7 @@ from meshflow.kernels import (
     adam,
     array_updates,
     attention,
+    colors,
     column_sums,
     cross_entropy,
     epilogues,
@@ -36,6 +37,7 @@ from meshflow.kernels import (
     recurrent,
     running_sums,
     table_rows,
+    warping,
 )
 
 
@@ -75,6 +77,8 @@ def configure() -> None:
     column_sums.register()
     recurrent.register()
     running_sums.register()
+    colors.register()
+    warping.register()
     adam.register()
     array_updates.register()
     table_rows.register()

@@ -8,11 +8,14 @@ computes the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from meshflow.core.autograph.status import override_status
 from meshflow.core.dispatch.tiers import InterpretedProgram, is_interpreter_enabled
+from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.size_guards import GuardedSizes
@@ -23,10 +26,21 @@ from meshflow.data.execution.cpu_programs import compile_for_cpu
 from meshflow.environment.jax_internals import dce_jaxpr
 from meshflow.environment.types import PyTree
 
-__all__ = ["SizedPrograms"]
+__all__ = ["ElementProgram", "SizedPrograms", "trace_with_fallback"]
 
 # Programs that take longer than this part of their compilation are compiled for each size.
 _MIN_RUNS = 16
+
+
+@contextlib.contextmanager
+def trace_with_fallback() -> Iterator[None]:
+    """Make errors catchable while a function is traced that can also run eagerly."""
+    saved, context.can_run_eagerly = context.can_run_eagerly, True
+    try:
+        with override_status(True):
+            yield
+    finally:
+        context.can_run_eagerly = saved
 
 
 class ElementProgram:

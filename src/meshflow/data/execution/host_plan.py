@@ -8,6 +8,7 @@ program of numeric values, as for every map.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from meshflow.data.execution import affine, image_loading
 from meshflow.data.execution.batched_gather import LeafGather
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
 from meshflow.data.execution.image_loading import Source
+from meshflow.data.execution.numeric_calls import NumericCalls
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import PyTree, Var
 from meshflow.files import paths
@@ -32,12 +34,12 @@ from meshflow.kernels import images, row_gather
 from meshflow.ops.deferred_host_values import (
     Argument,
     CallResult,
+    Column,
     DeferredValue,
     HostCall,
     KeyDraw,
     Recording,
-    evaluate_call,
-    is_valid_input,
+    call_function,
 )
 from meshflow.ops.files import FileContents, read_file
 from meshflow.ops.host import host_scope
@@ -78,7 +80,7 @@ class _ElementGroup:
 
     def __init__(self, leaves: list[list[Any]], keys: np.ndarray) -> None:
         self.leaves, self.keys = leaves, keys
-        self._call_results: dict[HostCall, list[Any]] = {}
+        self._call_results: dict[HostCall, Sequence[Column]] = {}
 
     def __len__(self) -> int:
         return len(self.leaves)
@@ -94,16 +96,23 @@ class _ElementGroup:
             self._call_results[call] = self._run_call(call, placeholders)
         return self._call_results[call][source.leaf_index]
 
+    def run_numeric_calls(self, calls: NumericCalls, placeholders: dict[int, Any]) -> None:
+        """Run the calls that one program computes, if it supports these elements."""
+        get_column = lambda source: self.get_column(source, placeholders)
+        self._call_results |= calls.run(len(self), get_column)
+
     def get_strings(self, source: Source, placeholders: dict[int, Any]) -> list[bytes]:
         """Return the values of a source for all elements as byte strings."""
         return [structure.item_to_array(text)[()] for text in self.get_column(source, placeholders)]
 
-    def _run_call(self, call: HostCall, placeholders: dict[int, Any]) -> list[Any]:
+    def _run_call(self, call: HostCall, placeholders: dict[int, Any]) -> Sequence[Column]:
         """Run a host call for all elements; return a column for each of its results."""
-        if call.batch is not None:
-            texts = np.empty(len(self), object)
-            texts[:] = self.get_strings(call.args[0].source, placeholders)
-            return [np.asarray(t.array) for t in nest.flatten(call.batch(Tensor(texts)))]
+        if call.batch is not None and call.operand is not None:
+            column = self.get_column(call.operand.source, placeholders)
+            arrays = list(map(structure.item_to_array, column))
+            # The function of a tensor raises TensorFlow's error about an index.
+            with contextlib.suppress(IndexError):
+                return call.batch(arrays)
         results = []
         for i in range(len(self)):
 
@@ -117,7 +126,7 @@ class _ElementGroup:
                     return None
                 return self._get_tensor(source, i, placeholders)
 
-            results.append(evaluate_call(call, get_value))
+            results.append([np.asarray(t.array) for t in call_function(call, get_value)])
         return [list(column) for column in zip(*results, strict=True)]
 
     def _get_tensor(self, source: Source, i: int, placeholders: dict[int, Any]) -> Tensor:
@@ -169,6 +178,8 @@ class HostPlan:
       spec: Spec of the results.
       draws: For each random op its seed (None if it has none), and how far it advances its counter.
       loads: Whether the host does more than parsing strings.
+      holds_lock: Whether groups are mostly computed by Python, under the interpreter lock, because no call takes an
+        image. Several threads would wait for each other.
     """
 
     def __init__(
@@ -188,8 +199,11 @@ class HostPlan:
             leaf.pending for leaf in nest.flatten(traced.structure) if isinstance(leaf, HostResult)
         ]
         sources = [*self._sources, *(p.source for p in host_results)]
-        calls = [s.call for s in sources if isinstance(s, CallResult)]
+        self._numeric_calls = NumericCalls(sources, recording.sources)
+        calls = self._numeric_calls.list_other_calls(sources)
         self.loads = any(call.batch is None for call in calls)
+        specs = [v.spec for call in calls for v in call.args if isinstance(v, DeferredValue)]
+        self.holds_lock = not any(len(spec.shape) > 2 for spec in specs if spec.shape.rank)
         self._partition_results()
 
     @property
@@ -208,7 +222,9 @@ class HostPlan:
     def vectorizes(self) -> bool:
         """Return whether the plan can compute many elements at once, in any order."""
         return (
-            not self.draws and not self.loads and all(map(is_valid_input, nest.flatten(self.spec)))
+            not self.draws
+            and not self.loads
+            and all(spec.shape.is_fully_defined() for spec in nest.flatten(self.spec))
         )
 
     def _partition_results(self) -> None:
@@ -301,11 +317,16 @@ class HostPlan:
         leaves = [
             [structure.item_to_array(value) for value in row] for row in zip(*columns, strict=True)
         ]
+        group = _ElementGroup(leaves, np.zeros((count, 0, 3), np.int64))
         blocks = self.allocate_blocks(count)
-        self.compute_elements(
-            leaves, np.zeros((count, 0, 3), np.int64), split_blocks(blocks, count)
-        )
-        return blocks
+        with host_scope(), cpu_scope():
+            self._fill_slots(group, split_blocks(blocks, count))
+            return [
+                blocks[leaf.index]
+                if isinstance(leaf, TensorSlot)
+                else _stack_column(group.get_column(leaf.pending.source, self._stand_ins))
+                for leaf in nest.flatten(self._structure)
+            ]
 
     def compute_elements(
         self, leaves: list[list[Any]], keys: np.ndarray, slots: list[list[Any]]
@@ -321,9 +342,13 @@ class HostPlan:
           The resulting elements.
         """
         with host_scope(), cpu_scope():
-            return self._compute_group(_ElementGroup(leaves, keys), slots)
+            group = _ElementGroup(leaves, keys)
+            self._fill_slots(group, slots)
+            return [self._rebuild_element(group, row, n) for n, row in enumerate(slots)]
 
-    def _compute_group(self, group: _ElementGroup, slots: list[list[Any]]) -> list[Any]:
+    def _fill_slots(self, group: _ElementGroup, slots: list[list[Any]]) -> None:
+        """Compute the numeric results of static shape of a group."""
+        group.run_numeric_calls(self._numeric_calls, self._stand_ins)
         column = lambda source: group.get_column(source, self._stand_ins)
         stacked: dict[int, np.ndarray] = {}
 
@@ -363,7 +388,6 @@ class HostPlan:
         for i, value in values.items():
             for row, item in zip(slots, value, strict=True):
                 row[i][0] = item
-        return [self._rebuild_element(group, row, n) for n, row in enumerate(slots)]
 
     def _run_program(self, *arguments: Any) -> Sequence[Any]:
         """Run the program of numeric values.
@@ -498,8 +522,10 @@ def _add_inputs(
     return program, [*sources, *(placeholders[id(captures[i])] for i in input_indices)]
 
 
-def _stack_column(column: np.ndarray | list[np.ndarray]) -> np.ndarray:
-    return column if isinstance(column, np.ndarray) else np.stack(column)
+def _stack_column(column: np.ndarray | list[Any]) -> np.ndarray:
+    if isinstance(column, np.ndarray):
+        return column
+    return np.stack([structure.item_to_array(value) for value in column])
 
 
 def _pad_rows(array: np.ndarray, size: int) -> np.ndarray:

@@ -20,7 +20,6 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from meshflow.core.autograph.conversion import convert_callable
-from meshflow.core.autograph.status import override_status
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.shape_probing import SizeProbe, probe_sizes, vary_sizes
 from meshflow.core.dispatch.tiers import is_interpreter_enabled
@@ -48,19 +47,31 @@ from meshflow.data import structure
 from meshflow.data.execution import affine, chunks
 from meshflow.data.execution.checked_maps import CheckedMap, separate_checks
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
-from meshflow.data.execution.element_programs import ElementProgram, SizedPrograms
+from meshflow.data.execution.element_programs import (
+    ElementProgram,
+    SizedPrograms,
+    trace_with_fallback,
+)
 from meshflow.data.execution.host_plan import HostPlan, HostResult
 from meshflow.data.execution.map_errors import is_user_error
 from meshflow.data.execution.random_maps import RandomMap, RandomStates, is_stackable
 from meshflow.data.execution.segments import SegmentedMap, divide_program
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
-from meshflow.ops.deferred_host_values import DeferredValue, Recording, is_valid_input
+from meshflow.ops.deferred_host_values import (
+    DeferredValue,
+    FullSparseVector,
+    Recording,
+    UnrecordableError,
+    is_valid_input,
+)
 from meshflow.ops.host import host_scope
 
 # These sizes replace unknown ones while the spec of the results is inferred. One is small and one
 # is large, because a value that is cut to a length keeps this length only if it was longer.
 _STAND_IN_SIZES = (7, 1021)
+# Parts of a limited size are shorter for this size, which many functions do not accept.
+_SMALLEST_SIZE = 1
 # The results replace a string, because the size of a result may depend on the text.
 _STAND_IN_TEXTS: tuple[Callable[[bytes], bytes], ...] = (
     lambda text: text + b" " + text,
@@ -184,6 +195,8 @@ class ElementFunction:
         if isinstance(value, DeferredValue):
             return HostResult(value)
         if is_sparse(value):
+            if isinstance(value, FullSparseVector):
+                raise UnrecordableError("a sparse result")
             if context.trace is None or isinstance(value, SparseTensor):
                 return value
             raise TypeError("A traced function cannot return ragged tensors.")
@@ -245,6 +258,9 @@ class ElementFunction:
             first, second = (self._trace_for_size(size) for size in _STAND_IN_SIZES)
             if first is not None and second is not None:
                 merged = structure.merge_specs(*map(_infer_result_spec, (first, second)))
+                with contextlib.suppress(Exception):
+                    smallest = self._trace_isolated(self._fill_sizes(_SMALLEST_SIZE))
+                    merged = structure.merge_specs(merged, _infer_result_spec(smallest))
                 self._output_spec = structure.map_specs(_relax_zero_sizes, merged)
                 self._find_batch_maps(first, second)
             if self.rows is None and self._find_plan(on_host=True):
@@ -306,7 +322,7 @@ class ElementFunction:
         state_before = get_random_states()
         context.host_recorder = recording
         try:
-            with _trace_with_fallback():
+            with trace_with_fallback():
                 specs = [leaves[i] for i in numeric_leaves]
                 traced = trace(call, (specs,), name=self._caller, isolated=True)
         except Exception as error:
@@ -316,7 +332,7 @@ class ElementFunction:
         finally:
             context.host_recorder = None
         results = nest.flatten(traced.structure)
-        if not recording.num_calls or (on_host and not recording.on_host):
+        if on_host and not recording.on_host:
             return False
         if not all(isinstance(result, (TensorSlot, HostResult)) for result in results):
             return False
@@ -336,16 +352,22 @@ class ElementFunction:
         self.plan = HostPlan(traced, recording, numeric_leaves, self._output_spec)
         return True
 
+    def _fill_sizes(self, size: int) -> PyTree:
+        """Return the spec of the elements with a size in place of each unknown one."""
+        return structure.map_specs(lambda spec: _replace_sizes(spec, size, 0), self._spec)
+
+    def _trace_isolated(self, spec: PyTree) -> TracedFunction:
+        with trace_with_fallback():
+            return trace(self._call_function, (spec,), {}, isolated=True)
+
     def _trace_for_size(self, size: int) -> TracedFunction | None:
         """Trace the function with a size in place of each unknown one.
 
         Returns:
           None if the function has to run eagerly.
         """
-        spec = structure.map_specs(lambda s: _replace_sizes(s, size, 0), self._spec)
         try:
-            with _trace_with_fallback():
-                traced = trace(self._call_function, (spec,), {}, isolated=True)
+            traced = self._trace_isolated(self._fill_sizes(size))
         except Exception as error:
             if is_user_error(error, sizes_known=False):
                 raise
@@ -357,7 +379,7 @@ class ElementFunction:
     def _trace(self, spec: PyTree) -> TracedFunction | None:
         """Trace the function; return None if it has to run eagerly."""
         try:
-            with _trace_with_fallback(), allow_unknown_sizes({}):
+            with trace_with_fallback(), allow_unknown_sizes({}):
                 traced = trace(self._call_function, (spec,), name=self._caller, isolated=True)
         except UnsupportedResultError:
             raise
@@ -383,7 +405,7 @@ class ElementFunction:
         Raises:
           TypeError: If the results are not tensors; code that needs a size raises any other error.
         """
-        with _trace_with_fallback():
+        with trace_with_fallback():
             traced = trace(self._call_function, (spec,), name=self._caller, isolated=True)
         if not _returns_only_tensors(traced):
             raise TypeError("The function returns something other than tensors.")
@@ -479,7 +501,7 @@ class ElementFunction:
         if self._eager or not structure.is_static(spec):
             return None
         try:
-            with _trace_with_fallback():
+            with trace_with_fallback():
                 return trace_shapes(self._call_function, (spec,), {})
         except Exception:
             return None
@@ -641,8 +663,10 @@ class ElementFunction:
         return structure.infer_result_spec(outputs)
 
     def _probe_texts(self) -> list[Any]:
-        """Infer specs of the results with other strings, where the function accepts these."""
+        """Infer specs of the results with other strings and the smallest size, where the function accepts these."""
         specs = []
+        with contextlib.suppress(Exception):
+            specs.append(self._probe_spec(_SMALLEST_SIZE))
         if any(type(leaf) is not int for leaf in self._example[0]):  # type: ignore[index]
             for replace in _STAND_IN_TEXTS:
                 with contextlib.suppress(Exception):
@@ -683,7 +707,7 @@ class ElementFunction:
             None if s.dtype is dtypes.string else TensorSpec([size] * len(s.shape), s.dtype)
             for s in observed.specs
         ]
-        with _trace_with_fallback():
+        with trace_with_fallback():
             traced = trace(call, (arguments, results), isolated=True)
         return _infer_result_spec(traced)
 
@@ -801,17 +825,6 @@ class ElementFunction:
             return self.compute_many(leaves)
         size = self._size_to_run(len(leaves[0]))
         return self.random_map(leaves, size, self, random_states)
-
-
-@contextlib.contextmanager
-def _trace_with_fallback() -> Iterator[None]:
-    """Make errors catchable while a function is traced that can also run eagerly."""
-    saved, context.can_run_eagerly = context.can_run_eagerly, True
-    try:
-        with override_status(True):
-            yield
-    finally:
-        context.can_run_eagerly = saved
 
 
 def holds_variables(function: Callable[..., Any]) -> bool:

@@ -144,7 +144,7 @@ class Map(RandomTransformation):
                 results = iter([Failure(error)])
             return [item if type(item) is Failure else next(results) for item in group]
 
-        parallel = self._parallel and not self.function.holds_variables
+        parallel = self._parallel and not (self.function.holds_variables or plan.holds_lock)
         groups_of_results = (
             map_in_threads(compute, iter_groups(), self._threads)
             if parallel
@@ -245,7 +245,8 @@ class Map(RandomTransformation):
         if self.function.plan is not None and self.function.vectorizes:
             return f"{self.function.reason}, then vectorized"
         reason = self.function.reason or super().explain_fallback()
-        if not (self._parallel and self.function.runs_eagerly):
+        holds_lock = self.function.plan is not None and self.function.plan.holds_lock
+        if holds_lock or not (self._parallel and self.function.runs_eagerly):
             return reason
         threads = f"it runs in {self._threads} threads"
         return f"{reason}; {threads}" if reason else threads

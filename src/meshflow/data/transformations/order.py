@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import warnings
 from collections.abc import Generator, Iterator
@@ -25,6 +26,9 @@ from meshflow.data.execution.random_draws import RandomDraws, ShuffleRing
 from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.sources import make_seed_words
 from meshflow.data.transformations.base import Unary
+
+# Number of indices in a block of a small dataset that is repeated, and the largest size of such a dataset.
+_BLOCK_SIZE, _MAX_TILED_COUNT = 1024, 256
 
 
 class Shuffle(Unary):
@@ -269,6 +273,9 @@ class Repeat(Unary):
         first = self.parent.vectorize(epoch)
         if first is None:
             return None
+        count = self.parent.count_elements()
+        if first.is_in_order and 0 < count <= _MAX_TILED_COUNT:
+            return first._replace(blocks=self._iter_tiles(count), is_in_order=False)
 
         def blocks() -> Iterator[np.ndarray]:
             for turn in self._iter_repetitions():
@@ -282,6 +289,14 @@ class Repeat(Unary):
                     return
 
         return first._replace(blocks=blocks(), is_in_order=False)
+
+    def _iter_tiles(self, count: int) -> Iterator[np.ndarray]:
+        """Iterate over indices below a count, repeated; blocks of few indices would be slow."""
+        turns = _BLOCK_SIZE // count
+        left = math.inf if self._times < 0 else self._times
+        while left > 0:
+            yield np.tile(np.arange(count), int(min(turns, left)))
+            left -= turns
 
 
 class Slice(Unary):

@@ -27,8 +27,10 @@ from meshflow.core.values.composite import CompositeTensor, is_extension
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
+from meshflow.ops.deferred_host_values import defer_host_values, defer_sizes
 
 __all__ = [
     "ensure_shape",
@@ -54,6 +56,7 @@ def _get_shape(value: Any) -> TensorShape:
     return convert_to_tensor(value).shape
 
 
+@defer_sizes(np.shape)
 @dispatch_composites
 def shape(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
     """Return the shape as a vector of integers, which is static while a function is traced.
@@ -109,6 +112,7 @@ def rank(input: Any, name: str | None = None) -> Tensor:
     return Tensor(np.array(_get_shape(input).rank, np.int32))
 
 
+@defer_sizes(np.size)
 @dispatch_composites
 def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
     """Return the number of elements as a scalar.
@@ -193,6 +197,7 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Tensor]:
     return call_with_identity_gradient
 
 
+@defer_host_values(lambda x, shape, name=None: TensorSpec(shape, x.dtype))
 @accept_symbolic
 def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """Return `x` after a check that its shape is compatible with `shape`.

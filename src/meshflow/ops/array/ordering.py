@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from meshflow.core.values.symbolic_sizes import has_symbolic_size, pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host, host_function
 from meshflow.environment.types import Array
+from meshflow.interpreter.table import Equation, UnsupportedPrimitive, call_rule
 from meshflow.ops.array.shaping import check_rank
 from meshflow.ops.deferred_host_values import find_recording
 
@@ -133,11 +134,38 @@ def _search_sorted(
         return indices.reshape(shape).astype(out_type.dtype)
     # Other runtimes run comparisons with all elements faster than a binary search.
     compares_all = context.exporting and size <= _MAX_COMPARED_ROW_SIZE
-    search = functools.partial(
-        jnp.searchsorted, side=side, method="compare_all" if compares_all else "scan"
-    )
-    indices = jax.vmap(search)(rows, queries)
+    if compares_all or counts != [1, 1]:
+        method = "compare_all" if compares_all else "scan"
+        search = functools.partial(jnp.searchsorted, side=side, method=method)
+        indices = jax.vmap(search)(rows, queries)
+    else:
+        indices = (search_left if side == "left" else search_right)(rows[0], queries)
     return indices.reshape(shape).astype(out_type.dtype)
+
+
+@jax.jit
+def search_left(keys: Array, queries: Array) -> Array:
+    """Return the first indices at which queries of any shape keep a vector of keys sorted."""
+    return jnp.searchsorted(keys, queries)
+
+
+@jax.jit
+def search_right(keys: Array, queries: Array) -> Array:
+    """Return the last indices at which queries of any shape keep a vector of keys sorted."""
+    return jnp.searchsorted(keys, queries, side="right")
+
+
+def _build_search(side: Literal["left", "right"], equation: Equation) -> Callable[..., Any]:
+    """Search keys in a program that runs op by op, without an array for each step of the search."""
+    keys, queries = equation.inputs
+    (result,) = equation.outputs
+    if keys.ndim != 1 or queries.shape != result.shape:
+        raise UnsupportedPrimitive(["searches of several vectors"])
+    return lambda k, q: [np.searchsorted(k, q, side).astype(result.dtype)]
+
+
+call_rule("search_left")(functools.partial(_build_search, "left"))
+call_rule("search_right")(functools.partial(_build_search, "right"))
 
 
 @dispatch_composites

@@ -13,7 +13,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, uint8
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.kernels import jpeg
+from meshflow.kernels import images, jpeg
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import defer_host_values
 from meshflow.ops.files import add_path_to_errors, to_host_strings
@@ -38,6 +38,7 @@ __all__ = [
 _CHANNELS_TO_MODE = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _PNG_GRAY_WEIGHTS = np.array([9797, 19234, 3737])
 _JPEG_PREFIX = b"\xff\xd8\xff"
+_PNG_PREFIX = b"\x89PNG\r\n\x1a\n"
 _MODE_TO_CHANNELS = {mode: count for count, mode in _CHANNELS_TO_MODE.items()}
 
 
@@ -90,6 +91,14 @@ def _decode_jpeg_pixels(
     return jpeg.decode(contents, channels, ratio, fast, fancy)
 
 
+def _decode_compiled(contents: bytes, channels: int, dtype: DTypeLike = uint8) -> np.ndarray | None:
+    """Return the pixels of a JPEG or PNG image, or None for images that Pillow must decode."""
+    is_png = contents.startswith(_PNG_PREFIX)
+    if is_png and channels in (1, 3) and as_dtype(dtype).name != "uint16":
+        return images.decode_png(contents, channels)
+    return _decode_jpeg_pixels(contents, channels)
+
+
 def decode_pixels(contents: bytes, channels: int) -> np.ndarray:
     """Decode an image to a uint8 host array [height, width, channels].
 
@@ -100,7 +109,7 @@ def decode_pixels(contents: bytes, channels: int) -> np.ndarray:
     Raises:
       InvalidArgumentError: If the contents are not an image.
     """
-    pixels = _decode_jpeg_pixels(contents, channels)
+    pixels = _decode_compiled(contents, channels)
     array = _decode_pillow_image(_open_image(contents), channels) if pixels is None else pixels
     return (array >> 8).astype(np.uint8) if array.dtype == np.uint16 else array
 
@@ -176,7 +185,7 @@ def decode_image(
       >>> tf.io.decode_image(png).shape, tf.io.decode_image(png, channels=3).shape
       (TensorShape([2, 3, 1]), TensorShape([2, 3, 3]))
     """
-    pixels = _decode_jpeg_pixels(_get_bytes(contents), channels or 0)
+    pixels = _decode_compiled(_get_bytes(contents), channels or 0, dtype)
     if pixels is not None:
         return _to_dtype(pixels, dtype)
     image = _open_image(contents)
@@ -215,7 +224,7 @@ def decode_png(
       >>> print(tf.io.decode_png(png)[..., 0].numpy())
       [[  1 200]]
     """
-    pixels = _decode_jpeg_pixels(_get_bytes(contents), channels)
+    pixels = _decode_compiled(_get_bytes(contents), channels, dtype)
     return (
         _decode_to_dtype(_open_image(contents), channels, dtype)
         if pixels is None

@@ -16,9 +16,9 @@ from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Array
+from meshflow.kernels.colors import change_colors
 from meshflow.ops.array.shaping import check_rank
-from meshflow.ops.deferred_host_values import defer_host_values
+from meshflow.ops.deferred_host_values import DeferredValue, defer_host_values
 from meshflow.ops.math import cast, log, reduce_mean, saturate_cast, squared_difference
 from meshflow.ops.signatures import ColorConversion
 
@@ -86,7 +86,7 @@ def convert_image_dtype(
 
 def _apply_in_float(image: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply a function to the image as floats, and convert the result back to the image's dtype."""
-    image = convert_to_tensor(image)
+    image = image if isinstance(image, DeferredValue) else convert_to_tensor(image)
     if image.dtype.is_floating and image.dtype.name != "float16":
         return function(image)
     return convert_image_dtype(
@@ -113,8 +113,7 @@ def adjust_brightness(image: TensorLike, delta: float | Tensor) -> Tensor:
 @op(name="adjust_contrast", same=("images", "factor"))
 def _scale_contrast(images: TensorLike, factor: TensorLike) -> Tensor:
     check_rank(images, 3, "adjust_contrast")
-    mean = jnp.mean(images, axis=(-3, -2), keepdims=True)
-    return (images - mean) * factor + mean
+    return change_colors("contrast", images, factor)
 
 
 def adjust_contrast(images: TensorLike, contrast_factor: float | Tensor) -> Tensor:
@@ -165,11 +164,7 @@ def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.image.rgb_to_hsv([[0.0, 0.5, 0.0]]).numpy().round(3))
       [[0.333 1.    0.5  ]]
     """
-    r, g, b, high, low = _find_range(images)
-    span = high - low
-    hue = _wrap(_compute_hue(r, g, b, high, span) / 6, 1)
-    saturation = _compute_saturation(high, span)
-    return jnp.stack([hue, saturation, high], -1).astype(images.dtype)
+    return change_colors("to_hsv", images, 0)
 
 
 @op(kinds="f")
@@ -184,15 +179,7 @@ def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.image.hsv_to_rgb([[0.0, 1.0, 0.5]]).numpy().round(3))
       [[0.5 0.  0. ]]
     """
-    h, s, v = jnp.moveaxis(images, -1, 0)
-    shift = jnp.array([0, 4, 2], images.dtype)
-    ramp = jnp.clip(jnp.abs(_wrap(h[..., None] * 6 + shift, 6) - 3) - 1, 0, 1)
-    return (v[..., None] * (1 - s[..., None] * (1 - ramp))).astype(images.dtype)
-
-
-def _wrap(x: Array, period: int) -> Array:
-    """Return the remainder of numbers in a few periods; XLA computes general remainders slowly."""
-    return x - period * jnp.floor(x / period)
+    return change_colors("from_hsv", images, 0)
 
 
 def adjust_saturation(
@@ -214,37 +201,7 @@ def adjust_saturation(
 
 @op(name="adjust_saturation", kinds="f")
 def _scale_saturation(images: TensorLike, factor: TensorLike) -> Tensor:
-    """Multiply the saturation of HSV colors, without the conversion of the hue.
-
-    A component of a color with value v, saturation s and hue h is v - v s f(h), so a new saturation
-    scales its difference from v.
-    """
-    r, g, b, high, low = _find_range(images)
-    span = high - low
-    saturation = jnp.clip(_compute_saturation(high, span) * factor, 0, 1)
-    scale = high * saturation / jnp.where(span == 0, 1, span)
-    scaled = [high - (high - part) * scale for part in (r, g, b)]
-    return jnp.stack(scaled, -1).astype(images.dtype)
-
-
-def _compute_hue(r: Array, g: Array, b: Array, high: Array, span: Array) -> Array:
-    """Return the hue in sixths of a turn, from -1 to 5; 0 for gray."""
-    is_red, is_green = high == r, high == g
-    difference = jnp.where(is_red, g - b, jnp.where(is_green, b - r, r - g))
-    start = jnp.where(is_red, 0, jnp.where(is_green, 2, 4))
-    return start + difference / jnp.where(span == 0, 1, span)
-
-
-def _compute_saturation(high: Array, span: Array) -> Array:
-    return jnp.where(high > 0, span / jnp.where(high > 0, high, 1), 0)
-
-
-def _find_range(images: TensorLike) -> tuple[Array, Array, Array, Array, Array]:
-    """Return the three components of each pixel, the largest and the smallest, [...]."""
-    if images.shape[-1] != 3:
-        raise ValueError(f"input must have 3 channels but instead has {images.shape[-1]} channels")
-    r, g, b = images[..., 0], images[..., 1], images[..., 2]
-    return r, g, b, jnp.maximum(jnp.maximum(r, g), b), jnp.minimum(jnp.minimum(r, g), b)
+    return change_colors("saturation", images, factor)
 
 
 def adjust_hue(image: TensorLike, delta: float | Tensor, name: str | None = None) -> Tensor:
@@ -266,16 +223,7 @@ def adjust_hue(image: TensorLike, delta: float | Tensor, name: str | None = None
 
 @op(name="adjust_hue", kinds="f")
 def _rotate_hue(images: TensorLike, delta: TensorLike) -> Tensor:
-    """Rotate the hue of RGB colors, without the conversion of saturation and value.
-
-    A component of a color with largest component a, smallest component b and hue h is b + (a - b) f(h).
-    """
-    r, g, b, high, low = _find_range(images)
-    span = high - low
-    hue = _compute_hue(r, g, b, high, span) + 6 * delta
-    ramps = (jnp.abs(_wrap(hue + shift, 6) - 3) - 1 for shift in (0, 4, 2))
-    parts = [low + span * jnp.clip(ramp, 0, 1) for ramp in ramps]
-    return jnp.stack(parts, -1).astype(images.dtype)
+    return change_colors("hue", images, delta)
 
 
 @op(name="rgb_to_grayscale", kinds="f")

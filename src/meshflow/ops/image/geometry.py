@@ -379,6 +379,8 @@ def pad_to_bounding_box(
                 f"({offset_height}, {offset_width}) to ({target_height}, {target_width})."
             )
     edges = [(offset_height, below), (offset_width, right), (0, 0)]
+    if all(type(n) is int and n == 0 for edge in edges for n in edge):
+        return image
     return pad(image, edges if image.ndim == 3 else [(0, 0), *edges])
 
 

@@ -11,6 +11,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int32
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import draw_op_key
 from meshflow.environment.types import Array
@@ -18,6 +19,7 @@ from meshflow.ops import random as random_ops
 from meshflow.ops.array import reshape, where
 from meshflow.ops.array import slice as slice_
 from meshflow.ops.array.shaping import StaticInts
+from meshflow.ops.deferred_host_values import DeferredValue, defer_host_values
 from meshflow.ops.image import codecs, color, geometry
 from meshflow.ops.math import floormod
 from meshflow.ops.random import count_counters
@@ -53,10 +55,21 @@ def _make_key(seed: int | None, *sizes: int) -> Tensor:
     return draw_op_key(seed, count_counters(*sizes), "uniform float32")
 
 
+def _get_sizes(image: TensorLike) -> Sequence[int | None]:
+    known = image if isinstance(image, DeferredValue) else convert_to_tensor(image)
+    sizes: Sequence[int | None] = known.shape.as_list()
+    return sizes
+
+
 def _make_flip_key(image: TensorLike, seed: int | None) -> Tensor:
-    return _make_key(seed, *(1 if n is None else n for n in convert_to_tensor(image).shape[:-3]))
+    return _make_key(seed, *(1 if n is None else n for n in _get_sizes(image)[:-3]))
 
 
+# Decorates functions of a key, an image and other arguments whose result has the spec of the image.
+_defer_image = defer_host_values(lambda key, image, *_: image.spec)
+
+
+@_defer_image
 def _flip_randomly(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
     image = convert_to_tensor(image)
     if context.computes_on_host and context.trace is None and not context.tapes and image.ndim == 3:
@@ -68,6 +81,13 @@ def _flip_randomly(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -
     # TensorFlow flips a single image for values below 0.5, but images of a batch for values above.
     is_flipped = sample > 0.5 if batch else sample < 0.5
     return where(reshape(is_flipped, [*batch, 1, 1, 1]), flip(image), image)
+
+
+@_defer_image
+def _adjust_randomly(
+    key: Tensor, image: TensorLike, adjust: Callable[..., Tensor], low: float, high: float
+) -> Tensor:
+    return adjust(image, _sample_uniform(key, [], low, high))
 
 
 @record_in_graph
@@ -149,7 +169,7 @@ def random_brightness(image: TensorLike, max_delta: float, seed: int | None = No
       True
     """
     d = _check_delta(max_delta, "random_brightness")
-    return color.adjust_brightness(image, _sample_uniform(_make_key(seed), [], -d, d))
+    return _adjust_randomly(_make_key(seed), image, color.adjust_brightness, -d, d)
 
 
 @record_in_graph
@@ -169,7 +189,7 @@ def random_contrast(
       TensorShape([2, 2, 3])
     """
     _check_range(lower, upper, "random_contrast")
-    return color.adjust_contrast(image, _sample_uniform(_make_key(seed), [], lower, upper))
+    return _adjust_randomly(_make_key(seed), image, color.adjust_contrast, lower, upper)
 
 
 @record_in_graph
@@ -185,7 +205,7 @@ def random_saturation(
       TensorShape([2, 2, 3])
     """
     _check_range(lower, upper, "random_saturation")
-    return color.adjust_saturation(image, _sample_uniform(_make_key(seed), [], lower, upper))
+    return _adjust_randomly(_make_key(seed), image, color.adjust_saturation, lower, upper)
 
 
 @record_in_graph
@@ -200,7 +220,7 @@ def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> 
       0.0
     """
     d = _check_delta(max_delta, "random_hue", 0.5)
-    return color.adjust_hue(image, _sample_uniform(_make_key(seed), [], -d, d))
+    return _adjust_randomly(_make_key(seed), image, color.adjust_hue, -d, d)
 
 
 @dispatch_composites
@@ -216,7 +236,7 @@ def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Seed)
       True
     """
     d = _check_delta(max_delta, "stateless_random_brightness")
-    return color.adjust_brightness(image, _sample_uniform(random_ops.derive_key(seed), [], -d, d))
+    return _adjust_randomly(random_ops.derive_key(seed), image, color.adjust_brightness, -d, d)
 
 
 def stateless_random_contrast(image: TensorLike, lower: float, upper: float, seed: Seed) -> Tensor:
@@ -229,9 +249,7 @@ def stateless_random_contrast(image: TensorLike, lower: float, upper: float, see
       TensorShape([2, 2, 3])
     """
     _check_range(lower, upper, "stateless_random_contrast")
-    return color.adjust_contrast(
-        image, _sample_uniform(random_ops.derive_key(seed), [], lower, upper)
-    )
+    return _adjust_randomly(random_ops.derive_key(seed), image, color.adjust_contrast, lower, upper)
 
 
 def stateless_random_saturation(
@@ -246,8 +264,8 @@ def stateless_random_saturation(
       TensorShape([2, 2, 3])
     """
     _check_range(lower, upper, "stateless_random_saturation")
-    return color.adjust_saturation(
-        image, _sample_uniform(random_ops.derive_key(seed), [], lower, upper)
+    return _adjust_randomly(
+        random_ops.derive_key(seed), image, color.adjust_saturation, lower, upper
     )
 
 
@@ -261,9 +279,14 @@ def stateless_random_hue(image: TensorLike, max_delta: float, seed: Seed) -> Ten
       TensorShape([2, 2, 3])
     """
     d = _check_delta(max_delta, "stateless_random_hue", 0.5)
-    return color.adjust_hue(image, _sample_uniform(random_ops.derive_key(seed), [], -d, d))
+    return _adjust_randomly(random_ops.derive_key(seed), image, color.adjust_hue, -d, d)
 
 
+def _make_crop_spec(_: Tensor, value: DeferredValue, size: StaticInts) -> TensorSpec:
+    return TensorSpec(to_static_value(size, "size"), value.dtype)
+
+
+@defer_host_values(_make_crop_spec)
 def _crop_randomly(key: Tensor, value: TensorLike, size: StaticInts) -> Tensor:
     value = convert_to_tensor(value)
     sizes = to_static_value(size, "size")
@@ -297,7 +320,7 @@ def random_crop(
       TensorShape([24, 24, 3])
     """
     return _crop_randomly(
-        draw_op_key(seed, count_counters(convert_to_tensor(value).ndim), "uniform int32"),
+        draw_op_key(seed, count_counters(len(_get_sizes(value))), "uniform int32"),
         value,
         size,
     )
@@ -320,6 +343,7 @@ def stateless_random_crop(
     return _crop_randomly(random_ops.derive_key(seed), value, size)
 
 
+@_defer_image
 def _degrade_randomly(key: Tensor, image: TensorLike, low: int, high: int) -> Tensor:
     if not 0 <= low < high <= 100:
         raise ValueError(f"random_jpeg_quality: needs 0 <= min < max <= 100, got {low} and {high}.")

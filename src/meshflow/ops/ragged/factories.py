@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.dispatch.shape_probing import vary_length
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32, float64, int32, int64, string
@@ -294,9 +296,12 @@ def split_strings(
     """
     if not texts.ndim:
         return to_tensor(vary_length(split(texts.item())))
-    rows = [vary_length(split(text)) for text in texts.reshape(-1).tolist()]
-    lengths = np.array([len(row) for row in rows], np.int64)
-    result = RaggedTensor.from_row_lengths(to_tensor([p for row in rows for p in row]), lengths)
+    rows = list(map(split, texts.reshape(-1).tolist()))
+    if context.size_probe is not None:
+        rows = list(map(vary_length, rows))
+    lengths = np.array(list(map(len, rows)), np.int64)
+    parts = to_tensor(list(itertools.chain.from_iterable(rows)))
+    result = RaggedTensor.from_row_lengths(parts, lengths, validate=False)
     for k in np.arange(texts.ndim - 1, 0, -1):
         outer = int(np.prod(texts.shape[:k]))
         result = RaggedTensor.from_uniform_row_length(result, texts.shape[k], outer)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, string
@@ -16,6 +18,9 @@ from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
 from meshflow.ops.ragged.partition import Namespace, Size, define_array_function, take
+
+# Larger tables are computed by ops, which may use a device.
+_MAX_HOST_SIZE = 1 << 16
 
 
 @define_array_function
@@ -83,9 +88,57 @@ def _pad(rows: PyTree, default_value: Tensor | None, requested: list[Any]) -> Te
         width = compute_size(_find_longest, [partition.row_splits()], "the longest row")
     sizes = values.shape.as_list()
     count = partition.static_nrows if requested[0] is None else requested[0]
+    padded = _pad_on_host(values, partition.row_splits(), count, width, default_value)
+    if padded is not None:
+        return padded
     table = _find_positions(partition.row_splits(), static=(count, width, sizes[0]))
     filler = array.broadcast_to(_make_fill(default_value, values.dtype), [1, *sizes[1:]])
     return array.gather(array.concat([values, filler], 0), table)
+
+
+def _pad_on_host(
+    values: Tensor, splits: Tensor, count: Size, width: Size, default_value: Tensor | None
+) -> Tensor | None:
+    """Pad host arrays without ops; return None for other arrays and where a trace or a tape observes the ops."""
+    fill = _make_fill(default_value, values.dtype)
+    if context.trace is not None or (context.tapes and values.dtype is not string):
+        return None
+    arrays = [t._value for t in (values, splits, fill) if type(t) is Tensor]
+    if len(arrays) < 3 or any(type(a) is not np.ndarray for a in arrays):
+        return None
+    rows, ends, filler = arrays
+    if math.prod((count, width, *rows.shape[1:])) > _MAX_HOST_SIZE or len(rows) != ends[-1]:
+        return None
+    return Tensor(pad_values(rows, np.diff(ends), count, width, filler))
+
+
+def pad_values(
+    values: np.ndarray, lengths: np.ndarray, count: int, width: int, filler: PyTree
+) -> np.ndarray:
+    """Return rows of host values as a table.
+
+    Args:
+      values: The values of all rows, [n, ...].
+      lengths: The length of each row.
+      count: Number of rows of the table.
+      width: Number of columns; longer rows are cut.
+      filler: Value after the end of a row.
+
+    Example:
+      >>> pad_values(np.arange(3), np.array([2, 1]), 2, 3, -1)
+      array([[ 0,  1, -1],
+             [ 2, -1, -1]])
+    """
+    table = np.empty((count, width, *values.shape[1:]), values.dtype)
+    table[...] = filler
+    if lengths.max(initial=0) > width or len(lengths) > count:
+        starts = np.cumsum(lengths) - lengths
+        columns = np.arange(len(values)) - np.repeat(starts, lengths)
+        numbers = np.repeat(np.arange(len(lengths)), lengths)
+        values = values[(columns < width) & (numbers < count)]
+        lengths = np.minimum(lengths[:count], width)
+    table[: len(lengths)][np.arange(width) < lengths[:, None]] = values
+    return table
 
 
 def _format_sizes(sizes: list[Any]) -> str:

@@ -17,6 +17,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, complex64, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import roll
+from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.ops.signatures import ComplexTransform, RealTransform
 
 __all__ = [
@@ -107,7 +108,9 @@ def _convert_operand(transform: Callable[..., Any], dtype: DType) -> Any:
 
 
 def _to_tensor(value: TensorLike, dtype: DType) -> TensorLike:
-    return value if hasattr(value, "_keras_history") else convert_to_tensor(value, dtype_hint=dtype)
+    if hasattr(value, "_keras_history") or isinstance(value, DeferredValue):
+        return value
+    return convert_to_tensor(value, dtype_hint=dtype)
 
 
 def _check_lengths(

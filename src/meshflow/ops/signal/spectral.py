@@ -16,6 +16,7 @@ from meshflow.core.values.dtypes import DType
 from meshflow.core.values.symbolic_sizes import make_range
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
+from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.ops.signal.cosine import dct, idct
 from meshflow.ops.signal.fourier import irfft, rfft
 from meshflow.ops.signal.windows import hann_window, vorbis_window
@@ -81,7 +82,8 @@ def frame(
       array([[1, 2, 3],
              [3, 4, 5]], dtype=int32)
     """
-    signal = signal if hasattr(signal, "_keras_history") else convert_to_tensor(signal)
+    if not hasattr(signal, "_keras_history") and not isinstance(signal, DeferredValue):
+        signal = convert_to_tensor(signal)
     length = to_static_value(frame_length, "frame_length")
     step = to_static_value(frame_step, "frame_step")
     if isinstance(length, tuple) or isinstance(step, tuple):

@@ -8,7 +8,6 @@ import numpy as np
 
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.convert import convert_python_value
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor
 
@@ -33,7 +32,7 @@ def _to_length(window_length: _Length) -> int:
 
 
 def _to_tensor(values: np.ndarray, dtype: DType) -> Tensor:
-    return convert_python_value(values.astype(dtype.dtype), dtype)
+    return Tensor(values.astype(dtype.dtype))
 
 
 def _to_floating_dtype(dtype: DTypeLike, name: str) -> DType:

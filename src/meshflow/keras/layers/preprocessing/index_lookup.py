@@ -6,6 +6,7 @@ The ids are those of the mask token (if there is one and `output_mode` is 'int')
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -345,8 +346,7 @@ class IndexLookup(EncodingLayer):
         """
         ids = self._token_ids
         if self.num_oov_indices == 1:
-            oov_id = self._num_mask_ids
-            return [ids.get(t, oov_id) for t in tokens]
+            return list(map(ids.get, tokens, itertools.repeat(self._num_mask_ids)))
         missing = [t for t in tokens if t not in ids]
         if missing and not self.num_oov_indices:
             raise InvalidArgumentError(format_oov_error(missing))

@@ -19,6 +19,7 @@ from meshflow.keras.layers.preprocessing.index_lookup import IndexLookup, format
 from meshflow.keras.layers.preprocessing.preprocessing_layer import read_host_values
 from meshflow.keras.literals import OutputMode
 from meshflow.ops import array, hashing, math
+from meshflow.ops.array.ordering import search_left
 from meshflow.ops.deferred_host_values import UnrecordableError, find_recording
 from meshflow.saved_model.host_steps.host_calls import run_text_steps
 
@@ -284,6 +285,7 @@ def _search_ids(
     xp: ModuleType, tokens: Array, keys: Array, ids: Array, num_oov: int, offset: int
 ) -> Any:
     """Look up the ids of integers; unknown ones have `_UNKNOWN_ID` if there are no ids for them."""
-    rows = xp.minimum(xp.searchsorted(keys, tokens), len(keys) - 1)
+    search = search_left if xp is jnp else np.searchsorted
+    rows = xp.minimum(search(keys, tokens), len(keys) - 1)
     oov_ids = tokens % num_oov + offset if num_oov else xp.full_like(tokens, _UNKNOWN_ID)
     return xp.where(xp.take(keys, rows) == tokens, xp.take(ids, rows), oov_ids)

@@ -23,6 +23,7 @@ from meshflow.keras.safe_mode import BoundName
 from meshflow.ops import array, strings
 from meshflow.ops.deferred_host_values import UnrecordableError, find_recording
 from meshflow.ops.ragged import RaggedTensor
+from meshflow.ops.ragged.padding import pad_values
 from meshflow.saved_model.host_steps.host_calls import run_text_steps
 
 __all__ = ["TextVectorization"]
@@ -289,12 +290,15 @@ class TextVectorization(EncodingLayer):
         if find_recording(inputs) is not None:
             return self._record_call(inputs)
         rows, shape = self._split_texts(inputs)
+        words = list(itertools.chain.from_iterable(rows))
+        flat = np.array(self._lookup_layer.find_row_ids(words), np.int64)
+        lengths = np.array(list(map(len, rows)), np.int64)
+        width = self.output_sequence_length
         if self.ragged and shape:
-            row_ids = [self._lookup_layer.find_row_ids(row) for row in rows]
-            row_ids = [row[: self.output_sequence_length] for row in row_ids]
-            flat = np.array([i for row in row_ids for i in row], np.int64)
-            return RaggedTensor.from_row_lengths(flat, np.array([len(row) for row in row_ids]))
-        ids = self._pad_rows([self._lookup_layer.find_row_ids(row) for row in rows])
+            result = RaggedTensor.from_row_lengths(flat, lengths, validate=False)
+            return result if width is None else result[:, :width]
+        width = lengths.max(initial=0) if width is None else width
+        ids = pad_values(flat, lengths, len(lengths), width, self._padding_id)
         if self.split is None and len(shape) == 1 and len(rows) == 1 and len(rows[0]) == shape[0]:
             ids = ids.reshape(-1, 1) if self.output_mode == "int" else ids
         if not shape:
@@ -326,15 +330,6 @@ class TextVectorization(EncodingLayer):
     def _padding_id(self) -> int:
         """Return the id after the last word; vectors ignore -1."""
         return 0 if self.output_mode == "int" else -1
-
-    def _pad_rows(self, rows: Sequence[list[int]]) -> np.ndarray:
-        width = self.output_sequence_length
-        if width is None:
-            width = max((len(row) for row in rows), default=0)
-        padded = np.full((len(rows), width), self._padding_id, np.int64)
-        for i, row in enumerate(rows):
-            padded[i, : len(row)] = row[:width]
-        return padded
 
     def get_output_dtype(self) -> str:
         """Return the dtype of the outputs: int64, or `floatx()` for vectors."""
