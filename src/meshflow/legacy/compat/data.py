@@ -188,7 +188,7 @@ class GraphIterator:
             self._graph,
             self._graph.name_operation(name),
             "IteratorGetNext",
-            lambda run: list_tensors(_by_handle[run.read(handle).numpy()].take()),
+            lambda run: list_tensors(_find_iterator(run.read(handle)).take()),
             [handle],
         )
         parts = _tf.nest.map_structure(operation.add_output, nest.split_composites(specs))
@@ -217,6 +217,15 @@ class GraphIterator:
 
 # Iterators by their handles.
 _by_handle: weakref.WeakValueDictionary[bytes, GraphIterator] = weakref.WeakValueDictionary()
+
+
+def _find_iterator(handle: Tensor) -> GraphIterator:
+    key = handle.numpy()
+    if key not in _by_handle:
+        raise _tf.errors.NotFoundError(
+            None, None, f"There is no iterator with the handle {key.decode()!r}."
+        )
+    return _by_handle[key]
 
 
 def _make_specs(types: PyTree, shapes: PyTree, classes: PyTree) -> PyTree:

@@ -412,7 +412,7 @@ class FileWriter:
                 f"The passed graph must be an instance of `tf.Graph`, got {type(graph).__name__}."
             )
         if (file := self._get_file()) is not None:
-            definition = graph.as_graph_def().SerializeToString()  # type: ignore[attr-defined]
+            definition = graph.as_graph_def().SerializeToString()
             file.add(int(global_step or 0), graph_def=definition)
 
     def flush(self) -> None:
