@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from capabilities import needs
-from meshflow.kernels.partitioning import Window
+from meshflow.kernels.partitioning import ImageWindow
 
 CASES = {
     "same": {},
@@ -203,7 +203,7 @@ def test_windows_contain_the_inputs_of_the_plain_sum(size):
         result = (length + 2 * pad - (kernel - 1) * gap - 1) // step + 1
         if result < 1 or result % parts:
             continue
-        window = Window(size, parts, (result, step), (kernel, gap), pad, spread)
+        window = ImageWindow(size, parts, (result, step), (kernel, gap), pad, spread)
         if window.halos is None:
             continue
         before, after = window.halos

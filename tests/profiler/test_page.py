@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from meshflow.profiler import DeployedProfile, folders
-from meshflow.profiler.operators import Operator
+from meshflow.profiler.operators import OperatorCosts
 from profiler import xspaces
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -247,9 +247,9 @@ document.body.dataset.said = JSON.stringify(said);
 def deployed(tmp_path_factory):
     """The page of a model with two convolutions and many additions, with a name that means mischief."""
     operators = [
-        Operator(BAD, "Convolution", 1, 3e-3, 5e-3, 4000),
-        Operator("conv_2", "Convolution", 1, 1e-3, 1e-3, 9000),
-        *(Operator(f"add_{n:02}", "Add", 2, 1e-5, None, None) for n in range(30)),
+        OperatorCosts(BAD, "Convolution", 1, 3e-3, 5e-3, 4000),
+        OperatorCosts("conv_2", "Convolution", 1, 1e-3, 1e-3, 9000),
+        *(OperatorCosts(f"add_{n:02}", "Add", 2, 1e-5, None, None) for n in range(30)),
     ]
     found = DeployedProfile("models/tiny.tflite", "LiteRT", 4, 50, 0.02, 0.007, 0.004, operators)
     return found.write_page(tmp_path_factory.mktemp("pages") / "model.html")

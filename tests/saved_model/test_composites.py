@@ -12,7 +12,7 @@ import pytest
 import meshflow as tf
 from capabilities import PEERS_PYTHON, needs_tensorflow
 from meshflow.saved_model.graph.format.messages import NodeDef, SavedModel
-from meshflow.saved_model.graph.format.node_attributes import Node
+from meshflow.saved_model.graph.format.node_attributes import GraphNode
 from meshflow.saved_model.graph.ops.arrays import ARRAY_OPS
 from meshflow.saved_model.graph.ops.composite_functions import COMPOSITE_FUNCTION_OPS
 
@@ -263,11 +263,11 @@ def test_damaged_nodes_raise_errors(op, attributes, inputs, message):
     for key, value in attributes.items():
         proto.attr[key].i = value
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        COMPOSITE_FUNCTION_OPS[op](Node(proto), *map(np.asarray, inputs))
+        COMPOSITE_FUNCTION_OPS[op](GraphNode(proto), *map(np.asarray, inputs))
 
 
 def test_extrema_of_no_numbers():
-    node = Node(NodeDef(name="node", op="Max"))
+    node = GraphNode(NodeDef(name="node", op="Max"))
     for name, sign in (("Max", -1), ("Min", 1)):
         for make in (np.zeros, tf.zeros):
             numbers = getattr(make([0, 2], "float32"), "array", make([0, 2], "float32"))

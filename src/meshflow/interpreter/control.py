@@ -18,7 +18,7 @@ def _own(arrays: Sequence[HostArray], is_copied: Sequence[bool]) -> list[HostArr
     return [np.array(a) if copies else a for a, copies in zip(arrays, is_copied, strict=True)]
 
 
-class RaggedRows(list[Any]):
+class UnequalRows(list[Any]):
     """The rows of a stacked result of a scan with sizes that differ between iterations."""
 
 
@@ -37,7 +37,7 @@ def _scan(equation: Equation) -> Compute:
         fixed, xs = arrays[:num_consts], arrays[first:]
         carry = [np.array(a) for a in arrays[num_consts:first]]
         ys: list[Any] = [
-            RaggedRows([None] * length) if UNBOUND in shape else np.empty(shape, dtype)
+            UnequalRows([None] * length) if UNBOUND in shape else np.empty(shape, dtype)
             for shape, dtype in specs
         ]
         # Iteration over an array is faster than reads by index.
@@ -45,7 +45,7 @@ def _scan(equation: Equation) -> Compute:
         for i in order:
             results = run_body([*fixed, *carry, *next(rows, ())])
             for y, result in zip(ys, results[num_carry:], strict=True):
-                y[i] = np.array(result) if type(y) is RaggedRows else result
+                y[i] = np.array(result) if type(y) is UnequalRows else result
             carry = _own(results[:num_carry], is_copied)
         return carry + ys
 

@@ -18,7 +18,7 @@ class ValueType(NamedTuple):
     dtype: np.dtype
 
 
-class Node(NamedTuple):
+class SlotEquation(NamedTuple):
     """An equation with the slots of its operands and results.
 
     Attributes:
@@ -64,7 +64,7 @@ class _MemoryPlanner:
     overwritten or released after the last use of all its values.
     """
 
-    def __init__(self, nodes: Sequence[Node], values: Sequence[ValueType]) -> None:
+    def __init__(self, nodes: Sequence[SlotEquation], values: Sequence[ValueType]) -> None:
         self.nodes, self.values = nodes, values
         self.group = list(range(len(values)))
         self.last_use: dict[int, int] = {}
@@ -127,7 +127,7 @@ class _MemoryPlanner:
         return targets, released
 
     def _find_targets(
-        self, node: Node, dead: list[int], free: dict[ValueType, list[int]]
+        self, node: SlotEquation, dead: list[int], free: dict[ValueType, list[int]]
     ) -> tuple[int, ...] | None:
         """Return arrays for all results: of operands that are not used later, or free ones."""
         found: list[int] = []
@@ -155,7 +155,7 @@ class _MemoryPlanner:
 
 
 def plan_memory(
-    nodes: Sequence[Node],
+    nodes: Sequence[SlotEquation],
     values: Sequence[ValueType],
     inputs: Sequence[int],
     constants: Iterable[int],

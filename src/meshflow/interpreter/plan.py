@@ -1,6 +1,6 @@
 """Plans that run a jaxpr op by op on host arrays.
 
-A `Program` is what one jaxpr needs for any sizes: its equations with calls inlined, a slot for each
+A `SlotProgram` is what one jaxpr needs for any sizes: its equations with calls inlined, a slot for each
 value, the last use of each value, and the arrays that results overwrite. `Program.bind` makes a
 closure of each equation for given sizes of the symbolic dimensions; closures that do not depend on
 them are made once. A run calls the closures in order on a list of values.
@@ -19,7 +19,7 @@ import numpy as np
 from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.types import ClosedJaxpr
 from meshflow.interpreter.blas_threads import single_thread_blas
-from meshflow.interpreter.program import MAX_BINDINGS, BoundProgram, Program
+from meshflow.interpreter.program import MAX_BINDINGS, BoundProgram, SlotProgram
 from meshflow.interpreter.symbolic_sizes import InputSizes
 
 # Primitives that use BLAS or LAPACK.
@@ -50,7 +50,7 @@ class Plan:
         self._sizes = InputSizes([aval.shape for aval in closed.in_avals])
         _keep_memory()
         with suspend_collector:
-            self._program = Program(closed, donated)
+            self._program = SlotProgram(closed, donated)
         self._donated = tuple(donated)
         has_products = not _PRODUCTS.isdisjoint(self._program.names)
         self._blas_scope = single_thread_blas if has_products else contextlib.nullcontext()

@@ -19,7 +19,7 @@ from meshflow.environment.jax_internals import (
     list_dimensions,
 )
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn
-from meshflow.interpreter.memory import Node, ValueType, plan_memory
+from meshflow.interpreter.memory import SlotEquation, ValueType, plan_memory
 from meshflow.interpreter.random_keys import KEY_PRIMITIVES, is_key
 from meshflow.interpreter.symbolic_sizes import (
     UNBOUND,
@@ -59,7 +59,7 @@ _Specs: TypeAlias = Mapping[int, Spec]
 Step: TypeAlias = Callable[[list[Any]], None]
 
 
-class Program:
+class SlotProgram:
     """The equations of a jaxpr with slots for its values.
 
     Args:
@@ -80,15 +80,15 @@ class Program:
         self,
         jaxpr: AnyJaxpr,
         donated: Collection[int] = (),
-        outer: Program | None = None,
+        outer: SlotProgram | None = None,
     ) -> None:
         self.symbols: Symbols = outer.symbols if outer else Symbols()
         # Programs of inner jaxprs by id and donated inputs, with the jaxprs, because ids are reused.
-        self._programs: dict[tuple[int, tuple[int, ...]], tuple[AnyJaxpr, Program]]
+        self._programs: dict[tuple[int, tuple[int, ...]], tuple[AnyJaxpr, SlotProgram]]
         self._programs = outer._programs if outer else {}
         self._values: list[ValueType] = []
         self.constants: dict[int, np.ndarray] = {}
-        self._nodes: list[Node] = []
+        self._nodes: list[SlotEquation] = []
         # For each value that repeats another one along axes, the slot of that one and the axes that it has.
         self._repeated: dict[int, tuple[int, tuple[int, ...]]] = {}
         # Names of the primitives without a rule, in order.
@@ -133,7 +133,7 @@ class Program:
         programs = [self, *(program for _, program in self._programs.values())]
         return {node.name for program in programs for node in program._nodes}
 
-    def _list_symbols(self, node: Node) -> tuple[int, ...] | None:
+    def _list_symbols(self, node: SlotEquation) -> tuple[int, ...] | None:
         if node.is_static:
             return ()
         if find_inner_jaxprs(node):
@@ -214,7 +214,9 @@ class Program:
         is_static = not (symbolic_params or (found.uses_shapes and has_sizes))
         slots = tuple(operands), tuple(outputs)
         is_multiple = eqn.primitive.multiple_results
-        node = Node(name, found, eqn.params, *slots, is_static, is_multiple, symbolic_params)
+        node = SlotEquation(
+            name, found, eqn.params, *slots, is_static, is_multiple, symbolic_params
+        )
         if self._is_constant(node):
             return [self._add_constant(np.asarray(a)) for a in self._compute(node)]
         self._nodes.append(node)
@@ -254,7 +256,7 @@ class Program:
         aligned = len(self._values) - 1
         found = RULES["broadcast_in_dim"]
         self._nodes.append(
-            Node(
+            SlotEquation(
                 "broadcast_in_dim",
                 found,
                 params,
@@ -276,7 +278,7 @@ class Program:
         closed = jax.make_jaxpr(function)(*specs)
         return self._inline(closed.jaxpr, closed.consts, operands)
 
-    def _is_constant(self, node: Node) -> bool:
+    def _is_constant(self, node: SlotEquation) -> bool:
         shapes = [self._values[i].shape for i in node.outputs]
         return (
             node.is_static
@@ -288,7 +290,7 @@ class Program:
             )
         )
 
-    def _compute(self, node: Node) -> list[Any]:
+    def _compute(self, node: SlotEquation) -> list[Any]:
         compute = node.rule.build(self._specialize(node, {}, ()))
         run = compute.run if isinstance(compute, Writer) else compute
         with np.errstate(all="ignore"):
@@ -297,7 +299,7 @@ class Program:
 
     def _specialize(
         self,
-        node: Node,
+        node: SlotEquation,
         dims: Mapping[str, int],
         sizes: Sequence[int] | None,
         specs: _Specs | None = None,
@@ -356,11 +358,11 @@ class Program:
         names = {v for n in symbols for v in list_dimensions(self.symbols.expressions[n.index])}
         return {name for name in names if name[0] in "uv"}
 
-    def _make_inner_program(self, jaxpr: AnyJaxpr, donated: Iterable[int] = ()) -> Program:
+    def _make_inner_program(self, jaxpr: AnyJaxpr, donated: Iterable[int] = ()) -> SlotProgram:
         key = id(jaxpr), tuple(donated)
         found = self._programs.get(key)
         if found is None:
-            found = self._programs[key] = (jaxpr, Program(jaxpr, key[1], self))
+            found = self._programs[key] = (jaxpr, SlotProgram(jaxpr, key[1], self))
         return found[1]
 
     def _remove_dead_nodes(self) -> None:
@@ -506,7 +508,7 @@ class _LazySpecs(dict[int, Spec]):
 class BoundProgram:
     """The closures of a program for known sizes."""
 
-    def __init__(self, program: Program, steps: list[Step]) -> None:
+    def __init__(self, program: SlotProgram, steps: list[Step]) -> None:
         self.steps = steps
         self.inputs, self.outputs = program.inputs, program.outputs
         self.is_copied = program.is_copied
@@ -522,7 +524,7 @@ class BoundProgram:
         return [values[slot] for slot in self.outputs]
 
 
-def _find_inner_operands(node: Node, jaxpr: AnyJaxpr) -> Sequence[int]:
+def _find_inner_operands(node: SlotEquation, jaxpr: AnyJaxpr) -> Sequence[int]:
     """Return the slots of the operands that become inputs of an inner program; not those read by row."""
     p = node.params
     if node.name == "cond":
@@ -544,7 +546,7 @@ def _make_release(slots: list[int]) -> Step:
     return release
 
 
-def make_step(compute: Any, node: Node, targets: tuple[int, ...] | None) -> Step:
+def make_step(compute: Any, node: SlotEquation, targets: tuple[int, ...] | None) -> Step:
     """Return the closure of an equation, which writes to the arrays in the slots `targets`."""
     inputs, outputs = node.inputs, node.outputs
     if isinstance(compute, Writer):

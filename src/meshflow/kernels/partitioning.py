@@ -55,7 +55,7 @@ def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
 
 
 @dataclass(frozen=True)
-class Window:
+class ImageWindow:
     """The part of an image that one of several devices needs along one axis.
 
     Attributes:
@@ -212,7 +212,7 @@ class PartitionPlan:
     right: list[Axes]
     out: list[Axes]
     sums: list[str] = field(default_factory=list)
-    windows: dict[int, tuple[Window, Axes, bool]] = field(default_factory=dict)
+    windows: dict[int, tuple[ImageWindow, Axes, bool]] = field(default_factory=dict)
     groups: int = 1
 
 
@@ -291,9 +291,9 @@ def plan_partition(
         near, far = (result, result_step), (kernel, kernel_step)
         # A kernel's gradient is a different sum on each device anyway, so tiles do not matter.
         window = (
-            Window(size, parts(axes), far, near, pad, spread)
+            ImageWindow(size, parts(axes), far, near, pad, spread)
             if over_kernel
-            else Window(size, parts(axes), near, far, pad, spread, code.tile)
+            else ImageWindow(size, parts(axes), near, far, pad, spread, code.tile)
         )
         is_full = bool(size % parts(axes)) or window.halos is None
         partition_plan.windows[axis] = window, axes, is_full

@@ -125,7 +125,7 @@ def convert_legacy_structure(
 # ---- structures, in which lists and `SparseTensorValue`s are leaves --------------------------------------
 
 
-class _Leaf:
+class _OpaqueLeaf:
     """A leaf that `tf.nest` would divide."""
 
     def __init__(self, value: PyTree) -> None:
@@ -135,7 +135,7 @@ class _Leaf:
 def _wrap(structure: PyTree) -> PyTree:
     """Hide the leaves that `tf.nest` would divide."""
     if isinstance(structure, (list, SparseTensorValue)):
-        return _Leaf(structure)
+        return _OpaqueLeaf(structure)
     if isinstance(structure, tuple):
         items = map(_wrap, structure)
         return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
@@ -145,7 +145,7 @@ def _wrap(structure: PyTree) -> PyTree:
 
 
 def _unwrap(leaf: PyTree) -> PyTree:
-    return leaf.value if isinstance(leaf, _Leaf) else leaf
+    return leaf.value if isinstance(leaf, _OpaqueLeaf) else leaf
 
 
 def is_nested(structure: PyTree) -> bool:

@@ -10,24 +10,24 @@ from numpy.typing import ArrayLike
 
 from meshflow.deployment.equations import DimSize, Equation
 from meshflow.deployment.gather_patterns import RowGather, classify_gather, order_gathered_axes
-from meshflow.lite.graph import Tensor
-from meshflow.lite.lowering import Lowering, LoweringError, is_static, register_rule
+from meshflow.lite.graph import LiteTensor
+from meshflow.lite.lowering import LiteLowering, LoweringError, is_static, register_rule
 
 
 @register_rule("concatenate")
-def _lower_concatenate(l: Lowering, e: Equation) -> Tensor:
+def _lower_concatenate(l: LiteLowering, e: Equation) -> LiteTensor:
     parts = [l.get_tensor(v) for v in e.inputs]
     return l.emit("CONCATENATION", parts, e.outputs[0].shape, parts[0].dtype, "ConcatenationOptions", axis=e.params["dimension"])  # fmt: skip
 
 
 @register_rule("stack")
-def _lower_stack(l: Lowering, e: Equation) -> Tensor:
+def _lower_stack(l: LiteLowering, e: Equation) -> LiteTensor:
     parts = [l.get_tensor(v) for v in e.inputs]
     return l.emit("PACK", parts, e.outputs[0].shape, parts[0].dtype, "PackOptions", valuesCount=len(parts), axis=e.params["axis"])  # fmt: skip
 
 
 @register_rule("pad")
-def _lower_pad(l: Lowering, e: Equation) -> Tensor:
+def _lower_pad(l: LiteLowering, e: Equation) -> LiteTensor:
     value, filler = l.get_tensor(e.inputs[0]), e.inputs[1].constant
     config = [tuple(map(int, c)) for c in e.params["padding_config"]]
     if filler is None:
@@ -43,8 +43,8 @@ def _lower_pad(l: Lowering, e: Equation) -> Tensor:
 
 
 def _pad_between_elements(
-    l: Lowering, value: Tensor, axis: int, inner: int, filler: ArrayLike
-) -> Tensor:
+    l: LiteLowering, value: LiteTensor, axis: int, inner: int, filler: ArrayLike
+) -> LiteTensor:
     """Insert a constant after each element along a dimension."""
     before, (size, *after) = value.shape[:axis], value.shape[axis:]
     flat = l.reshape(value, [math.prod(before), size, 1, math.prod(after)])
@@ -53,12 +53,12 @@ def _pad_between_elements(
 
 
 @register_rule("rev")
-def _lower_reverse(l: Lowering, e: Equation) -> Tensor:
+def _lower_reverse(l: LiteLowering, e: Equation) -> LiteTensor:
     return l.reverse(l.get_tensor(e.inputs[0]), e.params["dimensions"])
 
 
 @register_rule("split")
-def _lower_split(l: Lowering, e: Equation) -> list[Tensor]:
+def _lower_split(l: LiteLowering, e: Equation) -> list[LiteTensor]:
     value = l.get_tensor(e.inputs[0])
     results = [l.new_tensor(v.shape, v.dtype, "split") for v in e.outputs]
     sizes = l.get_constant(np.asarray(e.params["sizes"], np.int32))
@@ -74,7 +74,7 @@ _REDUCTIONS = {
 
 
 @register_rule(*_REDUCTIONS)
-def _lower_reduce(l: Lowering, e: Equation) -> Tensor:
+def _lower_reduce(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_tensor(e.inputs[0])
     axes = l.get_constant(np.asarray(e.params["axes"], np.int32))
     code, keep = _REDUCTIONS[e.name], bool(e.params.get("keepdims"))
@@ -82,7 +82,7 @@ def _lower_reduce(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("argmax", "argmin")
-def _lower_arg_reduce(l: Lowering, e: Equation) -> Tensor:
+def _lower_arg_reduce(l: LiteLowering, e: Equation) -> LiteTensor:
     value, (axis,) = l.get_tensor(e.inputs[0]), e.params["axes"]
     is_max = e.name == "argmax"
     dtype = np.dtype(np.int64 if e.outputs[0].dtype == np.int64 else np.int32)
@@ -93,14 +93,14 @@ def _lower_arg_reduce(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("cumsum")
-def _lower_cumsum(l: Lowering, e: Equation) -> Tensor:
+def _lower_cumsum(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_tensor(e.inputs[0])
     inputs = [value, l.get_constant(np.int32(e.params["axis"]))]
     return l.emit("CUMSUM", inputs, value.shape, value.dtype, "CumsumOptions", exclusive=bool(e.params.get("exclusive")), reverse=bool(e.params["reverse"]))  # fmt: skip
 
 
 @register_rule("top_k")
-def _lower_top_k(l: Lowering, e: Equation) -> list[Tensor]:
+def _lower_top_k(l: LiteLowering, e: Equation) -> list[LiteTensor]:
     value = l.get_tensor(e.inputs[0])
     if e.params.get("axis", len(value.shape) - 1) != len(value.shape) - 1:
         raise LoweringError("LiteRT's TOPK_V2 works on the last dimension only")
@@ -113,7 +113,7 @@ def _lower_top_k(l: Lowering, e: Equation) -> list[Tensor]:
 
 
 @register_rule("gather")
-def _lower_gather(l: Lowering, e: Equation) -> Tensor:
+def _lower_gather(l: LiteLowering, e: Equation) -> LiteTensor:
     value, indices = l.get_tensor(e.inputs[0]), l.get_tensor(e.inputs[1])
     form = classify_gather(e, value.shape, indices.shape)
     if form == "along":
@@ -136,7 +136,9 @@ def _lower_gather(l: Lowering, e: Equation) -> Tensor:
     )
 
 
-def _gather_block(l: Lowering, e: Equation, value: Tensor, indices: Tensor) -> Tensor:
+def _gather_block(
+    l: LiteLowering, e: Equation, value: LiteTensor, indices: LiteTensor
+) -> LiteTensor:
     """Slice one block, and remove the dimensions of size 1 that XLA collapses."""
     d, sizes = e.params["dimension_numbers"], list(e.params["slice_sizes"])
     starts: list[Any] = [0] * len(sizes)
@@ -153,7 +155,9 @@ def _gather_block(l: Lowering, e: Equation, value: Tensor, indices: Tensor) -> T
     return l.reshape(block, e.outputs[0].shape)
 
 
-def _gather_batched(l: Lowering, e: Equation, value: Tensor, indices: Tensor) -> Tensor:
+def _gather_batched(
+    l: LiteLowering, e: Equation, value: LiteTensor, indices: LiteTensor
+) -> LiteTensor:
     """Gather along a dimension with a separate index for each position of the leading dimensions."""
     batch = len(e.params["dimension_numbers"].operand_batching_dims)
     indices = l.cast(l.reshape(indices, indices.shape[:-1]), np.int32)
@@ -163,15 +167,15 @@ def _gather_batched(l: Lowering, e: Equation, value: Tensor, indices: Tensor) ->
 
 
 def _slice_dynamically(
-    l: Lowering, value: Tensor, starts: list[Tensor], sizes: list[DimSize]
-) -> Tensor:
+    l: LiteLowering, value: LiteTensor, starts: list[LiteTensor], sizes: list[DimSize]
+) -> LiteTensor:
     """Slice a block at computed starts."""
     shape = l.make_shape_tensor(sizes)
     inputs = [value, _pack_scalars(l, starts), shape]
     return l.emit("SLICE", inputs, sizes, value.dtype, "SliceOptions")
 
 
-def _pack_scalars(l: Lowering, scalars: list[Tensor]) -> Tensor:
+def _pack_scalars(l: LiteLowering, scalars: list[LiteTensor]) -> LiteTensor:
     scalars = [l.cast(n, np.int32) for n in scalars]
     if all(n.data is not None for n in scalars):
         return l.get_constant(np.asarray([int(n.data) for n in scalars], np.int32))  # type: ignore[arg-type]
@@ -179,7 +183,7 @@ def _pack_scalars(l: Lowering, scalars: list[Tensor]) -> Tensor:
 
 
 @register_rule("dynamic_slice")
-def _lower_dynamic_slice(l: Lowering, e: Equation) -> Tensor:
+def _lower_dynamic_slice(l: LiteLowering, e: Equation) -> LiteTensor:
     value, *starts = map(l.get_tensor, e.inputs)
     sizes = list(e.params["slice_sizes"])
     clamped = []
@@ -194,7 +198,7 @@ def _lower_dynamic_slice(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("dynamic_update_slice")
-def _lower_dynamic_update_slice(l: Lowering, e: Equation) -> Tensor:
+def _lower_dynamic_update_slice(l: LiteLowering, e: Equation) -> LiteTensor:
     value, update, *starts = map(l.get_tensor, e.inputs)
     inputs = [value, update, _pack_scalars(l, starts)]
     return l.emit("DYNAMIC_UPDATE_SLICE", inputs, value.shape, value.dtype)

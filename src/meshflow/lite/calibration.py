@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor, copy_graph, serialize
+from meshflow.lite.graph import LiteModel, LiteOperator, LiteTensor, Subgraph, copy_graph, serialize
 from meshflow.lite.integer_quantization import (
     INT8,
     IntegerTypes,
@@ -30,8 +30,8 @@ class CalibratedModel:
       kind: the integer types to quantize to.
     """
 
-    graph: Graph
-    ranges: dict[Tensor, tuple[float, float]]
+    graph: LiteModel
+    ranges: dict[LiteTensor, tuple[float, float]]
     kind: IntegerTypes = INT8
 
     def copy(self) -> CalibratedModel:
@@ -40,7 +40,7 @@ class CalibratedModel:
         return CalibratedModel(graph, {tensors[t]: r for t, r in self.ranges.items()}, self.kind)
 
     def quantize(
-        self, inputs: DTypeLike, outputs: DTypeLike, denied: Collection[Operator] = ()
+        self, inputs: DTypeLike, outputs: DTypeLike, denied: Collection[LiteOperator] = ()
     ) -> list[str]:
         """Quantize the graph in place.
 
@@ -59,8 +59,8 @@ class CalibratedModel:
 
 
 def measure_ranges(
-    graph: Graph, samples: Callable[[], Iterable[Any]]
-) -> dict[Tensor, tuple[float, float]]:
+    graph: LiteModel, samples: Callable[[], Iterable[Any]]
+) -> dict[LiteTensor, tuple[float, float]]:
     """Measure the minimum and maximum of each float tensor of the signatures' subgraphs.
 
     Args:
@@ -77,7 +77,7 @@ def measure_ranges(
         experimental_op_resolver_type=module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
         experimental_preserve_all_tensors=True,
     )
-    result: dict[Tensor, tuple[float, float]] = {}
+    result: dict[LiteTensor, tuple[float, float]] = {}
     count = 0
     for sample in samples():
         index, arrays = _prepare_arrays(graph, sample)
@@ -103,13 +103,13 @@ def measure_ranges(
     return result
 
 
-def _find_unread_results(subgraph: Subgraph) -> set[Tensor]:
+def _find_unread_results(subgraph: Subgraph) -> set[LiteTensor]:
     """Return unread results of loops and branches, for which LiteRT allocates no memory."""
     results = {t for o in subgraph.operators if o.code in ("WHILE", "IF") for t in o.outputs}
     return results.difference(subgraph.outputs, *(o.inputs for o in subgraph.operators))
 
 
-def _prepare_arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
+def _prepare_arrays(graph: LiteModel, sample: Any) -> tuple[int, list[np.ndarray]]:
     name = None
     if isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[0], str):
         name, sample = sample
@@ -147,7 +147,9 @@ def _prepare_arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
     return index, arrays
 
 
-def _run_signature(interpreter: Any, graph: Graph, index: int, arrays: list[np.ndarray]) -> None:
+def _run_signature(
+    interpreter: Any, graph: LiteModel, index: int, arrays: list[np.ndarray]
+) -> None:
     name, keys = next((s[0], s[2]) for s in graph.signatures if s[1] == index)
     runner = interpreter.get_signature_runner(name)
     runner(**dict(zip(keys, arrays, strict=True)))

@@ -20,7 +20,7 @@ from meshflow.deployment.deployable_function import (
 )
 from meshflow.environment.types import StrPath
 from meshflow.lite.calibration import CalibratedModel, measure_ranges
-from meshflow.lite.graph import Graph, Tensor, serialize
+from meshflow.lite.graph import LiteModel, LiteTensor, serialize
 from meshflow.lite.integer_quantization import INT8, INT16, IntegerTypes
 from meshflow.lite.model_builder import build_model
 from meshflow.lite.options import OpsSet, RepresentativeDataset, TargetSpec
@@ -236,7 +236,7 @@ class TFLiteConverter:
 
     def _build_float_model(
         self, kind: IntegerTypes
-    ) -> tuple[Graph, dict[Tensor, tuple[float, float]]]:
+    ) -> tuple[LiteModel, dict[LiteTensor, tuple[float, float]]]:
         """Return the float model and the ranges of quantization-aware training."""
         signatures = self._signatures()
         if not self.experimental_enable_resource_variables:

@@ -14,7 +14,7 @@ import numpy as np
 from meshflow.environment.types import StrPath
 from meshflow.lite.calibration import CalibratedModel
 from meshflow.lite.converter import TFLiteConverter
-from meshflow.lite.graph import Operator, serialize
+from meshflow.lite.graph import LiteOperator, serialize
 from meshflow.lite.interpreter import load_interpreter_module
 from meshflow.lite.verification import VERIFY, add_verification, copy_operators
 
@@ -238,7 +238,7 @@ class QuantizationDebugger:
             add_verification(model.graph, float_operators)
         return serialize(model.graph)
 
-    def _find_denylisted_operators(self, model: CalibratedModel) -> set[Operator]:
+    def _find_denylisted_operators(self, model: CalibratedModel) -> set[LiteOperator]:
         codes = set(self._options.denylisted_ops or ())
         names = set(self._options.denylisted_nodes or ())
         operators = list(model.graph.iterate_operators())

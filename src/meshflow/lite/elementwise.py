@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from meshflow.deployment.equations import Equation
-from meshflow.lite.graph import Tensor
-from meshflow.lite.lowering import Lowering, LoweringError, register_rule, to_supported_dtype
+from meshflow.lite.graph import LiteTensor
+from meshflow.lite.lowering import LiteLowering, LoweringError, register_rule, to_supported_dtype
 
 _BINARY = {
     "add": "ADD", "add_any": "ADD", "sub": "SUB", "mul": "MUL", "div": "DIV", "pow": "POW",
@@ -21,7 +21,7 @@ _UNARY = {
 
 
 @register_rule(*_BINARY)
-def _lower_binary(l: Lowering, e: Equation) -> Tensor:
+def _lower_binary(l: LiteLowering, e: Equation) -> LiteTensor:
     x, y = map(l.get_base, e.inputs)
     if e.name == "min" and x.dtype == np.bool_:
         return l.emit_binary("LOGICAL_AND", x, y)
@@ -30,12 +30,12 @@ def _lower_binary(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule(*_UNARY)
-def _lower_unary(l: Lowering, e: Equation) -> Tensor:
+def _lower_unary(l: LiteLowering, e: Equation) -> LiteTensor:
     return l.emit_unary(_UNARY[e.name], l.get_base(e.inputs[0]))
 
 
 @register_rule("max")
-def _lower_max(l: Lowering, e: Equation) -> Tensor:
+def _lower_max(l: LiteLowering, e: Equation) -> LiteTensor:
     x, y = map(l.get_base, e.inputs)
     if x.dtype == np.bool_:
         return l.emit_binary("LOGICAL_OR", x, y)
@@ -46,7 +46,7 @@ def _lower_max(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("and", "or", "xor")
-def _lower_logical(l: Lowering, e: Equation) -> Tensor:
+def _lower_logical(l: LiteLowering, e: Equation) -> LiteTensor:
     x, y = map(l.get_base, e.inputs)
     if x.dtype != np.bool_ and e.name == "xor":
         return l.emit("BITWISE_XOR", [x, y], e.outputs[0].shape, x.dtype)
@@ -57,13 +57,13 @@ def _lower_logical(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("shift_right_arithmetic")
-def _lower_right_shift(l: Lowering, e: Equation) -> Tensor:
+def _lower_right_shift(l: LiteLowering, e: Equation) -> LiteTensor:
     x, y = map(l.get_base, e.inputs)
     return l.emit("RIGHT_SHIFT", [x, y], e.outputs[0].shape, x.dtype)
 
 
 @register_rule("not")
-def _lower_not(l: Lowering, e: Equation) -> Tensor:
+def _lower_not(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     if value.dtype != np.bool_:
         raise LoweringError(f"LiteRT's operator for it takes Booleans, not {value.dtype.name}")
@@ -71,7 +71,7 @@ def _lower_not(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("select_n")
-def _lower_select(l: Lowering, e: Equation) -> Tensor:
+def _lower_select(l: LiteLowering, e: Equation) -> LiteTensor:
     if len(e.inputs) != 3 or e.inputs[0].dtype != np.bool_:
         raise LoweringError("LiteRT selects between two tensors by Booleans only")
     condition, if_false, if_true = map(l.get_base, e.inputs)
@@ -79,13 +79,13 @@ def _lower_select(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("clamp")
-def _lower_clamp(l: Lowering, e: Equation) -> Tensor:
+def _lower_clamp(l: LiteLowering, e: Equation) -> LiteTensor:
     low, value, high = map(l.get_base, e.inputs)
     return l.emit_binary("MINIMUM", l.emit_binary("MAXIMUM", value, low), high)
 
 
 @register_rule("convert_element_type")
-def _lower_convert(l: Lowering, e: Equation) -> Tensor:
+def _lower_convert(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     target = to_supported_dtype(e.outputs[0].dtype)
     if target == np.bool_:
@@ -94,7 +94,7 @@ def _lower_convert(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("integer_pow")
-def _lower_integer_pow(l: Lowering, e: Equation) -> Tensor:
+def _lower_integer_pow(l: LiteLowering, e: Equation) -> LiteTensor:
     value, power = l.get_base(e.inputs[0]), e.params["y"]
     if power == 2:
         return l.emit_unary("SQUARE", value)
@@ -106,36 +106,36 @@ def _lower_integer_pow(l: Lowering, e: Equation) -> Tensor:
     return result if power > 0 else l.emit_binary("DIV", _make_scalar(l, result, 1), result)
 
 
-def _make_scalar(l: Lowering, like: Tensor, scalar: float) -> Tensor:
+def _make_scalar(l: LiteLowering, like: LiteTensor, scalar: float) -> LiteTensor:
     return l.get_constant(np.asarray(scalar, like.dtype))
 
 
 @register_rule("log1p")
-def _lower_log1p(l: Lowering, e: Equation) -> Tensor:
+def _lower_log1p(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     return l.emit_unary("LOG", l.emit_binary("ADD", value, _make_scalar(l, value, 1)))
 
 
 @register_rule("expm1")
-def _lower_expm1(l: Lowering, e: Equation) -> Tensor:
+def _lower_expm1(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.emit_unary("EXP", l.get_base(e.inputs[0]))
     return l.emit_binary("SUB", value, _make_scalar(l, value, 1))
 
 
 @register_rule("exp2")
-def _lower_exp2(l: Lowering, e: Equation) -> Tensor:
+def _lower_exp2(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     return l.emit_unary("EXP", l.emit_binary("MUL", value, _make_scalar(l, value, np.log(2.0))))
 
 
 @register_rule("tan")
-def _lower_tan(l: Lowering, e: Equation) -> Tensor:
+def _lower_tan(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     return l.emit_binary("DIV", l.emit_unary("SIN", value), l.emit_unary("COS", value))
 
 
 @register_rule("sinh", "cosh")
-def _lower_hyperbolic(l: Lowering, e: Equation) -> Tensor:
+def _lower_hyperbolic(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     up, down = l.emit_unary("EXP", value), l.emit_unary("EXP", l.emit_unary("NEG", value))
     total = l.emit_binary("SUB" if e.name == "sinh" else "ADD", up, down)
@@ -143,14 +143,14 @@ def _lower_hyperbolic(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("atan2")
-def _lower_atan2(l: Lowering, e: Equation) -> Tensor:
+def _lower_atan2(l: LiteLowering, e: Equation) -> LiteTensor:
     return l.emit(
         "ATAN2", map(l.get_base, e.inputs), e.outputs[0].shape, np.float32, "ATan2Options"
     )
 
 
 @register_rule("atan", "asin", "acos")
-def _lower_inverse_trigonometric(l: Lowering, e: Equation) -> Tensor:
+def _lower_inverse_trigonometric(l: LiteLowering, e: Equation) -> LiteTensor:
     """Compute the angle of a point on the unit circle or with x = 1."""
     value = l.get_base(e.inputs[0])
     one = _make_scalar(l, value, 1)
@@ -163,7 +163,7 @@ def _lower_inverse_trigonometric(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("asinh", "acosh", "atanh")
-def _lower_inverse_hyperbolic(l: Lowering, e: Equation) -> Tensor:
+def _lower_inverse_hyperbolic(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     one = _make_scalar(l, value, 1)
     if e.name == "atanh":
@@ -182,7 +182,7 @@ def _lower_inverse_hyperbolic(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("round")
-def _lower_round(l: Lowering, e: Equation) -> Tensor:
+def _lower_round(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     if int(e.params["rounding_method"]) == 1:
         return l.emit_unary("ROUND", value)
@@ -191,7 +191,7 @@ def _lower_round(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("rem")
-def _lower_rem(l: Lowering, e: Equation) -> Tensor:
+def _lower_rem(l: LiteLowering, e: Equation) -> LiteTensor:
     """Compute the remainder with the sign of the dividend; LiteRT's has the sign of the divisor."""
     dividend, divisor = map(l.get_base, e.inputs)
     remainder = l.emit_binary(
@@ -201,7 +201,7 @@ def _lower_rem(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("is_finite")
-def _lower_is_finite(l: Lowering, e: Equation) -> Tensor:
+def _lower_is_finite(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.emit_unary("ABS", l.get_base(e.inputs[0]))
     return l.emit_binary(
         "LESS_EQUAL", value, _make_scalar(l, value, float(np.finfo(np.float32).max))
@@ -209,14 +209,14 @@ def _lower_is_finite(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("erf", "erfc")
-def _lower_erf(l: Lowering, e: Equation) -> Tensor:
+def _lower_erf(l: LiteLowering, e: Equation) -> LiteTensor:
     """Approximate the error function to 3e-7."""
     value = l.get_base(e.inputs[0])
 
-    def multiply(x: Tensor, factor: float) -> Tensor:
+    def multiply(x: LiteTensor, factor: float) -> LiteTensor:
         return l.emit_binary("MUL", x, _make_scalar(l, value, factor))
 
-    def add(x: Tensor, term: float) -> Tensor:
+    def add(x: LiteTensor, term: float) -> LiteTensor:
         return l.emit_binary("ADD", x, _make_scalar(l, value, term))
 
     size = l.emit_unary("ABS", value)
@@ -235,24 +235,24 @@ def _lower_erf(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("gelu")
-def _lower_gelu(l: Lowering, e: Equation) -> Tensor:
+def _lower_gelu(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     return l.emit("GELU", [value], value.shape, value.dtype, "GeluOptions", approximate=e.params["approximate"])  # fmt: skip
 
 
 @register_rule("elu", "hard_swish")
-def _lower_activation(l: Lowering, e: Equation) -> Tensor:
+def _lower_activation(l: LiteLowering, e: Equation) -> LiteTensor:
     return l.emit_unary(e.name.upper(), l.get_base(e.inputs[0]))
 
 
 @register_rule("leaky_relu")
-def _lower_leaky_relu(l: Lowering, e: Equation) -> Tensor:
+def _lower_leaky_relu(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     return l.emit("LEAKY_RELU", [value], value.shape, value.dtype, "LeakyReluOptions", alpha=e.params["alpha"])  # fmt: skip
 
 
 @register_rule("softmax", "log_softmax")
-def _lower_softmax(l: Lowering, e: Equation) -> Tensor:
+def _lower_softmax(l: LiteLowering, e: Equation) -> LiteTensor:
     value, axis = l.get_tensor(e.inputs[0]), e.params["axis"]
     rank = len(value.shape)
     order = [i for i in range(rank) if i != axis] + [axis]
@@ -265,7 +265,7 @@ def _lower_softmax(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("iota")
-def _lower_iota(l: Lowering, e: Equation) -> Tensor:
+def _lower_iota(l: LiteLowering, e: Equation) -> LiteTensor:
     result, (zero, one) = e.outputs[0], (l.get_constant(np.int32(i)) for i in (0, 1))
     indices = l.emit("RANGE", [zero, l.get_size(e.params["size"]), one], result.shape, np.int32, "RangeOptions")  # fmt: skip
     return l.cast(indices, result.dtype)

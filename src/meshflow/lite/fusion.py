@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.deployment.equations import DimSize
-from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
+from meshflow.lite.graph import LiteModel, LiteOperator, LiteTensor, Subgraph
 from meshflow.lite.lowering import SAME, VALID, compute_same_padding
 
 # Dimension of the output channels in the weights.
@@ -25,15 +25,15 @@ class _Dataflow:
     """Consumers and producers of the tensors of a subgraph; an absent operand, None, has neither."""
 
     subgraph: Subgraph
-    consumers: Mapping[Tensor, list[Operator]]
+    consumers: Mapping[LiteTensor, list[LiteOperator]]
     producers: Mapping[Any, Any]
 
-    def has_single_consumer(self, tensor: Tensor) -> bool:
+    def has_single_consumer(self, tensor: LiteTensor) -> bool:
         """Check whether one operator reads a tensor, which is no output."""
         return len(self.consumers.get(tensor, ())) == 1 and tensor not in self.subgraph.outputs
 
 
-def fuse(graph: Graph) -> None:
+def fuse(graph: LiteModel) -> None:
     """Fuse operators in all subgraphs, until no rule applies."""
     for subgraph in graph.subgraphs:
         while _fuse_once(subgraph):
@@ -48,7 +48,7 @@ def _fuse_once(subgraph: Subgraph) -> bool:
     return False
 
 
-def _fuse_relu6(g: _Dataflow, o: Operator) -> bool:
+def _fuse_relu6(g: _Dataflow, o: LiteOperator) -> bool:
     """Match a RELU and a MINIMUM of 6."""
     if o.code != "MINIMUM" or o.inputs[1] is None or o.inputs[1].data is None:
         return False
@@ -59,7 +59,7 @@ def _fuse_relu6(g: _Dataflow, o: Operator) -> bool:
     return True
 
 
-def _fuse_relu_n1_to_1(g: _Dataflow, o: Operator) -> bool:
+def _fuse_relu_n1_to_1(g: _Dataflow, o: LiteOperator) -> bool:
     """Match a MINIMUM of 1 and a MAXIMUM of -1 in any order."""
     bounds = {"MINIMUM": 1, "MAXIMUM": -1}
     first = g.producers.get(o.inputs[0]) if o.code in bounds else None
@@ -73,7 +73,7 @@ def _fuse_relu_n1_to_1(g: _Dataflow, o: Operator) -> bool:
     return True
 
 
-def _fuse_squared_difference(g: _Dataflow, o: Operator) -> bool:
+def _fuse_squared_difference(g: _Dataflow, o: LiteOperator) -> bool:
     """Match the square of a difference."""
     first = g.producers.get(o.inputs[0]) if o.code == "SQUARE" else None
     if first is None or first.code != "SUB" or first.options.get("fusedActivationFunction"):
@@ -85,7 +85,7 @@ def _fuse_squared_difference(g: _Dataflow, o: Operator) -> bool:
     return True
 
 
-def _find_weighted_producer(g: _Dataflow, tensor: Tensor) -> tuple[Any, Operator | None]:
+def _find_weighted_producer(g: _Dataflow, tensor: LiteTensor) -> tuple[Any, LiteOperator | None]:
     """Return the convolution or product that only this tensor consumes, and a RESHAPE between them."""
     if not g.has_single_consumer(tensor):
         return None, None
@@ -100,7 +100,7 @@ def _find_weighted_producer(g: _Dataflow, tensor: Tensor) -> tuple[Any, Operator
     return producer, reshape
 
 
-def _fuse_padding(g: _Dataflow, o: Operator) -> bool:
+def _fuse_padding(g: _Dataflow, o: LiteOperator) -> bool:
     """Match a convolution of an image that is padded with zeros like mode 'SAME'."""
     if o.code not in ("CONV_2D", "DEPTHWISE_CONV_2D") or o.options.get("padding") != VALID:
         return False
@@ -123,7 +123,7 @@ def _fuse_padding(g: _Dataflow, o: Operator) -> bool:
     return True
 
 
-def _fuse_affine(g: _Dataflow, o: Operator) -> bool:
+def _fuse_affine(g: _Dataflow, o: LiteOperator) -> bool:
     """Match a scale or bias of each output channel of a convolution or product."""
     if o.code not in ("ADD", "SUB", "MUL", "DIV") or o.options.get("fusedActivationFunction"):
         return False
@@ -149,18 +149,18 @@ def _fuse_affine(g: _Dataflow, o: Operator) -> bool:
         shape = [1] * len(weights.shape)
         shape[CHANNELS[producer.code]] = channels
         scaled = (weights.data * factors.reshape(shape)).astype(np.float32)
-        producer.inputs[1] = Tensor(scaled.shape, scaled.dtype, weights.name, scaled)
+        producer.inputs[1] = LiteTensor(scaled.shape, scaled.dtype, weights.name, scaled)
         bias = bias * factors
     else:
         bias = bias + (factors if o.code == "ADD" else -factors)
-    producer.inputs[2] = Tensor((channels,), np.dtype(np.float32), "", bias.astype(np.float32))
+    producer.inputs[2] = LiteTensor((channels,), np.dtype(np.float32), "", bias.astype(np.float32))
     (reshape or producer).outputs = o.outputs
     g.subgraph.operators.remove(o)
     return True
 
 
 def _expand_to_channels(
-    tensor: Tensor, shape: Sequence[DimSize], channels: int
+    tensor: LiteTensor, shape: Sequence[DimSize], channels: int
 ) -> np.ndarray | None:
     """Return a constant as one value per channel, or None if it varies along other dimensions."""
     data = tensor.data
@@ -177,7 +177,7 @@ def _expand_to_channels(
     return None
 
 
-def _fuse_activation(g: _Dataflow, o: Operator) -> bool:
+def _fuse_activation(g: _Dataflow, o: LiteOperator) -> bool:
     if o.code not in _FUSED_ACTIVATIONS:
         return False
     source = o.inputs[0]
@@ -199,7 +199,7 @@ def _fuse_activation(g: _Dataflow, o: Operator) -> bool:
     return True
 
 
-def _fuse_prelu(g: _Dataflow, o: Operator) -> bool:
+def _fuse_prelu(g: _Dataflow, o: LiteOperator) -> bool:
     """Match max(x, 0) - slope * max(-x, 0) with a slope for each channel."""
     if o.code != "SUB" or o.options.get("fusedActivationFunction"):
         return False
@@ -218,12 +218,12 @@ def _fuse_prelu(g: _Dataflow, o: Operator) -> bool:
     shape = slope.shape if len(slope.shape) < len(source.shape) else slope.shape[1:]
     if len(slope.shape) == len(source.shape) and slope.shape[0] != 1:
         return False
-    slopes = Tensor(shape, slope.dtype, slope.name, slope.data.reshape(shape))
+    slopes = LiteTensor(shape, slope.dtype, slope.name, slope.data.reshape(shape))
     o.code, o.inputs, o.options = "PRELU", [source, slopes], {}
     return True
 
 
-def _merge_reshapes(g: _Dataflow, o: Operator) -> bool:
+def _merge_reshapes(g: _Dataflow, o: LiteOperator) -> bool:
     """Let a RESHAPE read the operand of the RESHAPE before it."""
     if o.code != "RESHAPE" or o.inputs[0] is None:
         return False
@@ -238,7 +238,7 @@ def _merge_reshapes(g: _Dataflow, o: Operator) -> bool:
     return True
 
 
-def _forward_operand(g: _Dataflow, o: Operator, source: Tensor) -> bool:
+def _forward_operand(g: _Dataflow, o: LiteOperator, source: LiteTensor) -> bool:
     """Replace the result of an operator by a tensor, and remove the operator."""
     result = o.outputs[0]
     if result in g.subgraph.outputs:
@@ -254,7 +254,7 @@ def _forward_operand(g: _Dataflow, o: Operator, source: Tensor) -> bool:
     return True
 
 
-def _fuse_dropped_dimensions(g: _Dataflow, o: Operator) -> bool:
+def _fuse_dropped_dimensions(g: _Dataflow, o: LiteOperator) -> bool:
     """Match a reduction that keeps the dimensions and a RESHAPE that removes them."""
     first = g.producers.get(o.inputs[0]) if o.code == "RESHAPE" else None
     if first is None or not first.options.get("keepDims"):
@@ -270,7 +270,7 @@ def _fuse_dropped_dimensions(g: _Dataflow, o: Operator) -> bool:
     return True
 
 
-def _remove_leading_ones(g: _Dataflow, o: Operator) -> bool:
+def _remove_leading_ones(g: _Dataflow, o: LiteOperator) -> bool:
     """Remove a RESHAPE that only adds leading dimensions of size 1, which broadcasting adds too."""
     if o.code not in _BROADCASTING_OPERATORS:
         return False
@@ -289,7 +289,7 @@ def _remove_leading_ones(g: _Dataflow, o: Operator) -> bool:
     return False
 
 
-def _remove_cast_pair(g: _Dataflow, o: Operator) -> bool:
+def _remove_cast_pair(g: _Dataflow, o: LiteOperator) -> bool:
     """Remove a cast to a wider dtype and the cast back."""
     first = g.producers.get(o.inputs[0]) if o.code == "CAST" else None
     if first is None or first.code != "CAST":
@@ -300,7 +300,7 @@ def _remove_cast_pair(g: _Dataflow, o: Operator) -> bool:
     return _forward_operand(g, o, source)
 
 
-def _fuse_transpose(g: _Dataflow, o: Operator) -> bool:
+def _fuse_transpose(g: _Dataflow, o: LiteOperator) -> bool:
     """Match a BATCH_MATMUL of a transposed operand."""
     if o.code != "BATCH_MATMUL":
         return False

@@ -51,7 +51,7 @@ class Quantization:
 
 
 @dataclasses.dataclass(eq=False)
-class Tensor:
+class LiteTensor:
     """Tensor of a subgraph.
 
     Attributes:
@@ -70,7 +70,7 @@ class Tensor:
 
 
 @dataclasses.dataclass(eq=False)
-class Operator:
+class LiteOperator:
     """Operator of a subgraph.
 
     Attributes:
@@ -84,8 +84,8 @@ class Operator:
     """
 
     code: str
-    inputs: list[Tensor | None]
-    outputs: list[Tensor]
+    inputs: list[LiteTensor | None]
+    outputs: list[LiteTensor]
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     version: int = 1
     scope: str = ""
@@ -96,28 +96,28 @@ class Subgraph:
     """Operators in topological order, with inputs and outputs."""
 
     name: str
-    inputs: list[Tensor] = dataclasses.field(default_factory=list)
-    outputs: list[Tensor] = dataclasses.field(default_factory=list)
-    operators: list[Operator] = dataclasses.field(default_factory=list)
+    inputs: list[LiteTensor] = dataclasses.field(default_factory=list)
+    outputs: list[LiteTensor] = dataclasses.field(default_factory=list)
+    operators: list[LiteOperator] = dataclasses.field(default_factory=list)
 
-    def list_tensors(self) -> list[Tensor]:
+    def list_tensors(self) -> list[LiteTensor]:
         """Return all tensors, in the order of their indices in the file."""
-        found: dict[Tensor, None] = dict.fromkeys(self.inputs)
+        found: dict[LiteTensor, None] = dict.fromkeys(self.inputs)
         for operator in self.operators:
             found |= dict.fromkeys(t for t in operator.inputs if t is not None)
             found |= dict.fromkeys(operator.outputs)
         return [*(found | dict.fromkeys(self.outputs))]
 
-    def find_consumers(self) -> dict[Tensor, list[Operator]]:
+    def find_consumers(self) -> dict[LiteTensor, list[LiteOperator]]:
         """Return the operators that read each tensor."""
-        found: dict[Tensor, list[Operator]] = {}
+        found: dict[LiteTensor, list[LiteOperator]] = {}
         for operator in self.operators:
             for tensor in operator.inputs:
                 if tensor is not None:
                     found.setdefault(tensor, []).append(operator)
         return found
 
-    def find_producers(self) -> dict[Tensor, Operator]:
+    def find_producers(self) -> dict[LiteTensor, LiteOperator]:
         """Return the operator that computes each tensor."""
         return {t: o for o in self.operators for t in o.outputs}
 
@@ -132,7 +132,7 @@ class Subgraph:
 
 
 @dataclasses.dataclass(eq=False)
-class Graph:
+class LiteModel:
     """Model of several subgraphs.
 
     Attributes:
@@ -147,20 +147,20 @@ class Graph:
         default_factory=list
     )
 
-    def iterate_operators(self) -> Iterator[Operator]:
+    def iterate_operators(self) -> Iterator[LiteOperator]:
         """Iterate over the operators of all subgraphs."""
         for subgraph in self.subgraphs:
             yield from subgraph.operators
 
 
-def copy_graph(graph: Graph) -> tuple[Graph, dict[Tensor, Tensor]]:
+def copy_graph(graph: LiteModel) -> tuple[LiteModel, dict[LiteTensor, LiteTensor]]:
     """Copy a graph, so that it can be rewritten; the elements of constants are shared.
 
     Returns:
       The copy, and its tensors by the tensors of `graph`.
     """
     tensors = {t: dataclasses.replace(t) for g in graph.subgraphs for t in g.list_tensors()}
-    result = Graph([], list(graph.signatures))
+    result = LiteModel([], list(graph.signatures))
     for subgraph in graph.subgraphs:
         copy = Subgraph(subgraph.name)
         copy.inputs = [tensors[t] for t in subgraph.inputs]
@@ -175,7 +175,7 @@ def copy_graph(graph: Graph) -> tuple[Graph, dict[Tensor, Tensor]]:
     return result, tensors
 
 
-def serialize(graph: Graph) -> bytes:
+def serialize(graph: LiteModel) -> bytes:
     """Return the content of the .tflite file of a graph.
 
     Raises:
@@ -185,7 +185,7 @@ def serialize(graph: Graph) -> bytes:
 
 
 class _GraphSerializer:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: LiteModel) -> None:
         self._schema = load_schema()
         self._flatbuffers = optional_packages.import_extra(
             "flatbuffers", "lite", "tf.lite needs the package flatbuffers"
@@ -243,7 +243,7 @@ class _GraphSerializer:
         graph = self._graph.subgraphs[index]
         indices = {t: i for i, t in enumerate(graph.list_tensors())}
 
-        def make_maps(names: list[str], tensors: Sequence[Tensor]) -> list[Any]:
+        def make_maps(names: list[str], tensors: Sequence[LiteTensor]) -> list[Any]:
             entries = [self._schema.TensorMapT() for _ in names]
             for entry, key, tensor in zip(entries, names, tensors, strict=True):
                 entry.name, entry.tensorIndex = key, indices[tensor]
@@ -264,7 +264,7 @@ class _GraphSerializer:
         subgraph.operators = [self._make_operator(o, indices) for o in graph.operators]
         return subgraph
 
-    def _make_tensor(self, tensor: Tensor, index: int) -> Any:
+    def _make_tensor(self, tensor: LiteTensor, index: int) -> Any:
         result = self._schema.TensorT()
         result.name = tensor.name or f"tensor_{index}"
         result.type = getattr(self._schema.TensorType, _TENSOR_TYPES[np.dtype(tensor.dtype).name])
@@ -284,7 +284,7 @@ class _GraphSerializer:
             result.quantization = parameters
         return result
 
-    def _make_operator(self, operator: Operator, indices: dict[Tensor, int]) -> Any:
+    def _make_operator(self, operator: LiteOperator, indices: dict[LiteTensor, int]) -> Any:
         result = self._schema.OperatorT()
         key = operator.code, operator.version
         result.opcodeIndex = self._codes.setdefault(key, len(self._codes))

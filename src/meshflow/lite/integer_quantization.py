@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshflow.lite.fusion import CHANNELS
-from meshflow.lite.graph import Graph, Operator, Quantization, Subgraph, Tensor
+from meshflow.lite.graph import LiteModel, LiteOperator, LiteTensor, Quantization, Subgraph
 from meshflow.lite.weight_quantization import quantize_symmetric
 
 _INT8 = np.dtype(np.int8)
@@ -108,10 +108,10 @@ _UNQUANTIZED_RESULT_OPERATORS = {
 
 
 def quantize_graph(
-    graph: Graph,
-    ranges: dict[Tensor, tuple[float, float]],
+    graph: LiteModel,
+    ranges: dict[LiteTensor, tuple[float, float]],
     kind: IntegerTypes = INT8,
-    denied: Collection[Operator] = (),
+    denied: Collection[LiteOperator] = (),
 ) -> list[str]:
     """Quantize the subgraphs of signatures in place.
 
@@ -134,22 +134,22 @@ class _Quantizer:
     def __init__(
         self,
         subgraph: Subgraph,
-        ranges: dict[Tensor, tuple[float, float]],
+        ranges: dict[LiteTensor, tuple[float, float]],
         kind: IntegerTypes,
-        denied: Collection[Operator],
+        denied: Collection[LiteOperator],
     ) -> None:
         self._graph, self._ranges, self._kind, self._denied = subgraph, ranges, kind, denied
-        self._scale_groups: dict[Tensor, Tensor] = {}
-        self._quantizations: dict[Tensor, Quantization] = {}
-        self._integer_tensors: dict[Tensor, Tensor] = {}
-        self._quantized: set[Operator] = set()
+        self._scale_groups: dict[LiteTensor, LiteTensor] = {}
+        self._quantizations: dict[LiteTensor, Quantization] = {}
+        self._integer_tensors: dict[LiteTensor, LiteTensor] = {}
+        self._quantized: set[LiteOperator] = set()
 
     def run(self) -> list[str]:
         self._choose_operators()
         self._choose_quantizations()
         computed = {t for o in self._quantized for t in _get_float_results(o)}
-        operators: list[Operator] = []
-        converted: set[Tensor] = set()
+        operators: list[LiteOperator] = []
+        converted: set[LiteTensor] = set()
         for operator in self._graph.operators:
             if operator in self._quantized:
                 for tensor in self._get_quantized_operands(operator):
@@ -157,7 +157,7 @@ class _Quantizer:
                         converted.add(tensor)
                         result = self._get_integer_tensor(tensor)
                         operators.append(
-                            Operator("QUANTIZE", [tensor], [result], {}, 1, operator.scope)
+                            LiteOperator("QUANTIZE", [tensor], [result], {}, 1, operator.scope)
                         )
                 operators += self._quantize_operator(operator)
             else:
@@ -178,7 +178,7 @@ class _Quantizer:
 
     # ---- which operators, and which scales ---------------------------------------------------
 
-    def _get_quantized_operands(self, operator: Operator) -> list[Tensor]:
+    def _get_quantized_operands(self, operator: LiteOperator) -> list[LiteTensor]:
         """Return the operands to quantize, including constants but not weights and biases."""
         if operator.code in _OPERAND_INDICES:
             source = operator.inputs[_OPERAND_INDICES[operator.code][0]]
@@ -188,7 +188,7 @@ class _Quantizer:
         return [t for t in inputs if t is not None and t.dtype == np.float32]
 
     def _choose_operators(self) -> None:
-        computed: set[Tensor] = set(self._graph.inputs)
+        computed: set[LiteTensor] = set(self._graph.inputs)
         for operator in self._graph.operators:
             operands, results = self._get_quantized_operands(operator), _get_float_results(operator)
             has_ranges = all(t.data is not None or t in self._ranges for t in [*operands, *results])
@@ -219,7 +219,7 @@ class _Quantizer:
                 self._quantized.add(operator)
                 computed.update(results)
 
-    def _fits_fixed_scale(self, operator: Operator) -> bool:
+    def _fits_fixed_scale(self, operator: LiteOperator) -> bool:
         """Check whether an operator has a fixed scale that covers the range of its results."""
         if operator.code not in self._kind.fixed:
             return False
@@ -228,16 +228,16 @@ class _Quantizer:
         bounds = np.iinfo(self._kind.dtype)
         return scale * (bounds.min - zero - 1) <= low and high <= scale * (bounds.max - zero + 1)
 
-    def _find_group(self, tensor: Tensor) -> Tensor:
+    def _find_group(self, tensor: LiteTensor) -> LiteTensor:
         while tensor in self._scale_groups:
             tensor = self._scale_groups[tensor]
         return tensor
 
     def _choose_quantizations(self) -> None:
         """Choose quantizations; tensors that same-scale operators connect share one."""
-        limits: dict[Tensor, tuple[float, float]] = {}
-        members: dict[Tensor, int] = {}
-        tensors_in_order: dict[Tensor, None] = {}
+        limits: dict[LiteTensor, tuple[float, float]] = {}
+        members: dict[LiteTensor, int] = {}
+        tensors_in_order: dict[LiteTensor, None] = {}
         for operator in self._graph.operators:
             if operator not in self._quantized:
                 continue
@@ -271,7 +271,7 @@ class _Quantizer:
 
     # ---- integer tensors and operators -------------------------------------------------------
 
-    def _get_integer_tensor(self, tensor: Tensor) -> Tensor:
+    def _get_integer_tensor(self, tensor: LiteTensor) -> LiteTensor:
         if tensor not in self._integer_tensors:
             quantization = self._quantizations[self._find_group(tensor)]
             data = (
@@ -280,31 +280,34 @@ class _Quantizer:
                 else self._kind.quantize_array(tensor.data, quantization)
             )
             name = f"{tensor.name}/{self._kind.dtype.name}"
-            integers = Tensor(tensor.shape, self._kind.dtype, name, data, quantization)
+            integers = LiteTensor(tensor.shape, self._kind.dtype, name, data, quantization)
             self._integer_tensors[tensor] = integers
         return self._integer_tensors[tensor]
 
     def _dequantize(
-        self, tensors: Iterable[Tensor | None], computed: set[Tensor], converted: set[Tensor]
-    ) -> list[Operator]:
+        self,
+        tensors: Iterable[LiteTensor | None],
+        computed: set[LiteTensor],
+        converted: set[LiteTensor],
+    ) -> list[LiteOperator]:
         """Return operators that dequantize the tensors that float operators read."""
         operators = []
         for tensor in tensors:
             if tensor is not None and tensor in computed and tensor not in converted:
                 converted.add(tensor)
                 operators.append(
-                    Operator("DEQUANTIZE", [self._get_integer_tensor(tensor)], [tensor], {}, 2)
+                    LiteOperator("DEQUANTIZE", [self._get_integer_tensor(tensor)], [tensor], {}, 2)
                 )
         return operators
 
-    def _quantize_operator(self, operator: Operator) -> list[Operator]:
+    def _quantize_operator(self, operator: LiteOperator) -> list[LiteOperator]:
         code = operator.code
         if code == "PADV2" and operator.inputs[2] is not None:
             quantization = self._quantizations[self._find_group(operator.outputs[0])]
             filler = operator.inputs[2]
             assert filler.data is not None
             data = self._kind.quantize_array(np.asarray(filler.data), quantization)
-            operator.inputs[2] = Tensor(filler.shape, self._kind.dtype, "", data, quantization)
+            operator.inputs[2] = LiteTensor(filler.shape, self._kind.dtype, "", data, quantization)
         if code in _OPERAND_INDICES:
             self._quantize_weights(operator)
         quantized = set(self._get_quantized_operands(operator))
@@ -325,7 +328,7 @@ class _Quantizer:
         target = operator.outputs[0]
         if target.quantization is not None and target.quantization.scales[0] == np.float32(self._kind.fixed[code][0]):  # fmt: skip
             return [operator]
-        fixed_result = Tensor(
+        fixed_result = LiteTensor(
             target.shape,
             self._kind.dtype,
             f"{target.name}/own",
@@ -333,9 +336,9 @@ class _Quantizer:
             self._get_fixed_quantization(code),
         )
         operator.outputs = [fixed_result]
-        return [operator, Operator("QUANTIZE", [fixed_result], [target], {}, 2, operator.scope)]
+        return [operator, LiteOperator("QUANTIZE", [fixed_result], [target], {}, 2, operator.scope)]
 
-    def _quantize_weights(self, operator: Operator) -> None:
+    def _quantize_weights(self, operator: LiteOperator) -> None:
         first, second, third = _OPERAND_INDICES[operator.code]
         source, (weights, bias) = operator.inputs[first], _get_weights(operator)
         assert source is not None and weights is not None and weights.data is not None
@@ -348,14 +351,16 @@ class _Quantizer:
         integers, quantization = quantize_symmetric(
             weights.data, _CHANNEL_AXES[operator.code], min_scales
         )
-        operator.inputs[second] = Tensor(weights.shape, _INT8, weights.name, integers, quantization)
+        operator.inputs[second] = LiteTensor(
+            weights.shape, _INT8, weights.name, integers, quantization
+        )
         if bias is not None:
             assert bias.data is not None
             scales = quantization.scales * step
             data = np.clip(np.round(bias.data.astype(float) / scales), limit.min, limit.max)
             bias_quantization = Quantization(scales, np.zeros(scales.size, np.int64))
             integer_bias = data.astype(self._kind.bias)
-            operator.inputs[third] = Tensor(
+            operator.inputs[third] = LiteTensor(
                 bias.shape, self._kind.bias, bias.name, integer_bias, bias_quantization
             )
 
@@ -364,19 +369,19 @@ class _Quantizer:
         return Quantization(np.asarray([scale], np.float32), np.asarray([zero]))
 
 
-def _get_float_results(operator: Operator) -> list[Tensor]:
+def _get_float_results(operator: LiteOperator) -> list[LiteTensor]:
     return [t for t in operator.outputs if t.dtype == np.float32]
 
 
-def _get_weights(operator: Operator) -> tuple[Tensor | None, Tensor | None]:
+def _get_weights(operator: LiteOperator) -> tuple[LiteTensor | None, LiteTensor | None]:
     """Return the weights and the bias of an operator."""
     _, second, third = _OPERAND_INDICES[operator.code]
     return operator.inputs[second], operator.inputs[third] if third < len(operator.inputs) else None
 
 
 def quantize_inputs_and_outputs(
-    graph: Graph,
-    ranges: dict[Tensor, tuple[float, float]],
+    graph: LiteModel,
+    ranges: dict[LiteTensor, tuple[float, float]],
     inputs: DTypeLike,
     outputs: DTypeLike,
     kind: IntegerTypes = INT8,
@@ -407,16 +412,21 @@ def quantize_inputs_and_outputs(
         subgraph.remove_unused_operators()
 
 
-def _make_integer_tensor(quantization: Quantization, like: Tensor, dtype: np.dtype) -> Tensor:
+def _make_integer_tensor(
+    quantization: Quantization, like: LiteTensor, dtype: np.dtype
+) -> LiteTensor:
     """Return a tensor with the name of another; the integers of uint8 are shifted by 128."""
     offset = 128 if dtype == np.uint8 else 0
     shifted = Quantization(quantization.scales, quantization.zero_points + offset)
-    return Tensor(like.shape, dtype, like.name, None, shifted)
+    return LiteTensor(like.shape, dtype, like.name, None, shifted)
 
 
 def _quantize_input(
-    subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, quantizations: dict[Tensor, Quantization]
-) -> Tensor:
+    subgraph: Subgraph,
+    tensor: LiteTensor,
+    dtype: np.dtype,
+    quantizations: dict[LiteTensor, Quantization],
+) -> LiteTensor:
     """Quantize an input, and dequantize it for operators on floats."""
     if tensor not in quantizations:
         return tensor
@@ -440,15 +450,18 @@ def _quantize_input(
         source = result
         if dtype == np.uint8:
             source = _make_integer_tensor(quantizations[tensor], tensor, np.dtype(np.int8))
-        subgraph.operators.insert(0, Operator("DEQUANTIZE", [source], [tensor], {}, 2))
+        subgraph.operators.insert(0, LiteOperator("DEQUANTIZE", [source], [tensor], {}, 2))
         if source is not result:
-            subgraph.operators.insert(0, Operator("QUANTIZE", [result], [source], {}, 2))
+            subgraph.operators.insert(0, LiteOperator("QUANTIZE", [result], [source], {}, 2))
     return result
 
 
 def _quantize_output(
-    subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, quantizations: dict[Tensor, Quantization]
-) -> Tensor:
+    subgraph: Subgraph,
+    tensor: LiteTensor,
+    dtype: np.dtype,
+    quantizations: dict[LiteTensor, Quantization],
+) -> LiteTensor:
     """Quantize an output."""
     if tensor not in quantizations:
         return tensor
@@ -461,10 +474,10 @@ def _quantize_output(
         source_dtype = np.dtype(np.int8) if dtype == np.uint8 else dtype
         source = _make_integer_tensor(quantizations[tensor], tensor, source_dtype)
         tensor.name += "/numbers"
-        subgraph.operators.append(Operator("QUANTIZE", [tensor], [source], {}, 1))
+        subgraph.operators.append(LiteOperator("QUANTIZE", [tensor], [source], {}, 1))
         if dtype != np.uint8:
             return source
     assert source.quantization is not None
     result = _make_integer_tensor(source.quantization, source, dtype)
-    subgraph.operators.append(Operator("QUANTIZE", [source], [result], {}, 2))
+    subgraph.operators.append(LiteOperator("QUANTIZE", [source], [result], {}, 2))
     return result

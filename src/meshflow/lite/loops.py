@@ -7,25 +7,27 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshflow.deployment.equations import Equation, Program, Value
-from meshflow.lite.graph import Subgraph, Tensor
-from meshflow.lite.lowering import Lowering, register_rule
+from meshflow.lite.graph import LiteTensor, Subgraph
+from meshflow.lite.lowering import LiteLowering, register_rule
 
 
-def _add_subgraph(l: Lowering, name: str, like: Sequence[Tensor]) -> tuple[Lowering, list[Tensor]]:
+def _add_subgraph(
+    l: LiteLowering, name: str, like: Sequence[LiteTensor]
+) -> tuple[LiteLowering, list[LiteTensor]]:
     """Add a subgraph with inputs of the same shapes and dtypes as some tensors."""
     graph = Subgraph(f"{name}_{len(l.graph.subgraphs)}")
     l.graph.subgraphs.append(graph)
-    graph.inputs = [Tensor(t.shape, t.dtype, f"{name}_{i}") for i, t in enumerate(like)]
-    return Lowering(l.graph, graph), graph.inputs
+    graph.inputs = [LiteTensor(t.shape, t.dtype, f"{name}_{i}") for i, t in enumerate(like)]
+    return LiteLowering(l.graph, graph), graph.inputs
 
 
-def _find_subgraph_index(l: Lowering) -> int:
+def _find_subgraph_index(l: LiteLowering) -> int:
     return next(i for i, g in enumerate(l.graph.subgraphs) if g is l.subgraph)
 
 
-def _finish_subgraph(l: Lowering, results: Sequence[Tensor]) -> int:
+def _finish_subgraph(l: LiteLowering, results: Sequence[LiteTensor]) -> int:
     """Set the outputs of a subgraph, copying constants and duplicates, and return its index."""
-    outputs: list[Tensor] = []
+    outputs: list[LiteTensor] = []
     for tensor in results:
         if tensor.data is not None or tensor in outputs:
             tensor = l.copy(tensor)
@@ -35,7 +37,9 @@ def _finish_subgraph(l: Lowering, results: Sequence[Tensor]) -> int:
     return _find_subgraph_index(l)
 
 
-def _add_while(l: Lowering, condition: int, body: int, state: Sequence[Tensor]) -> list[Tensor]:
+def _add_while(
+    l: LiteLowering, condition: int, body: int, state: Sequence[LiteTensor]
+) -> list[LiteTensor]:
     results = [l.new_tensor(t.shape, t.dtype, "while") for t in state]
     l.add("WHILE", list(state), results, "WhileOptions", condSubgraphIndex=condition, bodySubgraphIndex=body)  # fmt: skip
     return results
@@ -47,7 +51,7 @@ def _find_variable_operands(values: Sequence[Value]) -> list[int]:
 
 
 @register_rule("scan")
-def _lower_scan(l: Lowering, e: Equation) -> list[Tensor]:
+def _lower_scan(l: LiteLowering, e: Equation) -> list[LiteTensor]:
     """Lower a scan to a loop; its state also holds a counter, the stacked results and all operands."""
     p, body = e.params, e.params["body"]
     num_consts, num_carry, length = p["num_consts"], p["num_carry"], p["length"]
@@ -69,7 +73,7 @@ def _lower_scan(l: Lowering, e: Equation) -> list[Tensor]:
         last = inner.emit_binary("SUB", inner.get_size(length), inner.get_constant(np.int32(1)))
         index = inner.emit_binary("SUB", last, i)
     # Constants are folded into the body, so their placeholders are not read.
-    body_inputs = [Tensor(v.shape, v.dtype) for v in body.inputs[:num_consts]]
+    body_inputs = [LiteTensor(v.shape, v.dtype) for v in body.inputs[:num_consts]]
     for position, tensor in zip(const_indices, const_tensors, strict=True):
         body_inputs[position] = tensor
     slices = [_gather_row(inner, t, index) for t in scanned_tensors]
@@ -86,16 +90,18 @@ def _lower_scan(l: Lowering, e: Equation) -> list[Tensor]:
     return outputs[1 : 1 + num_carry + len(stacks)]
 
 
-def _make_zeros(l: Lowering, value: Value) -> Tensor:
+def _make_zeros(l: LiteLowering, value: Value) -> LiteTensor:
     zero = np.zeros((1,) * len(value.shape), value.dtype)
     return l.broadcast(l.get_constant(zero), value.shape)
 
 
-def _gather_row(l: Lowering, tensor: Tensor, index: Tensor) -> Tensor:
+def _gather_row(l: LiteLowering, tensor: LiteTensor, index: LiteTensor) -> LiteTensor:
     return l.emit("GATHER", [tensor, index], tensor.shape[1:], tensor.dtype, "GatherOptions", axis=0)  # fmt: skip
 
 
-def _update_row(l: Lowering, tensor: Tensor, row: Tensor, index: Tensor) -> Tensor:
+def _update_row(
+    l: LiteLowering, tensor: LiteTensor, row: LiteTensor, index: LiteTensor
+) -> LiteTensor:
     zero = l.get_constant(np.int32(0))
     indices = [index, *[zero] * len(row.shape)]
     start = l.emit("PACK", indices, [len(indices)], np.int32, "PackOptions", valuesCount=len(indices), axis=0)  # fmt: skip
@@ -104,7 +110,7 @@ def _update_row(l: Lowering, tensor: Tensor, row: Tensor, index: Tensor) -> Tens
 
 
 @register_rule("while")
-def _lower_while(l: Lowering, e: Equation) -> list[Tensor]:
+def _lower_while(l: LiteLowering, e: Equation) -> list[LiteTensor]:
     p = e.params
     num_test, num_consts = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
     test_indices = _find_variable_operands(e.inputs[:num_test])
@@ -114,9 +120,9 @@ def _lower_while(l: Lowering, e: Equation) -> list[Tensor]:
     state = [*(l.get_tensor(v) for v in e.inputs[num_consts:]), *consts]
     num_carry = len(state) - len(consts)
 
-    def run(name: str, program: Program, indices: list[int], start: int, count: int) -> tuple[Lowering, list[Tensor], list[Tensor]]:  # fmt: skip
+    def run(name: str, program: Program, indices: list[int], start: int, count: int) -> tuple[LiteLowering, list[LiteTensor], list[LiteTensor]]:  # fmt: skip
         inner, inputs = _add_subgraph(l, name, state)
-        const_inputs = [Tensor(v.shape, v.dtype) for v in program.inputs[:count]]
+        const_inputs = [LiteTensor(v.shape, v.dtype) for v in program.inputs[:count]]
         for index, tensor in zip(indices, inputs[num_carry + start :], strict=False):
             const_inputs[index] = tensor
         return inner, inputs, inner.lower_program(program, [*const_inputs, *inputs[:num_carry]])
@@ -129,7 +135,7 @@ def _lower_while(l: Lowering, e: Equation) -> list[Tensor]:
 
 
 @register_rule("cond")
-def _lower_cond(l: Lowering, e: Equation) -> list[Tensor]:
+def _lower_cond(l: LiteLowering, e: Equation) -> list[LiteTensor]:
     programs = e.params["programs"]
     index = l.cast(l.get_tensor(e.inputs[0]), np.int32)
     operands = _find_variable_operands(e.inputs[1:])
@@ -137,7 +143,7 @@ def _lower_cond(l: Lowering, e: Equation) -> list[Tensor]:
     subgraphs = []
     for program in programs:
         inner, inputs = _add_subgraph(l, "branch", state)
-        branch_inputs = [Tensor(v.shape, v.dtype) for v in program.inputs]
+        branch_inputs = [LiteTensor(v.shape, v.dtype) for v in program.inputs]
         for position, tensor in zip(operands, inputs, strict=True):
             branch_inputs[position] = tensor
         subgraphs.append(_finish_subgraph(inner, inner.lower_program(program, branch_inputs)))
@@ -145,8 +151,8 @@ def _lower_cond(l: Lowering, e: Equation) -> list[Tensor]:
 
 
 def _add_if(
-    l: Lowering, index: Tensor, subgraphs: list[int], state: list[Tensor], values: list[Value], first: int
-) -> list[Tensor]:  # fmt: skip
+    l: LiteLowering, index: LiteTensor, subgraphs: list[int], state: list[LiteTensor], values: list[Value], first: int
+) -> list[LiteTensor]:  # fmt: skip
     """Add an IF that runs branch `first`, or a nested IF over the branches after it."""
     results = [l.new_tensor(v.shape, v.dtype, "if") for v in values]
     test = l.emit_binary("LESS_EQUAL", index, l.get_constant(np.int32(first)))
@@ -159,6 +165,6 @@ def _add_if(
         )
         state = [index, *state]
         # Both subgraphs of an IF have the same inputs.
-        l.graph.subgraphs[subgraphs[first]].inputs.insert(0, Tensor((), np.dtype(np.int32), "which"))  # fmt: skip
+        l.graph.subgraphs[subgraphs[first]].inputs.insert(0, LiteTensor((), np.dtype(np.int32), "which"))  # fmt: skip
     l.add("IF", [test, *state], results, "IfOptions", thenSubgraphIndex=subgraphs[first], elseSubgraphIndex=rest)  # fmt: skip
     return results

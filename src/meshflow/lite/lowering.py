@@ -22,12 +22,12 @@ from meshflow.deployment.lowering import (
     find_tensor_with_size,
     is_static,
 )
-from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
+from meshflow.lite.graph import LiteModel, LiteOperator, LiteTensor, Subgraph
 
 __all__ = [
     "SAME",
     "VALID",
-    "Lowering",
+    "LiteLowering",
     "LoweringError",
     "compute_same_padding",
     "is_static",
@@ -53,7 +53,7 @@ def to_supported_dtype(dtype: DTypeLike) -> np.dtype:
     return np.dtype(_DTYPE_REPLACEMENTS.get(dtype.name, dtype))
 
 
-class Lowering(lowering.Lowering[Tensor]):
+class LiteLowering(lowering.Lowering[LiteTensor]):
     """Lowering of a program to operators of a subgraph.
 
     Args:
@@ -64,30 +64,30 @@ class Lowering(lowering.Lowering[Tensor]):
     runtime, caller = "LiteRT", "tf.lite"
     rules: ClassVar[dict[str, Rule]] = {}
 
-    def __init__(self, graph: Graph, subgraph: Subgraph) -> None:
+    def __init__(self, graph: LiteModel, subgraph: Subgraph) -> None:
         super().__init__()
         self.graph, self.subgraph = graph, subgraph
-        self._symbol_sizes: dict[str, Tensor] = {}
+        self._symbol_sizes: dict[str, LiteTensor] = {}
 
-    def make_constant(self, array: np.ndarray) -> Tensor:
+    def make_constant(self, array: np.ndarray) -> LiteTensor:
         """Create a tensor of constant elements."""
         data = array.astype(to_supported_dtype(array.dtype), copy=False)
-        return Tensor(data.shape, data.dtype, data=data)
+        return LiteTensor(data.shape, data.dtype, data=data)
 
-    def emit_size_arithmetic(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+    def emit_size_arithmetic(self, name: str, x: LiteTensor, y: LiteTensor) -> LiteTensor:
         """Compute an operation of two sizes."""
         return self.emit_binary(_SIZE_OPERATORS[name], x, y)
 
     def emit(
         self,
         code: str,
-        inputs: Iterable[Tensor | None],
+        inputs: Iterable[LiteTensor | None],
         shape: Iterable[DimSize],
         dtype: DTypeLike,
         table: str | None = None,
         version: int = 1,
         **fields: Any,
-    ) -> Tensor:
+    ) -> LiteTensor:
         """Add an operator of one result, and return the result.
 
         Args:
@@ -103,30 +103,30 @@ class Lowering(lowering.Lowering[Tensor]):
         self.add(code, inputs, [result], table, version, **fields)
         return result
 
-    def new_tensor(self, shape: Iterable[DimSize], dtype: DTypeLike, code: str) -> Tensor:
+    def new_tensor(self, shape: Iterable[DimSize], dtype: DTypeLike, code: str) -> LiteTensor:
         """Create a tensor for the result of an operator."""
         name = f"{self.scope}/{code.lower()}" if self.scope else code.lower()
-        return Tensor(
+        return LiteTensor(
             tuple(shape), to_supported_dtype(dtype), f"{name}_{len(self.subgraph.operators)}"
         )
 
     def add(
         self,
         code: str,
-        inputs: Iterable[Tensor | None],
-        outputs: list[Tensor],
+        inputs: Iterable[LiteTensor | None],
+        outputs: list[LiteTensor],
         table: str | None = None,
         version: int = 1,
         **fields: Any,
     ) -> None:
         """Add an operator of any number of results; arguments as in `emit`."""
         options = {"kind": table, **fields} if table else {}
-        operator = Operator(code, list(inputs), outputs, options, version, self.scope)
+        operator = LiteOperator(code, list(inputs), outputs, options, version, self.scope)
         self.subgraph.operators.append(operator)
 
     # ---- sizes -----------------------------------------------------------------------------
 
-    def make_shape_tensor(self, shape: Sequence[DimSize]) -> Tensor:
+    def make_shape_tensor(self, shape: Sequence[DimSize]) -> LiteTensor:
         """Return a shape as a tensor of int32."""
         if all(map(is_static, shape)):
             return self.get_constant(np.asarray(shape, np.int32))
@@ -136,7 +136,7 @@ class Lowering(lowering.Lowering[Tensor]):
         parts = [self.get_size(d) for d in shape]
         return self.emit("PACK", parts, [len(shape)], np.int32, "PackOptions", valuesCount=len(parts), axis=0)  # fmt: skip
 
-    def get_symbol_size(self, name: str) -> Tensor:
+    def get_symbol_size(self, name: str) -> LiteTensor:
         """Return a symbolic size, read from the shape of an input."""
         if name not in self._symbol_sizes:
             tensor, axis, multiple = find_tensor_with_size(self.subgraph.inputs, name)
@@ -145,14 +145,14 @@ class Lowering(lowering.Lowering[Tensor]):
             self._symbol_sizes[name] = size if multiple == 1 else self.emit_binary("FLOOR_DIV", size, self.get_size(multiple))  # fmt: skip
         return self._symbol_sizes[name]
 
-    def get_element(self, vector: Tensor, index: int) -> Tensor:
+    def get_element(self, vector: LiteTensor, index: int) -> LiteTensor:
         """Return an element of a vector as a scalar."""
         bounds = [self.get_constant(np.asarray([i], np.int32)) for i in (index, index + 1, 1)]
         return self.emit("STRIDED_SLICE", [vector, *bounds], [], vector.dtype, "StridedSliceOptions", shrinkAxisMask=1)  # fmt: skip
 
     # ---- operators that many rules use ------------------------------------------------------
 
-    def reshape(self, tensor: Tensor, shape: Sequence[DimSize]) -> Tensor:
+    def reshape(self, tensor: LiteTensor, shape: Sequence[DimSize]) -> LiteTensor:
         """Reshape a tensor."""
         if tuple(shape) == tensor.shape:
             return tensor
@@ -165,7 +165,7 @@ class Lowering(lowering.Lowering[Tensor]):
             return self.emit("RESHAPE", [tensor, target], shape, tensor.dtype, "ReshapeOptions", newShape=sizes)  # fmt: skip
         return self.emit("RESHAPE", [tensor, self.make_shape_tensor(shape)], shape, tensor.dtype)
 
-    def transpose(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
+    def transpose(self, tensor: LiteTensor, order: Sequence[int]) -> LiteTensor:
         """Permute the dimensions of a tensor."""
         if list(order) == list(range(len(order))):
             return tensor
@@ -178,7 +178,7 @@ class Lowering(lowering.Lowering[Tensor]):
         perm = self.get_constant(np.asarray(order, np.int32))
         return self.emit("TRANSPOSE", [tensor, perm], shape, tensor.dtype, "TransposeOptions")
 
-    def reverse(self, tensor: Tensor, axes: Sequence[int]) -> Tensor:
+    def reverse(self, tensor: LiteTensor, axes: Sequence[int]) -> LiteTensor:
         """Reverse the elements of a tensor along some dimensions."""
         if tensor.data is not None:
             return self.get_constant(np.flip(tensor.data, tuple(axes)))
@@ -187,7 +187,7 @@ class Lowering(lowering.Lowering[Tensor]):
             tensor = self.emit("REVERSE_V2", [tensor, axis_tensor], tensor.shape, tensor.dtype, "ReverseV2Options")  # fmt: skip
         return tensor
 
-    def broadcast(self, tensor: Tensor, shape: Sequence[DimSize]) -> Tensor:
+    def broadcast(self, tensor: LiteTensor, shape: Sequence[DimSize]) -> LiteTensor:
         """Repeat a tensor along its dimensions of size 1."""
         if tensor.shape == tuple(shape):
             return tensor
@@ -199,22 +199,22 @@ class Lowering(lowering.Lowering[Tensor]):
         inputs = [tensor, self.make_shape_tensor(shape)]
         return self.emit("BROADCAST_TO", inputs, shape, tensor.dtype, version=2)
 
-    def emit_binary(self, code: str, x: Tensor, y: Tensor) -> Tensor:
+    def emit_binary(self, code: str, x: LiteTensor, y: LiteTensor) -> LiteTensor:
         """Add an elementwise operator of two operands, which broadcast."""
         table, fields = _BINARY_OPTIONS.get(code, (None, {}))
         dtype = np.bool_ if table in _COMPARISON_OPTIONS else x.dtype
         return self.emit(code, [x, y], broadcast_shapes(x.shape, y.shape), dtype, table, **fields)
 
-    def emit_unary(self, code: str, tensor: Tensor) -> Tensor:
+    def emit_unary(self, code: str, tensor: LiteTensor) -> LiteTensor:
         """Add an elementwise operator of one operand."""
         return self.emit(code, [tensor], tensor.shape, tensor.dtype)
 
-    def copy(self, tensor: Tensor) -> Tensor:
+    def copy(self, tensor: LiteTensor) -> LiteTensor:
         """Return a new tensor with the same elements."""
         shape = self.make_shape_tensor(tensor.shape)
         return self.emit("RESHAPE", [tensor, shape], tensor.shape, tensor.dtype)
 
-    def cast(self, tensor: Tensor, dtype: DTypeLike) -> Tensor:
+    def cast(self, tensor: LiteTensor, dtype: DTypeLike) -> LiteTensor:
         """Convert a tensor to another dtype."""
         dtype = to_supported_dtype(dtype)
         if tensor.dtype == dtype:
@@ -223,7 +223,7 @@ class Lowering(lowering.Lowering[Tensor]):
             return self.get_constant(tensor.data.astype(dtype))
         return self.emit("CAST", [tensor], tensor.shape, dtype)
 
-    def slice(self, tensor: Tensor, starts: Sequence[DimSize], limits: Sequence[DimSize], strides: Sequence[int] | None = None) -> Tensor:  # fmt: skip
+    def slice(self, tensor: LiteTensor, starts: Sequence[DimSize], limits: Sequence[DimSize], strides: Sequence[int] | None = None) -> LiteTensor:  # fmt: skip
         """Slice a tensor; a limit that is the symbolic size itself means all elements."""
         steps = [1] * len(starts) if strides is None else list(strides)
         shape, end_mask = [], 0
@@ -242,7 +242,7 @@ class Lowering(lowering.Lowering[Tensor]):
         inputs = [tensor, begins, ends, self.get_constant(np.asarray(steps, np.int32))]
         return self.emit("STRIDED_SLICE", inputs, shape, tensor.dtype, "StridedSliceOptions", endMask=end_mask)  # fmt: skip
 
-    def pad(self, tensor: Tensor, pads: Pads, value: ArrayLike) -> Tensor:
+    def pad(self, tensor: LiteTensor, pads: Pads, value: ArrayLike) -> LiteTensor:
         """Pad a tensor with a constant; LiteRT pads with float32's minimum for -inf."""
         if not any(map(any, pads)):
             return tensor
@@ -257,7 +257,7 @@ class Lowering(lowering.Lowering[Tensor]):
         return self.emit("PADV2", [tensor, sizes, scalar], shape, tensor.dtype, "PadV2Options")
 
 
-register_rule = Lowering.register_rule
+register_rule = LiteLowering.register_rule
 _SIZE_OPERATORS = {"add": "ADD", "sub": "SUB", "mul": "MUL", "floordiv": "FLOOR_DIV", "mod": "FLOOR_MOD", "max": "MAXIMUM", "min": "MINIMUM"}  # fmt: skip
 _COMPARISON_OPTIONS = {"EqualOptions", "NotEqualOptions", "LessOptions", "LessEqualOptions", "GreaterOptions", "GreaterEqualOptions"}  # fmt: skip
 _BINARY_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {

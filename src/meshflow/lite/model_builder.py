@@ -19,12 +19,12 @@ from meshflow.lite import (  # noqa: F401
     scatter,
 )
 from meshflow.lite.fusion import fuse
-from meshflow.lite.graph import Graph, Subgraph, Tensor
-from meshflow.lite.lowering import Lowering
+from meshflow.lite.graph import LiteModel, LiteTensor, Subgraph
+from meshflow.lite.lowering import LiteLowering
 from meshflow.lite.variables import ModelVariables
 
 
-def build_model(signatures: Sequence[DeployableFunction]) -> Graph:
+def build_model(signatures: Sequence[DeployableFunction]) -> LiteModel:
     """Build and fuse a float model.
 
     Args:
@@ -33,7 +33,7 @@ def build_model(signatures: Sequence[DeployableFunction]) -> Graph:
     Raises:
       UnimplementedError: if a primitive cannot be converted; names the primitive and its layer.
     """
-    graph = Graph([Subgraph("main" if i == 0 else s.name) for i, s in enumerate(signatures)])
+    graph = LiteModel([Subgraph("main" if i == 0 else s.name) for i, s in enumerate(signatures)])
     variables = ModelVariables(graph, signatures)
     variables.add_initializer()
     for index, signature in enumerate(signatures):
@@ -47,7 +47,7 @@ def build_model(signatures: Sequence[DeployableFunction]) -> Graph:
 
 
 def _lower_signature(
-    graph: Graph, subgraph: Subgraph, signature: DeployableFunction, variables: ModelVariables
+    graph: LiteModel, subgraph: Subgraph, signature: DeployableFunction, variables: ModelVariables
 ) -> None:
     program, reads, writes = variables.flatten_signature(signature)
     for name, value in zip(signature.inputs, program.inputs, strict=False):
@@ -55,9 +55,9 @@ def _lower_signature(
             raise UnimplementedError(
                 f"tf.lite: the input {name} is {value.dtype.name}, which LiteRT does not support: use float32."
             )
-        tensor = Tensor(value.shape, value.dtype, f"{signature.name}_{name}:0")
+        tensor = LiteTensor(value.shape, value.dtype, f"{signature.name}_{name}:0")
         subgraph.inputs.append(tensor)
-    lowering = Lowering(graph, subgraph)
+    lowering = LiteLowering(graph, subgraph)
     values = variables.read_variables(lowering, reads)
     inputs = [*(lowering.cast(t, t.dtype) for t in subgraph.inputs), *values]
     tensors = lowering.lower_program(program, inputs)

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 
 from meshflow.deployment.equations import DimSize, Equation, Value
 from meshflow.deployment.lowering import Pads
-from meshflow.lite.graph import Tensor
+from meshflow.lite.graph import LiteTensor
 from meshflow.lite.lowering import (
     SAME,
     VALID,
-    Lowering,
+    LiteLowering,
     LoweringError,
     compute_same_padding,
     is_static,
@@ -24,8 +24,8 @@ from meshflow.lite.lowering import (
 
 
 def _pad_windows(
-    l: Lowering, x: Tensor, pads: Pads, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], filler: ArrayLike = 0.0
-) -> tuple[Tensor, int]:  # fmt: skip
+    l: LiteLowering, x: LiteTensor, pads: Pads, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], filler: ArrayLike = 0.0
+) -> tuple[LiteTensor, int]:  # fmt: skip
     """Pad [batch, *spatial, channels] unless LiteRT's mode does; return it with the padding mode."""
     pads = [tuple(p) for p in pads]
     if pads == [(0, 0)] * len(pads):
@@ -42,7 +42,7 @@ def _pad_windows(
 
 
 @register_rule("conv_general_dilated")
-def _lower_convolution(l: Lowering, e: Equation) -> Tensor:
+def _lower_convolution(l: LiteLowering, e: Equation) -> LiteTensor:
     p, d = e.params, e.params["dimension_numbers"]
     if p["batch_group_count"] != 1:
         raise LoweringError("LiteRT does not group the images of a batch")
@@ -66,7 +66,7 @@ def _lower_convolution(l: Lowering, e: Equation) -> Tensor:
     return l.transpose(y, order)
 
 
-def _convolve(l: Lowering, x: Tensor, kernel: Tensor, shape: list[DimSize], **params: Any) -> Tensor:  # fmt: skip
+def _convolve(l: LiteLowering, x: LiteTensor, kernel: LiteTensor, shape: list[DimSize], **params: Any) -> LiteTensor:  # fmt: skip
     """Convolve [batch, *spatial, channels] with a kernel [*spatial, in, out]."""
     if len(x.shape) == 3:
         params_2d = {k: [1, *params[k]] for k in ("strides", "dilations", "lhs_dilations")}
@@ -92,7 +92,7 @@ def _convolve(l: Lowering, x: Tensor, kernel: Tensor, shape: list[DimSize], **pa
     return l.emit("CONV_2D", [x, weights, bias], shape, x.dtype, "Conv2DOptions", **options)
 
 
-def _convolve_3d(l: Lowering, x: Tensor, kernel: Tensor, shape: list[DimSize], **params: Any) -> Tensor:  # fmt: skip
+def _convolve_3d(l: LiteLowering, x: LiteTensor, kernel: LiteTensor, shape: list[DimSize], **params: Any) -> LiteTensor:  # fmt: skip
     if max(params["lhs_dilations"]) > 1 or params["groups"] != 1:
         raise LoweringError("LiteRT's convolutions over three dimensions have no groups and are not transposed")  # fmt: skip
     strides, dilations = params["strides"], params["dilations"]
@@ -102,7 +102,7 @@ def _convolve_3d(l: Lowering, x: Tensor, kernel: Tensor, shape: list[DimSize], *
     return l.emit("CONV_3D", [x, kernel], shape, x.dtype, "Conv3DOptions", padding=padding, **options)  # fmt: skip
 
 
-def _convolve_transposed(l: Lowering, x: Tensor, kernel: Tensor, shape: list[DimSize], **params: Any) -> Tensor:  # fmt: skip
+def _convolve_transposed(l: LiteLowering, x: LiteTensor, kernel: LiteTensor, shape: list[DimSize], **params: Any) -> LiteTensor:  # fmt: skip
     """Convolve an operand with dilation, which is the gradient of a strided convolution."""
     if params["groups"] != 1 or max(params["dilations"]) > 1 or max(params["strides"]) > 1:
         raise LoweringError("LiteRT's transposed convolutions have no groups and no dilated kernel")
@@ -130,7 +130,7 @@ def _convolve_transposed(l: Lowering, x: Tensor, kernel: Tensor, shape: list[Dim
 
 
 @register_rule("dot_general")
-def _lower_dot_general(l: Lowering, e: Equation) -> Tensor:
+def _lower_dot_general(l: LiteLowering, e: Equation) -> LiteTensor:
     (left, right), (left_batch, right_batch) = e.params["dimension_numbers"]
     lhs, rhs = (l.cast(l.get_tensor(v), np.float32) for v in e.inputs)
     if rhs.data is None and lhs.data is not None and not left_batch:
@@ -160,8 +160,13 @@ def _lower_dot_general(l: Lowering, e: Equation) -> Tensor:
 
 
 def _lower_swapped_dot_general(
-    l: Lowering, e: Equation, lhs: Tensor, rhs: Tensor, left: Sequence[int], right: Sequence[int]
-) -> Tensor:
+    l: LiteLowering,
+    e: Equation,
+    lhs: LiteTensor,
+    rhs: LiteTensor,
+    left: Sequence[int],
+    right: Sequence[int],
+) -> LiteTensor:
     rows, columns = len(rhs.shape) - len(right), len(lhs.shape) - len(left)
     result, dimensions = e.outputs[0], ((right, left), ((), ()))
     output = Value((*result.shape[columns:], *result.shape[:columns]), result.dtype)
@@ -173,7 +178,7 @@ def _lower_swapped_dot_general(
 
 
 @register_rule("pool")
-def _lower_pool(l: Lowering, e: Equation) -> Tensor:
+def _lower_pool(l: LiteLowering, e: Equation) -> LiteTensor:
     p, x = e.params, l.get_tensor(e.inputs[0])
     reduction, rank = p["kind"], len(x.shape)
     window_axes = [i for i in range(rank) if p["size"][i] != 1 or p["strides"][i] != 1 or tuple(p["pads"][i]) != (0, 0)]  # fmt: skip
@@ -199,8 +204,8 @@ def _lower_pool(l: Lowering, e: Equation) -> Tensor:
 
 
 def _pool_2d(
-    l: Lowering, x: Tensor, shape: list[DimSize], reduction: str, window: list[int], strides: list[int], pads: Pads
-) -> Tensor:  # fmt: skip
+    l: LiteLowering, x: LiteTensor, shape: list[DimSize], reduction: str, window: list[int], strides: list[int], pads: Pads
+) -> LiteTensor:  # fmt: skip
     """Pool [batch, height, width, channels]."""
     filler = -np.inf if reduction == "max" else 0.0
     padded, padding = _pad_windows(l, x, pads, window, strides, [1] * len(window), filler)
@@ -217,7 +222,7 @@ def _pool_2d(
     return l.emit_binary("MUL", result, l.get_constant(np.float32(math.prod(window))))
 
 
-def _pool_by_slices(l: Lowering, e: Equation, x: Tensor) -> Tensor:
+def _pool_by_slices(l: LiteLowering, e: Equation, x: LiteTensor) -> LiteTensor:
     """Pool over any number of dimensions, as the maximum or sum of strided slices."""
     p, shape = e.params, e.outputs[0].shape
     if p["kind"] == "average" and any(map(any, p["pads"])):
@@ -226,7 +231,7 @@ def _pool_by_slices(l: Lowering, e: Equation, x: Tensor) -> Tensor:
         raise LoweringError(f"windows of {list(p['size'])} have more than 512 elements")
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     x = l.pad(x, p["pads"], np.asarray(lowest if p["kind"] == "max" else 0, x.dtype))
-    result: Tensor | None = None
+    result: LiteTensor | None = None
     for offset in np.ndindex(*p["size"]):
         starts = [o * d for o, d in zip(offset, p["dilations"], strict=True)]
         limits = [

@@ -7,15 +7,15 @@ import math
 import numpy as np
 
 from meshflow.deployment.equations import Equation
-from meshflow.lite.graph import Tensor
-from meshflow.lite.lowering import Lowering, LoweringError, is_static, register_rule
+from meshflow.lite.graph import LiteTensor
+from meshflow.lite.lowering import LiteLowering, LoweringError, is_static, register_rule
 
 # Limit on the elements of the table of all pairs of a row and an update.
 _MAX_TABLE_ELEMENTS = 1 << 22
 
 
 @register_rule("scatter-add", "scatter-sub", "scatter")
-def _lower_scatter(l: Lowering, e: Equation) -> Tensor:
+def _lower_scatter(l: LiteLowering, e: Equation) -> LiteTensor:
     d = e.params["dimension_numbers"]
     target, indices, updates = map(l.get_tensor, e.inputs)
     axes = list(d.scatter_dims_to_operand_dims)
@@ -37,7 +37,9 @@ def _lower_scatter(l: Lowering, e: Equation) -> Tensor:
     return l.transpose(result, np.argsort(order).tolist())
 
 
-def _scatter_add(l: Lowering, target: Tensor, indices: Tensor, rows: Tensor, code: str) -> Tensor:
+def _scatter_add(
+    l: LiteLowering, target: LiteTensor, indices: LiteTensor, rows: LiteTensor, code: str
+) -> LiteTensor:
     inputs = [indices, rows, l.make_shape_tensor(target.shape)]
     scattered = l.emit("SCATTER_ND", inputs, target.shape, rows.dtype, "ScatterNdOptions")
     is_zero = target.data is not None and not target.data.any()
@@ -45,8 +47,8 @@ def _scatter_add(l: Lowering, target: Tensor, indices: Tensor, rows: Tensor, cod
 
 
 def _scatter_replace(
-    l: Lowering, target: Tensor, indices: Tensor, rows: Tensor, depth: int
-) -> Tensor:
+    l: LiteLowering, target: LiteTensor, indices: LiteTensor, rows: LiteTensor, depth: int
+) -> LiteTensor:
     """Replace rows of a tensor; of several updates of a row, the last one is written."""
     shape, count = target.shape[:depth], indices.shape[:-1]
     if (

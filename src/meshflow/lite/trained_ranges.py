@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
+from meshflow.lite.graph import LiteModel, LiteOperator, LiteTensor, Subgraph
 from meshflow.lite.integer_quantization import SAME_SCALE_OPERANDS, IntegerTypes
 
 
-def extract_trained_ranges(graph: Graph, kind: IntegerTypes) -> dict[Tensor, tuple[float, float]]:
+def extract_trained_ranges(
+    graph: LiteModel, kind: IntegerTypes
+) -> dict[LiteTensor, tuple[float, float]]:
     """Remove the FAKE_QUANT operators of the bit width of `kind`, and return their ranges.
 
     Args:
@@ -16,7 +18,7 @@ def extract_trained_ranges(graph: Graph, kind: IntegerTypes) -> dict[Tensor, tup
     Returns:
       The ranges of their results, and of tensors that only move elements of these.
     """
-    ranges: dict[Tensor, tuple[float, float]] = {}
+    ranges: dict[LiteTensor, tuple[float, float]] = {}
     for subgraph in graph.subgraphs:
         rounding = [o for o in subgraph.operators if _is_fake_quant(o, kind)]
         for operator in rounding:
@@ -26,12 +28,12 @@ def extract_trained_ranges(graph: Graph, kind: IntegerTypes) -> dict[Tensor, tup
     return ranges
 
 
-def _is_fake_quant(operator: Operator, kind: IntegerTypes) -> bool:
+def _is_fake_quant(operator: LiteOperator, kind: IntegerTypes) -> bool:
     return operator.code == "FAKE_QUANT" and operator.options["numBits"] == kind.dtype.itemsize * 8
 
 
 def _remove_fake_quant(
-    subgraph: Subgraph, o: Operator, ranges: dict[Tensor, tuple[float, float]]
+    subgraph: Subgraph, o: LiteOperator, ranges: dict[LiteTensor, tuple[float, float]]
 ) -> None:
     source, result = o.inputs[0], o.outputs[0]
     assert source is not None
@@ -49,7 +51,7 @@ def _remove_fake_quant(
 
 
 def _propagate_ranges(
-    subgraph: Subgraph, kind: IntegerTypes, ranges: dict[Tensor, tuple[float, float]]
+    subgraph: Subgraph, kind: IntegerTypes, ranges: dict[LiteTensor, tuple[float, float]]
 ) -> None:
     for operator in subgraph.operators:
         result = operator.outputs[0] if operator.outputs else None

@@ -11,8 +11,8 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.variables.random_streams import STATE_NAME
 from meshflow.deployment.deployable_function import DeployableFunction
 from meshflow.deployment.equations import Program, remove_unused_equations
-from meshflow.lite.graph import RESOURCE, Graph, Subgraph, Tensor
-from meshflow.lite.lowering import Lowering, to_supported_dtype
+from meshflow.lite.graph import RESOURCE, LiteModel, LiteTensor, Subgraph
+from meshflow.lite.lowering import LiteLowering, to_supported_dtype
 from meshflow.lite.patterns import fuse_lite_patterns
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class ModelVariables:
       signatures: functions of the model.
     """
 
-    def __init__(self, graph: Graph, signatures: Sequence[DeployableFunction]) -> None:
+    def __init__(self, graph: LiteModel, signatures: Sequence[DeployableFunction]) -> None:
         self._written = {id(v): v for s in signatures for v in s.traced.writes}
         self._names = {key: f"{v.name}_{i}" for i, (key, v) in enumerate(self._written.items())}
         self._graph = graph
@@ -53,7 +53,9 @@ class ModelVariables:
         program = remove_unused_equations(Program(program.inputs, results, program.equations))
         return fuse_lite_patterns(program, states), read, [v for _, v in updates]
 
-    def read_variables(self, lowering: Lowering, variables: Sequence[Variable]) -> list[Tensor]:
+    def read_variables(
+        self, lowering: LiteLowering, variables: Sequence[Variable]
+    ) -> list[LiteTensor]:
         """Add operators that read variables, and return their values."""
         if self._initializer_index is not None:
             lowering.add(
@@ -63,7 +65,7 @@ class ModelVariables:
         for variable in variables:
             shape, dtype = _get_shape_and_dtype(variable)
             if _is_random_state(variable):
-                values.append(Tensor(tuple(shape), dtype))
+                values.append(LiteTensor(tuple(shape), dtype))
                 continue
             handle = [self._add_handle(lowering, variable)]
             value = lowering.emit("READ_VARIABLE", handle, shape, dtype, "ReadVariableOptions")
@@ -71,7 +73,7 @@ class ModelVariables:
         return values
 
     def write_variables(
-        self, lowering: Lowering, variables: Sequence[Variable], values: Sequence[Tensor]
+        self, lowering: LiteLowering, variables: Sequence[Variable], values: Sequence[LiteTensor]
     ) -> None:
         """Add operators that assign values to variables for the next call."""
         for variable, value in zip(variables, values, strict=True):
@@ -86,11 +88,11 @@ class ModelVariables:
         initializer = Subgraph("initial_values")
         self._initializer_index = len(self._graph.subgraphs)
         self._graph.subgraphs.append(initializer)
-        lowering = Lowering(self._graph, initializer)
+        lowering = LiteLowering(self._graph, initializer)
         values = [lowering.get_constant(np.asarray(v.value().array)) for v in variables]
         self.write_variables(lowering, variables, values)
 
-    def _add_handle(self, lowering: Lowering, variable: Variable) -> Tensor:
+    def _add_handle(self, lowering: LiteLowering, variable: Variable) -> LiteTensor:
         name = self._names[id(variable)]
         return lowering.emit("VAR_HANDLE", [], [], RESOURCE, "VarHandleOptions", container="", sharedName=name)  # fmt: skip
 

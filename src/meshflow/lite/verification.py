@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
+from meshflow.lite.graph import LiteModel, LiteOperator, LiteTensor, Subgraph
 
 # LiteRT's custom operator that returns the difference between quantized and float values.
 VERIFY = "NumericVerify"
@@ -15,7 +15,7 @@ VERIFY = "NumericVerify"
 _TOLERANCE = 5.0
 
 
-def copy_operators(graph: Graph) -> dict[Operator, Operator]:
+def copy_operators(graph: LiteModel) -> dict[LiteOperator, LiteOperator]:
     """Copy the operators of a float model, before `CalibratedModel.quantize` rewrites them."""
     return {
         o: dataclasses.replace(
@@ -25,7 +25,7 @@ def copy_operators(graph: Graph) -> dict[Operator, Operator]:
     }
 
 
-def add_verification(graph: Graph, floats: Mapping[Operator, Operator]) -> None:
+def add_verification(graph: LiteModel, floats: Mapping[LiteOperator, LiteOperator]) -> None:
     """Add a float operator and a comparison for each quantized operator, with the same operands.
 
     Args:
@@ -37,10 +37,10 @@ def add_verification(graph: Graph, floats: Mapping[Operator, Operator]) -> None:
 
 
 class _Verifier:
-    def __init__(self, floats: Mapping[Operator, Operator]) -> None:
+    def __init__(self, floats: Mapping[LiteOperator, LiteOperator]) -> None:
         self._floats = floats
-        self._float_tensors: dict[Tensor, Tensor] = {}
-        self._operators: list[Operator] = []
+        self._float_tensors: dict[LiteTensor, LiteTensor] = {}
+        self._operators: list[LiteOperator] = []
 
     def run(self, subgraph: Subgraph) -> None:
         for operator in subgraph.operators:
@@ -58,7 +58,7 @@ class _Verifier:
             if operator.code == VERIFY and operator.inputs[0] is not None:
                 operator.outputs[0].name += f":{indices[operator.inputs[0]]}"
 
-    def _add_comparison(self, operator: Operator, before: Operator) -> None:
+    def _add_comparison(self, operator: LiteOperator, before: LiteOperator) -> None:
         pairs = list(zip(operator.outputs, before.outputs, strict=True))
         if not any(t.quantization for t, _ in pairs):
             return
@@ -67,20 +67,20 @@ class _Verifier:
         outputs = [dataclasses.replace(f, name=f"{f.name}/float") for _, f in pairs]
         self._operators.append(dataclasses.replace(before, inputs=inputs, outputs=outputs))
         for (tensor, named), output in zip(pairs, outputs, strict=True):
-            difference = Tensor(output.shape, output.dtype, f"{VERIFY}/{named.name}")
+            difference = LiteTensor(output.shape, output.dtype, f"{VERIFY}/{named.name}")
             options = {"tolerance": _TOLERANCE, "log_if_failed": False}
-            self._operators.append(Operator(VERIFY, [tensor, output], [difference], options))
+            self._operators.append(LiteOperator(VERIFY, [tensor, output], [difference], options))
 
-    def _dequantize(self, tensor: Tensor | None) -> Tensor:
+    def _dequantize(self, tensor: LiteTensor | None) -> LiteTensor:
         assert tensor is not None
         if tensor not in self._float_tensors:
-            output = Tensor(tensor.shape, np.dtype(np.float32), f"{tensor.name}/number")
-            self._operators.append(Operator("DEQUANTIZE", [tensor], [output], {}, 2))
+            output = LiteTensor(tensor.shape, np.dtype(np.float32), f"{tensor.name}/number")
+            self._operators.append(LiteOperator("DEQUANTIZE", [tensor], [output], {}, 2))
             self._float_tensors[tensor] = output
         return self._float_tensors[tensor]
 
 
-def _is_quantized_operand(tensor: Tensor | None, before: Tensor | None) -> bool:
+def _is_quantized_operand(tensor: LiteTensor | None, before: LiteTensor | None) -> bool:
     """Check whether an operand is computed and quantized."""
     if tensor is None or before is None or tensor.data is not None:
         return False

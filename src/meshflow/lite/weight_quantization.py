@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from meshflow.lite.fusion import CHANNELS
-from meshflow.lite.graph import Graph, Operator, Quantization, Subgraph, Tensor
+from meshflow.lite.graph import LiteModel, LiteOperator, LiteTensor, Quantization, Subgraph
 
 # Quantization of smaller tensors saves too little memory.
 _MIN_ELEMENTS = 1024
@@ -57,7 +57,7 @@ def _count_steps(data: np.ndarray, largest: np.ndarray, axes: tuple[int, ...]) -
     return num_steps.reshape(largest.shape)
 
 
-def quantize_weights_to_int8(graph: Graph, denied: Collection[Operator] = ()) -> None:
+def quantize_weights_to_int8(graph: LiteModel, denied: Collection[LiteOperator] = ()) -> None:
     """Quantize weights and embedding tables to int8; LiteRT quantizes the other operands at run time.
 
     Args:
@@ -78,45 +78,47 @@ def quantize_weights_to_int8(graph: Graph, denied: Collection[Operator] = ()) ->
                 _quantize_table(subgraph, operator)
 
 
-def _is_large_float_constant(tensor: Tensor | None) -> bool:
+def _is_large_float_constant(tensor: LiteTensor | None) -> bool:
     if tensor is None or tensor.data is None:
         return False
     return tensor.dtype == np.float32 and tensor.data.size >= _MIN_ELEMENTS
 
 
-def _quantize_tensor(tensor: Tensor, dimension: int | None) -> Tensor:
+def _quantize_tensor(tensor: LiteTensor, dimension: int | None) -> LiteTensor:
     assert tensor.data is not None
     integers, quantization = quantize_symmetric(tensor.data, dimension)
-    return Tensor(tensor.shape, integers.dtype, tensor.name, integers, quantization)
+    return LiteTensor(tensor.shape, integers.dtype, tensor.name, integers, quantization)
 
 
-def _quantize_table(subgraph: Subgraph, operator: Operator) -> None:
+def _quantize_table(subgraph: Subgraph, operator: LiteOperator) -> None:
     """Gather rows of an int8 table, and dequantize them."""
     table, (result,) = operator.inputs[0], operator.outputs
     assert table is not None
     quantized = _quantize_tensor(table, None)
-    rows = Tensor(
+    rows = LiteTensor(
         result.shape, quantized.dtype, f"{result.name}/int8", None, quantized.quantization
     )
     operator.inputs[0], operator.outputs = quantized, [rows]
     operator.version = 2
-    dequantize = Operator("DEQUANTIZE", [rows], [result], {}, 2, operator.scope)
+    dequantize = LiteOperator("DEQUANTIZE", [rows], [result], {}, 2, operator.scope)
     subgraph.operators.insert(subgraph.operators.index(operator) + 1, dequantize)
 
 
-def quantize_weights_to_float16(graph: Graph) -> None:
+def quantize_weights_to_float16(graph: LiteModel) -> None:
     """Convert constants to float16; LiteRT may convert them back before it computes."""
     for subgraph in graph.subgraphs:
-        restored: dict[Tensor, Tensor] = {}
-        dequantizers: list[Operator] = []
+        restored: dict[LiteTensor, LiteTensor] = {}
+        dequantizers: list[LiteOperator] = []
         for operator in subgraph.operators:
             for position, tensor in enumerate(operator.inputs):
                 if tensor is None or tensor.data is None or tensor.dtype != np.float32 or tensor.data.size < 2:  # fmt: skip
                     continue
                 if tensor not in restored:
                     data = tensor.data.astype(np.float16)
-                    half = Tensor(tensor.shape, data.dtype, f"{tensor.name}/float16", data)
-                    restored[tensor] = Tensor(tensor.shape, tensor.dtype, tensor.name)
-                    dequantizers.append(Operator("DEQUANTIZE", [half], [restored[tensor]], {}, 3))
+                    half = LiteTensor(tensor.shape, data.dtype, f"{tensor.name}/float16", data)
+                    restored[tensor] = LiteTensor(tensor.shape, tensor.dtype, tensor.name)
+                    dequantizers.append(
+                        LiteOperator("DEQUANTIZE", [half], [restored[tensor]], {}, 3)
+                    )
                 operator.inputs[position] = restored[tensor]
         subgraph.operators[:0] = dequantizers

@@ -9,19 +9,19 @@ import numpy as np
 
 from meshflow.deployment.equations import DimSize, Equation
 from meshflow.deployment.gather_patterns import RowGather, classify_gather, order_gathered_axes
-from meshflow.onnx.lowering import Lowering, LoweringError, Tensor, is_static, register_rule
+from meshflow.onnx.lowering import LoweringError, OnnxLowering, OnnxTensor, is_static, register_rule
 
 __all__: list[str] = []
 
 
 @register_rule("concatenate")
-def _lower_concatenate(l: Lowering, e: Equation) -> Tensor:
+def _lower_concatenate(l: OnnxLowering, e: Equation) -> OnnxTensor:
     parts = [l.get_tensor(v) for v in e.inputs]
     return l.emit("Concat", parts, e.outputs[0].shape, parts[0].dtype, axis=int(e.params["dimension"]))  # fmt: skip
 
 
 @register_rule("stack")
-def _lower_stack(l: Lowering, e: Equation) -> Tensor:
+def _lower_stack(l: OnnxLowering, e: Equation) -> OnnxTensor:
     axis, shape = int(e.params["axis"]), e.outputs[0].shape
     part_shape = [1 if i == axis else d for i, d in enumerate(shape)]
     parts = [l.reshape(l.get_tensor(v), part_shape) for v in e.inputs]
@@ -29,7 +29,7 @@ def _lower_stack(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("pad")
-def _lower_pad(l: Lowering, e: Equation) -> Tensor:
+def _lower_pad(l: OnnxLowering, e: Equation) -> OnnxTensor:
     value, filler = l.get_tensor(e.inputs[0]), e.inputs[1].constant
     config = [tuple(map(int, c)) for c in e.params["padding_config"]]
     if filler is None or any(inner for _, _, inner in config):
@@ -41,7 +41,7 @@ def _lower_pad(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("rev")
-def _lower_reverse(l: Lowering, e: Equation) -> Tensor:
+def _lower_reverse(l: OnnxLowering, e: Equation) -> OnnxTensor:
     value, axes = l.get_tensor(e.inputs[0]), [int(a) for a in e.params["dimensions"]]
     minus_ones = l.make_vector([-1] * len(axes))
     ends = l.make_vector([np.iinfo(np.int64).min] * len(axes))
@@ -54,7 +54,7 @@ def _lower_reverse(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("split")
-def _lower_split(l: Lowering, e: Equation) -> list[Tensor]:
+def _lower_split(l: OnnxLowering, e: Equation) -> list[OnnxTensor]:
     value = l.get_tensor(e.inputs[0])
     results = [l.new_tensor(v.shape, v.dtype, "Split") for v in e.outputs]
     l.add("Split", [value, l.make_vector(map(int, e.params["sizes"]))], results, axis=int(e.params["axis"]))  # fmt: skip
@@ -68,7 +68,7 @@ _REDUCTIONS = {
 
 
 @register_rule(*_REDUCTIONS)
-def _lower_reduce(l: Lowering, e: Equation) -> Tensor:
+def _lower_reduce(l: OnnxLowering, e: Equation) -> OnnxTensor:
     value = l.get_tensor(e.inputs[0])
     operand = l.cast(value, np.int32) if value.dtype == np.bool_ else value
     axes, keep = [int(axis) for axis in e.params["axes"]], bool(e.params.get("keepdims"))
@@ -77,7 +77,7 @@ def _lower_reduce(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("argmax", "argmin")
-def _lower_arg_reduce(l: Lowering, e: Equation) -> Tensor:
+def _lower_arg_reduce(l: OnnxLowering, e: Equation) -> OnnxTensor:
     (axis,) = e.params["axes"]
     code = "ArgMax" if e.name == "argmax" else "ArgMin"
     index = l.emit(code, [l.get_tensor(e.inputs[0])], e.outputs[0].shape, np.int64, axis=int(axis), keepdims=0)  # fmt: skip
@@ -85,7 +85,7 @@ def _lower_arg_reduce(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("cumsum")
-def _lower_cumsum(l: Lowering, e: Equation) -> Tensor:
+def _lower_cumsum(l: OnnxLowering, e: Equation) -> OnnxTensor:
     value = l.get_tensor(e.inputs[0])
     axis = l.get_constant(np.asarray(e.params["axis"], np.int64))
     return l.emit("CumSum", [value, axis], value.shape, value.dtype, reverse=int(e.params["reverse"]))  # fmt: skip
@@ -97,7 +97,7 @@ _CUMULATIVE_REDUCTIONS = {
 
 
 @register_rule(*_CUMULATIVE_REDUCTIONS)
-def _lower_cumulative(l: Lowering, e: Equation) -> Tensor:
+def _lower_cumulative(l: OnnxLowering, e: Equation) -> OnnxTensor:
     """Reduce, for each element, a copy of the operand in which later elements are masked."""
     value, axis = l.get_tensor(e.inputs[0]), int(e.params["axis"])
     size, (code, neutral) = value.shape[axis], _CUMULATIVE_REDUCTIONS[e.name]
@@ -114,7 +114,7 @@ def _lower_cumulative(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("top_k")
-def _lower_top_k(l: Lowering, e: Equation) -> list[Tensor]:
+def _lower_top_k(l: OnnxLowering, e: Equation) -> list[OnnxTensor]:
     value = l.get_tensor(e.inputs[0])
     axis = e.params.get("axis", len(value.shape) - 1)
     values, indices = l.new_tensor(e.outputs[0].shape, value.dtype, "TopK"), l.new_tensor(e.outputs[1].shape, np.int64, "TopK")  # fmt: skip
@@ -123,7 +123,7 @@ def _lower_top_k(l: Lowering, e: Equation) -> list[Tensor]:
 
 
 @register_rule("sort")
-def _lower_sort(l: Lowering, e: Equation) -> list[Tensor]:
+def _lower_sort(l: OnnxLowering, e: Equation) -> list[OnnxTensor]:
     """Sort by the first operand, and gather the others in its order."""
     first, *others = (l.get_tensor(v) for v in e.inputs)
     axis = int(e.params["dimension"])
@@ -145,7 +145,7 @@ def _lower_sort(l: Lowering, e: Equation) -> list[Tensor]:
 
 
 @register_rule("gather")
-def _lower_gather(l: Lowering, e: Equation) -> Tensor:
+def _lower_gather(l: OnnxLowering, e: Equation) -> OnnxTensor:
     value, indices = l.get_tensor(e.inputs[0]), l.get_tensor(e.inputs[1])
     form = classify_gather(e, value.shape, indices.shape)
     if isinstance(form, RowGather):
@@ -170,7 +170,7 @@ def _lower_gather(l: Lowering, e: Equation) -> Tensor:
     return l.emit("GatherND", [value, l.cast(indices, np.int64)], e.outputs[0].shape, value.dtype, batch_dims=batch)  # fmt: skip
 
 
-def _slice_block(l: Lowering, value: Tensor, indices: Tensor, axes: Sequence[int], sizes: list[DimSize]) -> Tensor:  # fmt: skip
+def _slice_block(l: OnnxLowering, value: OnnxTensor, indices: OnnxTensor, axes: Sequence[int], sizes: list[DimSize]) -> OnnxTensor:  # fmt: skip
     """Slice a block that starts at indices along some axes."""
     if indices.data is not None:
         starts: list[Any] = [0] * len(sizes)
@@ -185,13 +185,15 @@ def _slice_block(l: Lowering, value: Tensor, indices: Tensor, axes: Sequence[int
 
 
 @register_rule("dynamic_slice")
-def _lower_dynamic_slice(l: Lowering, e: Equation) -> Tensor:
+def _lower_dynamic_slice(l: OnnxLowering, e: Equation) -> OnnxTensor:
     value, *starts = map(l.get_tensor, e.inputs)
     sizes = list(e.params["slice_sizes"])
     return _slice_block(l, value, _clamp_starts(l, value, starts, sizes), range(len(sizes)), sizes)
 
 
-def _clamp_starts(l: Lowering, value: Tensor, starts: list[Tensor], sizes: list[DimSize]) -> Tensor:
+def _clamp_starts(
+    l: OnnxLowering, value: OnnxTensor, starts: list[OnnxTensor], sizes: list[DimSize]
+) -> OnnxTensor:
     """Clamp the starts of a block so that it does not exceed the end, as XLA does."""
     parts = [l.reshape(l.cast(s, np.int64), [1]) for s in starts]
     vector = l.emit("Concat", parts, [len(parts)], np.int64, axis=0)
@@ -200,7 +202,7 @@ def _clamp_starts(l: Lowering, value: Tensor, starts: list[Tensor], sizes: list[
 
 
 @register_rule("dynamic_update_slice")
-def _lower_dynamic_update_slice(l: Lowering, e: Equation) -> Tensor:
+def _lower_dynamic_update_slice(l: OnnxLowering, e: Equation) -> OnnxTensor:
     value, update, *starts = map(l.get_tensor, e.inputs)
     changed = [i for i, (a, b) in enumerate(zip(value.shape, update.shape, strict=True)) if a is not b and a != b]  # fmt: skip
     if len(changed) > 1:
@@ -231,7 +233,7 @@ _SCATTERS = {
 
 
 @register_rule(*_SCATTERS)
-def _lower_scatter(l: Lowering, e: Equation) -> Tensor:
+def _lower_scatter(l: OnnxLowering, e: Equation) -> OnnxTensor:
     value, indices, updates = map(l.get_tensor, e.inputs)
     reduction, min_opset = _SCATTERS[e.name]
     if l.names.opset < min_opset:

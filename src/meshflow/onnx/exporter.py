@@ -16,7 +16,7 @@ from meshflow.files.atomic_writes import replace_file
 # These modules register the lowering rules.
 from meshflow.onnx import array_ops, elementwise, loops, products  # noqa: F401
 from meshflow.onnx.loops import make_value_info
-from meshflow.onnx.lowering import OPSET, Lowering, ModelState, Tensor, load_onnx
+from meshflow.onnx.lowering import OPSET, ModelState, OnnxLowering, OnnxTensor, load_onnx
 
 __all__ = ["convert_to_onnx", "export"]
 
@@ -80,9 +80,9 @@ def convert_to_onnx(signature: DeployableFunction, opset: int = OPSET) -> bytes:
     names = ModelState(opset)
     model_inputs = []
     for name, value in zip(signature.inputs, signature.program.inputs, strict=True):
-        model_inputs.append(Tensor(name, value.shape, _get_input_dtype(value.dtype)))
+        model_inputs.append(OnnxTensor(name, value.shape, _get_input_dtype(value.dtype)))
     names.inputs = model_inputs
-    lowering = Lowering(names)
+    lowering = OnnxLowering(names)
     inputs = [lowering.cast(t, t.dtype) for t in model_inputs]
     results = []
     tensors = lowering.lower_program(signature.program, inputs)
@@ -90,7 +90,7 @@ def convert_to_onnx(signature: DeployableFunction, opset: int = OPSET) -> bytes:
         signature.outputs, signature.program.outputs, tensors, strict=True
     ):
         dtype = np.dtype(np.float16) if value.dtype == np.float16 else tensor.dtype
-        output = Tensor(name if name not in signature.inputs else f"{name}_output", tensor.shape, dtype)  # fmt: skip
+        output = OnnxTensor(name if name not in signature.inputs else f"{name}_output", tensor.shape, dtype)  # fmt: skip
         lowering.add("Cast", [tensor], [output], to=helper.np_dtype_to_tensor_dtype(dtype))
         results.append(output)
     results = [results[i] for i in signature.order or range(len(results))]

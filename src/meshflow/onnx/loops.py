@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from meshflow.deployment.equations import Equation
-from meshflow.onnx.lowering import Lowering, Tensor, is_static, load_onnx, register_rule
+from meshflow.onnx.lowering import OnnxLowering, OnnxTensor, is_static, load_onnx, register_rule
 
 __all__ = ["make_value_info"]
 
 
-def make_value_info(tensor: Tensor) -> Any:
+def make_value_info(tensor: OnnxTensor) -> Any:
     """Return the `ValueInfoProto` of a tensor."""
     helper = load_onnx(".helper")
     sizes = [int(d) if is_static(d) else str(d) for d in tensor.shape]
@@ -23,7 +23,10 @@ def make_value_info(tensor: Tensor) -> Any:
 
 
 def _make_graph(
-    l: Lowering, inner: Lowering, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    l: OnnxLowering,
+    inner: OnnxLowering,
+    inputs: Sequence[OnnxTensor],
+    outputs: Sequence[OnnxTensor],
 ) -> Any:
     # Outputs of a graph must be computed in it.
     results = [inner.emit("Identity", [t], t.shape, t.dtype) for t in outputs]
@@ -32,12 +35,12 @@ def _make_graph(
     return load_onnx(".helper").make_graph(inner.nodes, name, *infos)
 
 
-def _make_state_tensors(l: Lowering, like: Sequence[Tensor]) -> list[Tensor]:
+def _make_state_tensors(l: OnnxLowering, like: Sequence[OnnxTensor]) -> list[OnnxTensor]:
     return [l.new_tensor(t.shape, t.dtype, "state") for t in like]
 
 
 @register_rule("scan")
-def _lower_scan(l: Lowering, e: Equation) -> list[Tensor]:
+def _lower_scan(l: OnnxLowering, e: Equation) -> list[OnnxTensor]:
     p, body = e.params, e.params["body"]
     num_consts, num_carry, length = p["num_consts"], p["num_carry"], p["length"]
     operands = [l.get_tensor(v) for v in e.inputs]
@@ -46,7 +49,7 @@ def _lower_scan(l: Lowering, e: Equation) -> list[Tensor]:
         operands[num_consts + num_carry :],
     )
 
-    inner = Lowering(l.names, l)
+    inner = OnnxLowering(l.names, l)
     iteration, more = (l.new_tensor([], d, "state") for d in (np.int64, np.bool_))
     state = _make_state_tensors(l, carry)
     count = inner.get_size(length)
@@ -65,21 +68,21 @@ def _lower_scan(l: Lowering, e: Equation) -> list[Tensor]:
     ]
 
 
-def _reverse(l: Lowering, tensor: Tensor) -> Tensor:
+def _reverse(l: OnnxLowering, tensor: OnnxTensor) -> OnnxTensor:
     minus_one, limit = l.make_vector([-1]), l.make_vector([np.iinfo(np.int64).min])
     inputs = [tensor, minus_one, limit, l.make_vector([0]), minus_one]
     return l.emit("Slice", inputs, tensor.shape, tensor.dtype)
 
 
 @register_rule("while")
-def _lower_while(l: Lowering, e: Equation) -> list[Tensor]:
+def _lower_while(l: OnnxLowering, e: Equation) -> list[OnnxTensor]:
     p = e.params
     num_test, num_body = p["cond_nconsts"], p["body_nconsts"]
     operands = [l.get_tensor(v) for v in e.inputs]
     carry = operands[num_test + num_body :]
     (condition,) = l.lower_program(p["test"], [*operands[:num_test], *carry])
 
-    inner = Lowering(l.names, l)
+    inner = OnnxLowering(l.names, l)
     iteration, more = (l.new_tensor([], d, "state") for d in (np.int64, np.bool_))
     state = _make_state_tensors(l, carry)
     results = inner.lower_program(p["body"], [*operands[num_test : num_test + num_body], *state])
@@ -92,16 +95,16 @@ def _lower_while(l: Lowering, e: Equation) -> list[Tensor]:
 
 
 @register_rule("cond")
-def _lower_cond(l: Lowering, e: Equation) -> list[Tensor]:
+def _lower_cond(l: OnnxLowering, e: Equation) -> list[OnnxTensor]:
     index = l.cast(l.get_tensor(e.inputs[0]), np.int64)
     operands = [l.get_tensor(v) for v in e.inputs[1:]]
     return _add_if(l, index, e, operands, 0)
 
 
-def _add_if(l: Lowering, index: Tensor, e: Equation, operands: list[Tensor], first: int) -> list[Tensor]:  # fmt: skip
+def _add_if(l: OnnxLowering, index: OnnxTensor, e: Equation, operands: list[OnnxTensor], first: int) -> list[OnnxTensor]:  # fmt: skip
     """Add an If that runs branch `first`, or a nested If over the branches after it."""
     programs = e.params["programs"]
-    chosen, other = Lowering(l.names, l), Lowering(l.names, l)
+    chosen, other = OnnxLowering(l.names, l), OnnxLowering(l.names, l)
     then = _make_graph(l, chosen, [], chosen.lower_program(programs[first], operands))
     if first + 2 >= len(programs):
         results = other.lower_program(programs[min(first + 1, len(programs) - 1)], operands)

@@ -26,10 +26,10 @@ from meshflow.environment import optional_packages
 
 __all__ = [
     "OPSET",
-    "Lowering",
     "LoweringError",
     "ModelState",
-    "Tensor",
+    "OnnxLowering",
+    "OnnxTensor",
     "compute_same_padding",
     "is_static",
     "load_onnx",
@@ -58,7 +58,7 @@ def to_supported_dtype(dtype: DTypeLike) -> np.dtype:
 
 
 @dataclasses.dataclass(eq=False)
-class Tensor:
+class OnnxTensor:
     """Tensor of a graph.
 
     Attributes:
@@ -89,8 +89,8 @@ class ModelState:
     def __init__(self, opset: int = OPSET) -> None:
         self.opset = opset
         self._count = 0
-        self.constants: list[Tensor] = []
-        self.inputs: list[Tensor] = []
+        self.constants: list[OnnxTensor] = []
+        self.inputs: list[OnnxTensor] = []
 
     def make_name(self, prefix: str) -> str:
         """Return an unused name."""
@@ -98,7 +98,7 @@ class ModelState:
         return f"{prefix}_{self._count}"
 
 
-class Lowering(lowering.Lowering[Tensor]):
+class OnnxLowering(lowering.Lowering[OnnxTensor]):
     """Lowering of a program to ONNX nodes.
 
     Args:
@@ -110,31 +110,31 @@ class Lowering(lowering.Lowering[Tensor]):
     rules: ClassVar[dict[str, Rule]] = {}
     size_dtype = np.int64
 
-    def __init__(self, names: ModelState, outer: Lowering | None = None) -> None:
+    def __init__(self, names: ModelState, outer: OnnxLowering | None = None) -> None:
         super().__init__()
         self.names = names
         self.nodes: list[Any] = []
-        self._symbol_sizes: dict[str, Tensor] = {}
+        self._symbol_sizes: dict[str, OnnxTensor] = {}
         self.scope = "" if outer is None else outer.scope
 
-    def make_constant(self, array: np.ndarray) -> Tensor:
+    def make_constant(self, array: np.ndarray) -> OnnxTensor:
         """Create a tensor of constant elements."""
         data = array.astype(to_supported_dtype(array.dtype), copy=False)
-        tensor = Tensor(self.names.make_name("constant"), data.shape, data.dtype, data)
+        tensor = OnnxTensor(self.names.make_name("constant"), data.shape, data.dtype, data)
         self.names.constants.append(tensor)
         return tensor
 
-    def make_vector(self, values: Iterable[int]) -> Tensor:
+    def make_vector(self, values: Iterable[int]) -> OnnxTensor:
         """Return integers as a vector of int64."""
         return self.get_constant(np.asarray(list(values), np.int64))
 
-    def make_scalar(self, like: Tensor, value: float) -> Tensor:
+    def make_scalar(self, like: OnnxTensor, value: float) -> OnnxTensor:
         """Return a scalar of the dtype of a tensor."""
         return self.get_constant(np.asarray(value, like.dtype))
 
     def emit(
-        self, code: str, inputs: Iterable[Tensor | None], shape: Iterable[DimSize], dtype: DTypeLike, **attributes: Any
-    ) -> Tensor:  # fmt: skip
+        self, code: str, inputs: Iterable[OnnxTensor | None], shape: Iterable[DimSize], dtype: DTypeLike, **attributes: Any
+    ) -> OnnxTensor:  # fmt: skip
         """Add a node of one result, and return the result.
 
         Args:
@@ -148,13 +148,17 @@ class Lowering(lowering.Lowering[Tensor]):
         self.add(code, inputs, [result], **attributes)
         return result
 
-    def new_tensor(self, shape: Iterable[DimSize], dtype: DTypeLike, code: str) -> Tensor:
+    def new_tensor(self, shape: Iterable[DimSize], dtype: DTypeLike, code: str) -> OnnxTensor:
         """Create a tensor for the result of a node."""
         name = f"{self.scope}/{code}" if self.scope else code
-        return Tensor(self.names.make_name(name), tuple(shape), to_supported_dtype(dtype))
+        return OnnxTensor(self.names.make_name(name), tuple(shape), to_supported_dtype(dtype))
 
     def add(
-        self, code: str, inputs: Iterable[Tensor | None], outputs: list[Tensor], **attributes: Any
+        self,
+        code: str,
+        inputs: Iterable[OnnxTensor | None],
+        outputs: list[OnnxTensor],
+        **attributes: Any,
     ) -> None:
         """Add a node of any number of results.
 
@@ -170,7 +174,7 @@ class Lowering(lowering.Lowering[Tensor]):
         )
         self.nodes.append(node)
 
-    def _check_opset(self, code: str, inputs: Sequence[Tensor | None]) -> None:
+    def _check_opset(self, code: str, inputs: Sequence[OnnxTensor | None]) -> None:
         opset, defs = self.names.opset, load_onnx(".defs")
         try:
             schema = defs.get_schema(code, opset)
@@ -192,7 +196,7 @@ class Lowering(lowering.Lowering[Tensor]):
 
     # ---- sizes -----------------------------------------------------------------------------
 
-    def emit_size_arithmetic(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+    def emit_size_arithmetic(self, name: str, x: OnnxTensor, y: OnnxTensor) -> OnnxTensor:
         """Compute an operation of two sizes."""
         if name == "floordiv":
             # ONNX's division rounds toward zero, and its remainder has the sign of the divisor.
@@ -200,7 +204,7 @@ class Lowering(lowering.Lowering[Tensor]):
             return self.emit_binary("Div", multiple, y)
         return self.emit_binary(name.capitalize(), x, y)
 
-    def get_symbol_size(self, name: str) -> Tensor:
+    def get_symbol_size(self, name: str) -> OnnxTensor:
         """Return a symbolic size, read from the shape of an input of the model."""
         if name not in self._symbol_sizes:
             tensor, axis, multiple = find_tensor_with_size(self.names.inputs, name)
@@ -210,7 +214,7 @@ class Lowering(lowering.Lowering[Tensor]):
             self._symbol_sizes[name] = size if multiple == 1 else self.emit_binary("Div", size, self.get_size(multiple))  # fmt: skip
         return self._symbol_sizes[name]
 
-    def make_shape_tensor(self, shape: Sequence[DimSize]) -> Tensor:
+    def make_shape_tensor(self, shape: Sequence[DimSize]) -> OnnxTensor:
         """Return a shape as a vector of int64."""
         if all(map(is_static, shape)):
             return self.make_vector(map(int, shape))
@@ -219,7 +223,7 @@ class Lowering(lowering.Lowering[Tensor]):
 
     # ---- operators that many rules use ------------------------------------------------------
 
-    def reshape(self, tensor: Tensor, shape: Sequence[DimSize]) -> Tensor:
+    def reshape(self, tensor: OnnxTensor, shape: Sequence[DimSize]) -> OnnxTensor:
         """Reshape a tensor."""
         if tuple(shape) == tensor.shape:
             return tensor
@@ -232,7 +236,7 @@ class Lowering(lowering.Lowering[Tensor]):
             target = self.make_shape_tensor(shape)
         return self.emit("Reshape", [tensor, target], shape, tensor.dtype)
 
-    def transpose(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
+    def transpose(self, tensor: OnnxTensor, order: Sequence[int]) -> OnnxTensor:
         """Permute the dimensions of a tensor."""
         order = [int(i) for i in order]
         if order == list(range(len(order))):
@@ -242,23 +246,23 @@ class Lowering(lowering.Lowering[Tensor]):
         shape = [tensor.shape[i] for i in order]
         return self.emit("Transpose", [tensor], shape, tensor.dtype, perm=order)
 
-    def broadcast(self, tensor: Tensor, shape: Sequence[DimSize]) -> Tensor:
+    def broadcast(self, tensor: OnnxTensor, shape: Sequence[DimSize]) -> OnnxTensor:
         """Repeat a tensor along its dimensions of size 1."""
         if tensor.shape == tuple(shape):
             return tensor
         return self.emit("Expand", [tensor, self.make_shape_tensor(shape)], shape, tensor.dtype)
 
     def emit_binary(
-        self, code: str, x: Tensor, y: Tensor, dtype: DTypeLike | None = None
-    ) -> Tensor:
+        self, code: str, x: OnnxTensor, y: OnnxTensor, dtype: DTypeLike | None = None
+    ) -> OnnxTensor:
         """Add an elementwise node of two operands, which broadcast."""
         return self.emit(code, [x, y], broadcast_shapes(x.shape, y.shape), dtype or x.dtype)
 
-    def emit_unary(self, code: str, tensor: Tensor) -> Tensor:
+    def emit_unary(self, code: str, tensor: OnnxTensor) -> OnnxTensor:
         """Add an elementwise node of one operand."""
         return self.emit(code, [tensor], tensor.shape, tensor.dtype)
 
-    def cast(self, tensor: Tensor, dtype: DTypeLike) -> Tensor:
+    def cast(self, tensor: OnnxTensor, dtype: DTypeLike) -> OnnxTensor:
         """Convert a tensor to another dtype."""
         dtype = to_supported_dtype(dtype)
         if tensor.dtype == dtype:
@@ -268,7 +272,7 @@ class Lowering(lowering.Lowering[Tensor]):
         to = load_onnx(".helper").np_dtype_to_tensor_dtype(dtype)
         return self.emit("Cast", [tensor], tensor.shape, dtype, to=to)
 
-    def reduce(self, code: str, tensor: Tensor, axes: Iterable[int], shape: Iterable[DimSize], keep: bool) -> Tensor:  # fmt: skip
+    def reduce(self, code: str, tensor: OnnxTensor, axes: Iterable[int], shape: Iterable[DimSize], keep: bool) -> OnnxTensor:  # fmt: skip
         """Reduce a tensor; most reductions take the axes as an attribute before opset 18."""
         settings: dict[str, Any] = {"keepdims": int(keep)}
         inputs = [tensor]
@@ -278,7 +282,7 @@ class Lowering(lowering.Lowering[Tensor]):
             inputs.append(self.make_vector(axes))
         return self.emit(code, inputs, shape, tensor.dtype, **settings)
 
-    def slice(self, tensor: Tensor, starts: Sequence[DimSize], limits: Sequence[DimSize], strides: Sequence[int] | None = None) -> Tensor:  # fmt: skip
+    def slice(self, tensor: OnnxTensor, starts: Sequence[DimSize], limits: Sequence[DimSize], strides: Sequence[int] | None = None) -> OnnxTensor:  # fmt: skip
         """Slice a tensor; a limit that is the symbolic size itself means all elements."""
         strides = [1] * len(starts) if strides is None else list(strides)
         shape, axes = [], []
@@ -295,7 +299,7 @@ class Lowering(lowering.Lowering[Tensor]):
         steps = [self.make_vector(axes), self.make_vector(int(strides[i]) for i in axes)]
         return self.emit("Slice", [tensor, *bounds, *steps], shape, tensor.dtype)
 
-    def pad(self, tensor: Tensor, pads: Pads, value: ArrayLike) -> Tensor:
+    def pad(self, tensor: OnnxTensor, pads: Pads, value: ArrayLike) -> OnnxTensor:
         """Pad a tensor with a constant."""
         if not any(map(any, pads)):
             return tensor
@@ -305,4 +309,4 @@ class Lowering(lowering.Lowering[Tensor]):
         return self.emit("Pad", [tensor, sizes, filler], shape, tensor.dtype)
 
 
-register_rule = Lowering.register_rule
+register_rule = OnnxLowering.register_rule

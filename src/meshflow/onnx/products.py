@@ -11,9 +11,9 @@ import numpy as np
 from meshflow.deployment.equations import DimSize, Equation
 from meshflow.deployment.lowering import Pads
 from meshflow.onnx.lowering import (
-    Lowering,
     LoweringError,
-    Tensor,
+    OnnxLowering,
+    OnnxTensor,
     compute_same_padding,
     is_static,
     register_rule,
@@ -39,7 +39,7 @@ def _make_padding_attributes(
 
 
 @register_rule("conv_general_dilated")
-def _lower_convolution(l: Lowering, e: Equation) -> Tensor:
+def _lower_convolution(l: OnnxLowering, e: Equation) -> OnnxTensor:
     p, d = e.params, e.params["dimension_numbers"]
     if p["batch_group_count"] != 1:
         raise LoweringError("ONNX does not group the images of a batch")
@@ -63,8 +63,13 @@ def _lower_convolution(l: Lowering, e: Equation) -> Tensor:
 
 
 def _convolve_transposed(
-    l: Lowering, x: Tensor, kernel: Tensor, shape: list[DimSize], p: Mapping[str, Any], pads: Pads
-) -> Tensor:
+    l: OnnxLowering,
+    x: OnnxTensor,
+    kernel: OnnxTensor,
+    shape: list[DimSize],
+    p: Mapping[str, Any],
+    pads: Pads,
+) -> OnnxTensor:
     """Convolve an operand with dilation, which is the gradient of a strided convolution."""
     if p["feature_group_count"] != 1 or max(p["window_strides"]) > 1 or kernel.data is None:
         raise LoweringError(
@@ -86,7 +91,7 @@ def _convolve_transposed(
 
 
 @register_rule("dot_general")
-def _lower_dot_general(l: Lowering, e: Equation) -> Tensor:
+def _lower_dot_general(l: OnnxLowering, e: Equation) -> OnnxTensor:
     (left, right), (left_batch, right_batch) = e.params["dimension_numbers"]
     lhs, rhs = (l.get_tensor(v) for v in e.inputs)
     target = e.outputs[0].dtype
@@ -108,7 +113,7 @@ def _lower_dot_general(l: Lowering, e: Equation) -> Tensor:
 
 
 @register_rule("pool")
-def _lower_pool(l: Lowering, e: Equation) -> Tensor:
+def _lower_pool(l: OnnxLowering, e: Equation) -> OnnxTensor:
     p, x = e.params, l.get_tensor(e.inputs[0])
     reduction, rank = p["kind"], len(x.shape)
     window_axes = [i for i in range(rank) if p["size"][i] != 1 or p["strides"][i] != 1 or tuple(p["pads"][i]) != (0, 0)]  # fmt: skip

@@ -2,7 +2,7 @@
 
 These are strings, and images with sizes that differ from element to element. While a map function
 is traced, each such value is represented by a `DeferredValue`, and the functions that are applied
-to it are recorded as a graph of `HostCall`s, which run on the host for each element. A result of
+to it are recorded as a graph of `RecordedHostCall`s, which run on the host for each element. A result of
 static shape, for example a resized image, becomes an input of the traced program, which then runs
 on many elements at once.
 """
@@ -35,9 +35,9 @@ __all__ = [
     "Column",
     "DeferredValue",
     "FullSparseVector",
-    "HostCall",
+    "HostCallRecording",
     "KeyDraw",
-    "Recording",
+    "RecordedHostCall",
     "UnrecordableError",
     "defer_host_values",
     "defer_sizes",
@@ -89,7 +89,7 @@ class KeyDraw(NamedTuple):
     position: int
 
 
-class HostCall:
+class RecordedHostCall:
     """Recorded call of a function that runs on the host.
 
     Args:
@@ -155,7 +155,7 @@ class CallResult(NamedTuple):
       leaf_index: Index of the leaf in its result.
     """
 
-    call: HostCall
+    call: RecordedHostCall
     leaf_index: int
 
 
@@ -173,7 +173,7 @@ class DeferredValue:
       source: `Argument` or `CallResult` that produces the value; subclasses may use an index.
     """
 
-    def __init__(self, recording: Recording, spec: TensorSpec, source: Any) -> None:
+    def __init__(self, recording: HostCallRecording, spec: TensorSpec, source: Any) -> None:
         self._recording, self.spec, self.source = recording, spec, source
 
     @property
@@ -247,7 +247,7 @@ def _get_item(value: Any, key: object) -> Any:
     return value[key]
 
 
-class Recording:
+class HostCallRecording:
     """Record of the host calls of a function while it is traced.
 
     Attributes:
@@ -303,8 +303,10 @@ class Recording:
             if not any(map(is_runtime_value, others)) and not any(map(np.ndim, others)):
                 batch = lambda t: function(*[t if a is operands[0] else a for a in args])
                 run = functools.partial(_run_on_flat_values, batch)
-                return self._record_call(HostCall(function, args, {}, operands[0], run), spec)
-        return self._record_call(HostCall(function, args, kwargs), spec)
+                return self._record_call(
+                    RecordedHostCall(function, args, {}, operands[0], run), spec
+                )
+        return self._record_call(RecordedHostCall(function, args, kwargs), spec)
 
     def get_item(self, value: DeferredValue, key: object) -> PyTree:
         """Record the indexing of a value."""
@@ -312,7 +314,9 @@ class Recording:
         if value.shape.rank is None or not all(map(_is_constant_key, keys)):
             return self.call(_get_item, (value, key), {})
         spec = TensorSpec(_index_sizes(value.shape.as_list(), keys), value.dtype)
-        call = HostCall(_get_item, (value, key), {}, value, functools.partial(_get_items, key))
+        call = RecordedHostCall(
+            _get_item, (value, key), {}, value, functools.partial(_get_items, key)
+        )
         return self._record_call(call, spec)
 
     def parse(self, text: DeferredValue, batch: _BatchFunction, spec: PyTree) -> PyTree:
@@ -339,14 +343,14 @@ class Recording:
         def batch(arrays: list[np.ndarray]) -> list[Column]:
             return [np.array([get_sizes(a) for a in arrays], spec.dtype.dtype)]
 
-        call = HostCall(function, (value, spec.dtype), {}, value, batch)
+        call = RecordedHostCall(function, (value, spec.dtype), {}, value, batch)
         return self._record_call(call, spec)
 
     def _record_batch(
         self, function: _Function, operand: DeferredValue, batch: _BatchFunction, spec: PyTree
     ) -> PyTree:
         run = functools.partial(_run_on_flat_values, batch)
-        return self._record_call(HostCall(function, (operand,), {}, operand, run), spec)
+        return self._record_call(RecordedHostCall(function, (operand,), {}, operand, run), spec)
 
     def parse_examples(
         self,
@@ -399,7 +403,7 @@ class Recording:
         if context.trace is None or context.trace.parent is not None:
             raise UnrecordableError("a host call in a loop or a branch")
 
-    def _record_call(self, call: HostCall, spec: PyTree) -> PyTree:
+    def _record_call(self, call: RecordedHostCall, spec: PyTree) -> PyTree:
         self._check_top_level()
         self.num_calls += 1
         for value in nest.flatten((call.args, call.kwargs)):
@@ -532,7 +536,7 @@ def _merge_specs(first: object, second: Any) -> TensorSpec:
     return TensorSpec([a if a == b and a else None for a, b in sizes], first.dtype)
 
 
-def find_recording(*values: Any) -> Recording | None:
+def find_recording(*values: Any) -> HostCallRecording | None:
     """Return the active recording if it records calls with result sizes that depend on these values.
 
     Only recordings of functions that are being saved do.
@@ -623,13 +627,13 @@ def defer_strings(
     return decorate
 
 
-def is_item(call: HostCall) -> bool:
+def is_item(call: RecordedHostCall) -> bool:
     """Check whether a call indexes a value."""
     return call.function is _get_item
 
 
 def call_function(
-    call: HostCall, get_tensor: Callable[[DeferredValue | Tensor], Any]
+    call: RecordedHostCall, get_tensor: Callable[[DeferredValue | Tensor], Any]
 ) -> list[Tensor]:
     """Call the function of a host call, and return the leaves of its result.
 

@@ -15,9 +15,9 @@ __all__ = [
     "ColorConversion",
     "ComparisonCheck",
     "ComplexTransform",
-    "Elementwise",
+    "ElementwiseOp",
     "RealTransform",
-    "Reduction",
+    "ReductionOp",
     "RowSegments",
     "Segments",
     "SignCheck",
@@ -26,13 +26,13 @@ __all__ = [
 ]
 
 
-class Elementwise(Protocol):
+class ElementwiseOp(Protocol):
     """Op on each element of a tensor."""
 
     def __call__(self, x: TensorLike, name: str | None = None) -> Tensor: ...
 
 
-class Reduction(Protocol):
+class ReductionOp(Protocol):
     """Op that reduces axes of a tensor."""
 
     def __call__(

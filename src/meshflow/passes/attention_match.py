@@ -20,11 +20,11 @@ from meshflow.passes.attention_terms import (
     RETAINED,
     VISIBLE,
     Matrix,
-    MismatchError,
+    NotAttentionError,
     Polynomial,
     Product,
+    ScoreValue,
     Term,
-    Value,
     add_polynomials,
     multiply_polynomials,
     raise_to_power,
@@ -90,7 +90,7 @@ class AttentionMatch:
         self._batch_axes = [a for a in self._axes[:-2] if a != CONSTANT]
         # Indices of the equations that the primitives replace.
         self.replaced: set[int] = set()
-        self._values: dict[Var, Value] = {}
+        self._values: dict[Var, ScoreValue] = {}
         self.products: list[Product] = []
         self.scale, self.fill = 1.0, 0.0
         # Biases and masks, with their axes; of a mask also whether it is True for hidden scores.
@@ -106,11 +106,11 @@ class AttentionMatch:
     def _match(self) -> None:
         self._match_scores()
         start = self._indices[id(self._exponential)]
-        self._values[self._exponential.outvars[0]] = Value(self._axes, {EXPONENTIAL: 1.0})
+        self._values[self._exponential.outvars[0]] = ScoreValue(self._axes, {EXPONENTIAL: 1.0})
         for i in range(start + 1, len(self.eqns)):
             try:
                 self._interpret(i)
-            except MismatchError:
+            except NotAttentionError:
                 # The equation is not replaced. If it reads the scores, these are still needed.
                 continue
         require(any(p.kind == "values" for p in self.products))
@@ -119,7 +119,7 @@ class AttentionMatch:
     def _produce(self, atom: Atom) -> JaxprEqn:
         eqn = None if isinstance(atom, Literal) else self._producers.get(atom)
         if eqn is None:
-            raise MismatchError
+            raise NotAttentionError
         return eqn
 
     def _match_scores(self) -> None:
@@ -240,7 +240,7 @@ class AttentionMatch:
             require(not isinstance(predicate, Literal))
             self.masks.append((*self._find_source(predicate, axes), hides))  # type: ignore[arg-type]
             return scores
-        raise MismatchError
+        raise NotAttentionError
 
     def _read_constant(self, atom: Atom) -> float | None:
         """Return the number of which an array consists, or None."""
@@ -327,17 +327,17 @@ class AttentionMatch:
         if value is not None:
             self._values[eqn.outvars[0]] = value
 
-    def _read(self, atom: Atom) -> Value | None:
+    def _read(self, atom: Atom) -> ScoreValue | None:
         if isinstance(atom, Literal):
             if np.ndim(atom.val):
                 return None
-            return Value((), {ONE: float(atom.val)} if atom.val else {})
+            return ScoreValue((), {ONE: float(atom.val)} if atom.val else {})
         value = self._values.get(atom)
         if value is None:
             constant = self._read_constant(atom)
             if constant is not None:
                 axes = (CONSTANT,) * len(get_aval(atom).shape)
-                value = Value(axes, {ONE: constant} if constant else {})
+                value = ScoreValue(axes, {ONE: constant} if constant else {})
         return value
 
     @staticmethod
@@ -350,7 +350,7 @@ class AttentionMatch:
         require(all(x in (CONSTANT, m) and y in (CONSTANT, m) for x, y, m in pairs))
         return merged
 
-    def _compute(self, eqn: JaxprEqn) -> Value | None:
+    def _compute(self, eqn: JaxprEqn) -> ScoreValue | None:
         """Return the result of an elementwise equation, sum or broadcast, or None if unknown."""
         name, params = eqn.primitive.name, eqn.params
         if name == "select_n":
@@ -358,33 +358,33 @@ class AttentionMatch:
         operands = [self._read(a) for a in eqn.invars]
         if any(v is None for v in operands):
             return None
-        values: list[Value] = operands  # type: ignore[assignment]
+        values: list[ScoreValue] = operands  # type: ignore[assignment]
         axes, polynomial = values[0]
         if name in ("mul", "div", "add", "add_any", "sub"):
             axes = self._merge_axes(axes, values[1].axes)
             other = values[1].polynomial
             if name == "mul":
-                return Value(axes, multiply_polynomials(polynomial, other))
+                return ScoreValue(axes, multiply_polynomials(polynomial, other))
             if name == "div":
-                return Value(axes, multiply_polynomials(polynomial, raise_to_power(other, -1)))
-            return Value(axes, add_polynomials(polynomial, other, -1 if name == "sub" else 1))
+                return ScoreValue(axes, multiply_polynomials(polynomial, raise_to_power(other, -1)))
+            return ScoreValue(axes, add_polynomials(polynomial, other, -1 if name == "sub" else 1))
         if name == "neg":
-            return Value(axes, {t: -x for t, x in polynomial.items()})
+            return ScoreValue(axes, {t: -x for t, x in polynomial.items()})
         if name == "integer_pow":
-            return Value(axes, raise_to_power(polynomial, params["y"]))
+            return ScoreValue(axes, raise_to_power(polynomial, params["y"]))
         if name in _PASSED:
             require(jnp.issubdtype(get_aval(eqn.outvars[0]).dtype, np.floating))
             return values[0]
         if name == "transpose":
-            return Value(tuple(axes[i] for i in params["permutation"]), polynomial)
+            return ScoreValue(tuple(axes[i] for i in params["permutation"]), polynomial)
         if name == "broadcast_in_dim":
             result = [CONSTANT] * len(params["shape"])
             for axis, i in zip(axes, params["broadcast_dimensions"], strict=True):
                 result[int(i)] = axis
-            return Value(tuple(result), polynomial)
+            return ScoreValue(tuple(result), polynomial)
         if name in ("reshape", "squeeze", "expand_dims"):
             avals = get_aval(eqn.invars[0]), get_aval(eqn.outvars[0])
-            return Value(self._move_axes(axes, *avals), polynomial)
+            return ScoreValue(self._move_axes(axes, *avals), polynomial)
         if name == "reduce_sum":
             for i in params["axes"]:
                 if axes[i] == self.rank - 1:
@@ -392,10 +392,10 @@ class AttentionMatch:
                 else:
                     require(get_aval(eqn.invars[0]).shape[i] == 1)
             other_axes = [a for i, a in enumerate(axes) if i not in params["axes"]]
-            return Value(tuple(other_axes), polynomial)
+            return ScoreValue(tuple(other_axes), polynomial)
         return None
 
-    def _select(self, eqn: JaxprEqn) -> Value:
+    def _select(self, eqn: JaxprEqn) -> ScoreValue:
         """Multiply by a mask of dropout or of the scores."""
         require(len(eqn.invars) == 3)
         predicate, if_false, if_true = eqn.invars
@@ -416,8 +416,8 @@ class AttentionMatch:
             value = self._read(other)
             gate = VISIBLE
         if value is None:
-            raise MismatchError
-        return Value(value.axes, multiply_polynomials(value.polynomial, {gate: 1.0}))
+            raise NotAttentionError
+        return ScoreValue(value.axes, multiply_polynomials(value.polynomial, {gate: 1.0}))
 
     def _match_dropout(self, eqn: JaxprEqn) -> None:
         """Match the comparison of random numbers with a rate."""
@@ -438,7 +438,7 @@ class AttentionMatch:
         require(self.noise is None and limit < 1)
         self.noise = producer.invars[0], limit, aval.dtype.name
         self._mark(producer)
-        self._values[eqn.outvars[0]] = Value(self._axes, {RETAINED: 1.0})
+        self._values[eqn.outvars[0]] = ScoreValue(self._axes, {RETAINED: 1.0})
 
     def _is_related(self, eqn: JaxprEqn) -> bool:
         """Check whether an equation reads a value, or a function of one that follows."""
@@ -467,14 +467,14 @@ class AttentionMatch:
                     self._find_matrix(eqn.invars[k], batch_axes, batch[k], contract[k])
                     for k in (i, 1 - i)
                 )
-            except MismatchError:
+            except NotAttentionError:
                 continue
             if found != self.matrices["value"]:
                 continue
             self._gradients.append(gradient)
             change = Term(change=len(self._gradients))
             rows = [self.rank - 1, self.rank - 2] if i == 0 else [self.rank - 2, self.rank - 1]
-            self._values[eqn.outvars[0]] = Value((*batch_axes, *rows), {change: 1.0})
+            self._values[eqn.outvars[0]] = ScoreValue((*batch_axes, *rows), {change: 1.0})
             return
 
     def _match_product(self, index: int, eqn: JaxprEqn) -> None:

@@ -17,14 +17,14 @@ from meshflow.environment.types import Var
 CONSTANT = -1
 
 
-class MismatchError(Exception):
+class NotAttentionError(Exception):
     """The equations are not attention that can be tiled."""
 
 
 def require(condition: object) -> None:
-    """Raise `MismatchError` unless a condition is true."""
+    """Raise `NotAttentionError` unless a condition is true."""
     if not condition:
-        raise MismatchError
+        raise NotAttentionError
 
 
 class Term(NamedTuple):
@@ -65,7 +65,7 @@ ONE = Term()
 EXPONENTIAL, RETAINED, VISIBLE = Term(exponential=1), Term(retained=1), Term(visible=1)
 
 
-class Value(NamedTuple):
+class ScoreValue(NamedTuple):
     """A value of the size of the scores, or of their sums.
 
     Attributes:

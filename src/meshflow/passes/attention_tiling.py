@@ -23,7 +23,7 @@ from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Liter
 from meshflow.kernels import attention
 from meshflow.kernels.attention import AttentionOperands, ScoreOptions
 from meshflow.passes.attention_match import RANDOM_CALL, AttentionMatch, is_long
-from meshflow.passes.attention_terms import CONSTANT, MismatchError, Product, require
+from meshflow.passes.attention_terms import CONSTANT, NotAttentionError, Product, require
 from meshflow.passes.jaxprs import get_aval, rewrite_equations, splice_program, trace_atoms
 from meshflow.passes.sub_jaxprs import CALLS, find_call_body
 
@@ -46,7 +46,7 @@ def _tile_in_jaxpr(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
         try:
             simplified = _replace_equations(AttentionMatch(jaxpr, simplified, exponential))
             found = True
-        except MismatchError:
+        except NotAttentionError:
             pass
     return simplified if found else eqns
 

@@ -16,7 +16,7 @@ from meshflow.environment.types import ClosedJaxpr
 from meshflow.passes.jaxprs import get_aval
 from meshflow.passes.mixed_precision import to_low_precision_dtype, trace_function
 from meshflow.passes.precision_lists import PrecisionLists, check_lists
-from meshflow.passes.precision_propagation import Node, propagate_precision
+from meshflow.passes.precision_propagation import PrecisionNode, propagate_precision
 
 _LIBRARY_PREFIXES = (
     str(Path(jax.__file__).parent) + "/",
@@ -151,7 +151,7 @@ def explain_jaxpr(
     return Explanation(tuple(_make_row(node, low) for node in nodes), low)
 
 
-def _make_row(node: Node, low: str) -> Row:
+def _make_row(node: PrecisionNode, low: str) -> Row:
     outs = [get_aval(v) for v in node.eqn.outvars]
     return Row(
         node.depth,

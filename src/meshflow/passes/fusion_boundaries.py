@@ -104,13 +104,13 @@ def insert_fusion_boundaries(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 def _insert_in_program(jaxpr: Jaxpr) -> Jaxpr:
     """Insert boundaries in a program, in its calls, and in the programs of its loops and branches."""
-    graph = _Graph()
+    graph = _FusionGraph()
     scope = graph.add_program(jaxpr)
     return _rebuild(scope, graph.choose_boundaries())
 
 
 @dataclasses.dataclass(slots=True)
-class _Equation:
+class _FusionNode:
     """An equation of the program without calls.
 
     Attributes:
@@ -135,7 +135,7 @@ class _Scope:
     calls: dict[int, _Scope]
 
 
-class _Graph:
+class _FusionGraph:
     """The equations of a program and of its calls, as one graph."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class _Graph:
         self._bytes: list[int] = []
         # Values that a kernel does not read from memory.
         self._broadcasts: set[int] = set()
-        self._equations: list[_Equation] = []
+        self._equations: list[_FusionNode] = []
         self._outputs: set[int] = set()
 
     def add_program(self, jaxpr: Jaxpr) -> _Scope:
@@ -176,7 +176,7 @@ class _Graph:
                 weight = _OPERATIONS.get(name, _OPERATIONS.get(kind or "", 1))
                 # Results of an equation that is fused, such as a split, are computed separately.
                 for group in [[v] for v in results] if kind else [results]:
-                    self._equations.append(_Equation(kind, weight, operands, group))
+                    self._equations.append(_FusionNode(kind, weight, operands, group))
                 scope.results[index] = results
                 if name in ("broadcast_in_dim", "iota"):
                     self._broadcasts.update(results)
@@ -224,7 +224,7 @@ class _Graph:
             operations[v], sources[v] = chain, inputs
         return boundaries
 
-    def _find_kernels(self) -> tuple[list[bool], list[int], list[list[_Equation]]]:
+    def _find_kernels(self) -> tuple[list[bool], list[int], list[list[_FusionNode]]]:
         """Find the kernels that XLA would compile without boundaries.
 
         Returns:
@@ -233,7 +233,7 @@ class _Graph:
         """
         count = len(self._sizes)
         stored, kernels = [False] * count, [0] * count
-        consumers: list[list[_Equation]] = [[] for _ in range(count)]
+        consumers: list[list[_FusionNode]] = [[] for _ in range(count)]
         for v in self._outputs:
             stored[v] = True
         for eqn in reversed(self._equations):
@@ -248,14 +248,14 @@ class _Graph:
                 stored[v] = stored[v] or eqn.kind is None
         return stored, kernels, consumers
 
-    def _merge(self, kernels: list[int], stored: list[bool], eqn: _Equation) -> int:
+    def _merge(self, kernels: list[int], stored: list[bool], eqn: _FusionNode) -> int:
         """Return the kernels in which an equation may be fused, as bits."""
         merged = 0
         for v in eqn.results:
             merged |= 1 << v if stored[v] else kernels[v]
         return merged
 
-    def _is_computed_once(self, eqn: _Equation, consumers: list[_Equation]) -> bool:
+    def _is_computed_once(self, eqn: _FusionNode, consumers: list[_FusionNode]) -> bool:
         """Check whether XLA stores the result of an equation instead of computing it several times."""
         if eqn.kind in (None, "reduction"):
             return True

@@ -41,7 +41,7 @@ def is_float32(atom: Atom) -> bool:
 
 
 @dataclasses.dataclass(eq=False)
-class Node:
+class PrecisionNode:
     """One equation that reads or computes float32 values.
 
     Attributes:
@@ -64,8 +64,8 @@ class Node:
     sources: tuple[source_info_util.SourceInfo, ...]
     kind: str
     depth: int
-    inputs: list[Node] = dataclasses.field(default_factory=list)
-    outputs: list[Node] = dataclasses.field(default_factory=list)
+    inputs: list[PrecisionNode] = dataclasses.field(default_factory=list)
+    outputs: list[PrecisionNode] = dataclasses.field(default_factory=list)
     has_external_inputs: bool = False
     pinned: bool = False
     low_precision: bool = False
@@ -92,14 +92,14 @@ class Precisions:
       regions: Paths of the equations with inner programs that have such equations.
     """
 
-    nodes: list[Node]
+    nodes: list[PrecisionNode]
     low_precision: set[Path]
     regions: set[Path]
 
 
 def propagate_precision(jaxpr: Jaxpr, lists: PrecisionLists) -> Precisions:
     """Decide the precision of every equation."""
-    graph = _DataflowGraph(lists)
+    graph = _NodeBuilder(lists)
     outer: dict[Atom, _Producers] = {v: (None,) for v in [*jaxpr.constvars, *jaxpr.invars]}
     graph.pin(graph.walk(jaxpr, outer, ()))
     _propagate(graph.nodes)
@@ -109,14 +109,14 @@ def propagate_precision(jaxpr: Jaxpr, lists: PrecisionLists) -> Precisions:
 
 
 # Nodes that may have computed a value; None for an input, constant or loop carry.
-_Producers: TypeAlias = tuple[Node | None, ...]
+_Producers: TypeAlias = tuple[PrecisionNode | None, ...]
 
 
-class _DataflowGraph:
+class _NodeBuilder:
     """Builder of the nodes of a program."""
 
     def __init__(self, lists: PrecisionLists) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[PrecisionNode] = []
         self._lists = lists
         self._sources: tuple[source_info_util.SourceInfo, ...] = ()
         self._depth = 0
@@ -170,7 +170,7 @@ class _DataflowGraph:
         if not reads and not any(is_float32(v) for v in eqn.outvars):
             return ()
         sources = (eqn.source_info, *self._sources)
-        node = Node(eqn, path, sources, self._lists.of(eqn.primitive.name), self._depth)
+        node = PrecisionNode(eqn, path, sources, self._lists.of(eqn.primitive.name), self._depth)
         if node.kind == "allow":
             reason = _explain_exclusion(eqn)
             if reason:
@@ -201,7 +201,7 @@ def _explain_exclusion(eqn: JaxprEqn) -> str:
     return ""
 
 
-def _propagate(nodes: list[Node]) -> None:
+def _propagate(nodes: list[PrecisionNode]) -> None:
     allowed = [n for n in nodes if n.kind == "allow"]
     if not allowed:
         for node in nodes:
@@ -211,7 +211,7 @@ def _propagate(nodes: list[Node]) -> None:
         node.low_precision, node.reason = True, "always in low precision"
     denied = _find_denied(nodes)
 
-    def free(node: Node) -> bool:
+    def free(node: PrecisionNode) -> bool:
         return node.follows_neighbors and node not in denied
 
     after = _find_reachable(allowed, lambda n: n.outputs, free)
@@ -226,7 +226,7 @@ def _propagate(nodes: list[Node]) -> None:
             node.reason = _explain_float32(node, after, before)
 
 
-def _find_denied(nodes: list[Node]) -> set[Node]:
+def _find_denied(nodes: list[PrecisionNode]) -> set[PrecisionNode]:
     """Return the `deny` nodes and those that use their results for computations."""
     roots = [n for n in nodes if n.kind == "deny"]
     for node in roots:
@@ -245,10 +245,12 @@ def _find_denied(nodes: list[Node]) -> set[Node]:
 
 
 def _find_reachable(
-    roots: list[Node], get_neighbors: Callable[[Node], list[Node]], enter: Callable[[Node], bool]
-) -> dict[Node, Node]:
+    roots: list[PrecisionNode],
+    get_neighbors: Callable[[PrecisionNode], list[PrecisionNode]],
+    enter: Callable[[PrecisionNode], bool],
+) -> dict[PrecisionNode, PrecisionNode]:
     """Map each node reachable from `roots` through nodes for which `enter` is true to its root."""
-    reachable: dict[Node, Node] = {}
+    reachable: dict[PrecisionNode, PrecisionNode] = {}
     stack = [(root, root) for root in reversed(roots)]
     while stack:
         node, root = stack.pop()
@@ -259,7 +261,7 @@ def _find_reachable(
     return reachable
 
 
-def _propagate_clear(nodes: list[Node]) -> None:
+def _propagate_clear(nodes: list[PrecisionNode]) -> None:
     """Run clear nodes in low precision if all neighbors on one side do, until nothing changes."""
     stack = [n for n in nodes if not n.low_precision]
     candidates = set(stack)
@@ -277,7 +279,7 @@ def _propagate_clear(nodes: list[Node]) -> None:
         stack.extend(n for n in [*node.inputs, *node.outputs] if n in candidates)
 
 
-def _has_low_inputs(node: Node) -> bool:
+def _has_low_inputs(node: PrecisionNode) -> bool:
     """Check whether all inputs of a clear node are in low precision and running it so saves a cast."""
     if not node.inputs or node.has_external_inputs or not all(n.low_precision for n in node.inputs):
         return False
@@ -291,7 +293,7 @@ def _has_low_inputs(node: Node) -> bool:
     return not is_cast and _count_elements(node.eqn.outvars) <= _count_elements(node.eqn.invars)
 
 
-def _has_low_outputs(node: Node) -> bool:
+def _has_low_outputs(node: PrecisionNode) -> bool:
     """Check whether all consumers of a clear node are in low precision and it may follow cheaply."""
     if not node.outputs or node.pinned or not all(n.low_precision for n in node.outputs):
         return False
@@ -302,7 +304,11 @@ def _count_elements(atoms: Iterable[Atom]) -> int:
     return sum(get_aval(v).size for v in atoms if is_float32(v))
 
 
-def _explain_float32(node: Node, after: dict[Node, Node], before: dict[Node, Node]) -> str:
+def _explain_float32(
+    node: PrecisionNode,
+    after: dict[PrecisionNode, PrecisionNode],
+    before: dict[PrecisionNode, PrecisionNode],
+) -> str:
     if node.kind == "other":
         return "on no list"
     if node in after:

@@ -37,7 +37,7 @@ from meshflow.passes.jaxprs import (
 )
 
 # Names of the primitives. Operands: the array, and for a write the new value. Parameters: `form`, a
-# `PartForm`, and `positions`: (device, chunk, offset) of each copy of the part.
+# `DeviceRowForm`, and `positions`: (device, chunk, offset) of each copy of the part.
 READ, WRITE = "read_stage_part", "write_stage_part"
 
 # Primitives that cannot run on some devices only.
@@ -52,7 +52,7 @@ _KEEPS_SHARDING = {"broadcast_in_dim", "dot_general", "transpose"}
 Positions = tuple[tuple[int, int, int], ...]
 
 
-class PartForm(Protocol):
+class DeviceRowForm(Protocol):
     """Form of parts of an array with a row for each device.
 
     Attributes:
@@ -75,11 +75,11 @@ class PartForm(Protocol):
 class _Write(NamedTuple):
     """A new value of a part."""
 
-    form: PartForm
+    form: DeviceRowForm
     value: Atom
 
 
-class _State(NamedTuple):
+class _WrittenArray(NamedTuple):
     """An array after writes.
 
     Attributes:
@@ -134,7 +134,7 @@ class _StagePartition:
         # Devices of each local value, and the local equations in their order.
         self._owners: dict[Var, frozenset[int]] = {}
         self._local: list[JaxprEqn] = []
-        self._states: dict[Var, _State] = {}
+        self._states: dict[Var, _WrittenArray] = {}
         # Sources of local values that repeat them along new axes, with the equations.
         self._expansions: dict[Var, tuple[Var, JaxprEqn]] = {}
         # Phases that compute a value and that send it, and from which all devices know it.
@@ -222,10 +222,10 @@ class _StagePartition:
         self._owners |= dict.fromkeys(eqn.outvars, owners)
         self._phases |= dict.fromkeys(eqn.outvars, phase)
 
-    def _get_state(self, eqn: JaxprEqn) -> _State:
+    def _get_state(self, eqn: JaxprEqn) -> _WrittenArray:
         """Return the state of the array that a read or a write has as its operand."""
         buffer = select_variables(eqn.invars)[0]
-        return self._states.get(buffer) or _State(buffer, {})
+        return self._states.get(buffer) or _WrittenArray(buffer, {})
 
     def _add_read(self, eqn: JaxprEqn) -> None:
         state, positions = self._get_state(eqn), eqn.params["positions"]
@@ -246,7 +246,7 @@ class _StagePartition:
         ):
             phase = max(phase, self._send(value))
         write = _Write(eqn.params["form"], value)
-        self._states[eqn.outvars[0]] = _State(state.base, {**state.parts, positions: write})
+        self._states[eqn.outvars[0]] = _WrittenArray(state.base, {**state.parts, positions: write})
         self._phases[eqn.outvars[0]] = phase
 
     def rewrite(self) -> list[JaxprEqn]:
@@ -390,7 +390,7 @@ def _read(env: dict[Atom, Any], atom: Atom) -> Any:
     return atom.val if isinstance(atom, jex_core.Literal) else env[atom]
 
 
-def _constrain(form: PartForm, value: Array) -> Array:
+def _constrain(form: DeviceRowForm, value: Array) -> Array:
     """Split a part over devices, so that they compute different elements."""
     return lax.with_sharding_constraint(value, form.spec) if any(form.spec) else value
 

@@ -27,7 +27,7 @@ from meshflow.environment.types import ArrayLike, StrPath
 from meshflow.profiler import deployed_page
 from meshflow.profiler.description import describe_process
 from meshflow.profiler.litert import profile_file as by_litert
-from meshflow.profiler.operators import Operator, measure_seconds
+from meshflow.profiler.operators import OperatorCosts, measure_seconds
 from meshflow.profiler.report import find_instruction
 from meshflow.saved_model.loader import (
     TENSORRT_FILE,
@@ -66,18 +66,18 @@ class DeployedProfile:
     load_seconds: float
     first_seconds: float
     seconds: float
-    operators: list[Operator]
+    operators: list[OperatorCosts]
     note: str = ""
 
-    def by_kind(self) -> list[Operator]:
+    def by_kind(self) -> list[OperatorCosts]:
         """Return the sums of the operators of each kind."""
-        kinds: dict[str, Operator] = {}
+        kinds: dict[str, OperatorCosts] = {}
         for operator in self.operators:
             total = kinds.get(operator.kind)
             if total is None:
                 kinds[operator.kind] = dataclasses.replace(operator, name=operator.kind)
                 continue
-            kinds[operator.kind] = Operator(
+            kinds[operator.kind] = OperatorCosts(
                 operator.kind,
                 operator.kind,
                 total.calls + operator.calls,
@@ -224,7 +224,7 @@ def _profile_with_onnx_runtime(path: str, inputs: Any, runs: int, batch: int) ->
         later = calls[calls_per_run:] or calls
         arguments = later[0]["args"]
         operators.append(
-            Operator(
+            OperatorCosts(
                 name, arguments.get("op_name", name), len(later) / runs,
                 sum(e["dur"] for e in later) / runs / 1e6, sum(e["dur"] for e in calls[:calls_per_run]) / 1e6,
                 int(arguments.get("output_size", 0)),
@@ -293,7 +293,7 @@ def _read_times(folder: str) -> _Times:
     return times
 
 
-def _make_operators(later_times: _Times, first_times: _Times, runs: int) -> list[Operator]:
+def _make_operators(later_times: _Times, first_times: _Times, runs: int) -> list[OperatorCosts]:
     """Return the operators with the operation, layer and bytes from their programs."""
     programs = describe_process()["programs"]
     operators = []
@@ -301,7 +301,7 @@ def _make_operators(later_times: _Times, first_times: _Times, runs: int) -> list
         instruction = find_instruction(programs, program, name)
         first_ns, layer = first_times.get((program, name)), instruction.get("layer", "")
         operators.append(
-            Operator(
+            OperatorCosts(
                 f"{layer}: {name}" if layer else name, instruction.get("what") or name.split(".")[0], len(times) / runs,
                 sum(times) / runs / 1e9, sum(first_ns) / 1e9 if first_ns else None, instruction.get("bytes"),
             )

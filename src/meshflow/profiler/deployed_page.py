@@ -9,7 +9,7 @@ from meshflow._version import __version__
 from meshflow.environment.types import StrPath
 from meshflow.files.atomic_writes import replace_file
 from meshflow.profiler.description import FORMAT
-from meshflow.profiler.operators import Operator
+from meshflow.profiler.operators import OperatorCosts
 from meshflow.profiler.page_template import fill_template
 
 
@@ -33,7 +33,7 @@ def format_page(profile: Any) -> str:
     return fill_template("model", name, data)
 
 
-def _format_operator(operator: Operator) -> dict[str, Any]:
+def _format_operator(operator: OperatorCosts) -> dict[str, Any]:
     first = operator.first_seconds
     return {
         "name": operator.name,

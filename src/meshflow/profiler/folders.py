@@ -19,7 +19,7 @@ from meshflow.files.atomic_writes import replace_file
 from meshflow.files.paths import to_path_string
 from meshflow.profiler.description import FORMAT, SUFFIX
 from meshflow.profiler.page import PAGE_FILE, format_page
-from meshflow.profiler.report import Report, Worker, read_worker
+from meshflow.profiler.report import Report, WorkerProfile, read_worker
 from meshflow.profiler.traces import read_trace
 
 # Path below a log folder where TensorBoard expects profiles.
@@ -137,7 +137,7 @@ def _make_sort_key(name: str) -> list[int | str]:
     return [int(piece) if piece.isdigit() else piece for piece in re.split(r"(\d+)", name)]
 
 
-def _make_names_unique(workers: list[Worker]) -> None:
+def _make_names_unique(workers: list[WorkerProfile]) -> None:
     names = [w.name for w in workers]
     for i, worker in enumerate(workers):
         if names.count(worker.name) > 1:

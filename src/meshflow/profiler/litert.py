@@ -21,7 +21,7 @@ import numpy as np
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.environment import optional_packages
 from meshflow.environment.types import ArrayLike
-from meshflow.profiler.operators import Operator, measure_seconds
+from meshflow.profiler.operators import OperatorCosts, measure_seconds
 
 _NEEDS = "Profiles of .tflite files need LiteRT, the package ai-edge-litert"
 _ROW = re.compile(
@@ -29,7 +29,7 @@ _ROW = re.compile(
 )
 _TOTAL = re.compile(r"Timings \(microseconds\): count=\d+ .*?(?:curr|sum)=(\d+)")
 
-LiteRtProfile = tuple[float, float, float, list[Operator], str]
+LiteRtProfile = tuple[float, float, float, list[OperatorCosts], str]
 
 
 def profile_file(
@@ -160,7 +160,9 @@ _NAME_GROUPS = (
 )
 
 
-def _add_outputs(operators: list[Operator], results: list[_OperatorOutput]) -> list[Operator]:
+def _add_outputs(
+    operators: list[OperatorCosts], results: list[_OperatorOutput]
+) -> list[OperatorCosts]:
     """Add names and sizes of the file's outputs to operators, in order.
 
     If fusion changed the number of operators of a kind, those are returned unchanged.
@@ -207,7 +209,7 @@ class _LibraryError(Exception):
     """A function of the library returned an error."""
 
 
-class _Layout(ctypes.Structure):
+class _TensorLayout(ctypes.Structure):
     _fields_ = [
         ("rank", ctypes.c_uint8),
         ("pad", ctypes.c_uint8 * 3),
@@ -217,7 +219,7 @@ class _Layout(ctypes.Structure):
 
 
 class _RankedTensorType(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int), ("layout", _Layout)]
+    _fields_ = [("type", ctypes.c_int), ("layout", _TensorLayout)]
 
 
 _Pointer, _Size = ctypes.c_void_p, ctypes.c_size_t
@@ -260,7 +262,7 @@ class _LiteRtLibrary:
 
 def _profile_with_library(
     path: str, feed: list[Any], runs: int, results: list[_OperatorOutput]
-) -> list[Operator]:
+) -> list[OperatorCosts]:
     library = _LiteRtLibrary()
     environment = library.create("CreateEnvironment", 0, None)
     model = library.create("CreateModelFromFile", environment, path.encode())
@@ -286,7 +288,7 @@ def _profile_with_library(
             "RunCompiledModel", compiled, _Size(0), _Size(len(inputs)), inputs, _Size(len(outputs)), outputs
         )  # fmt: skip
 
-    def phase(count: int) -> list[Operator]:
+    def phase(count: int) -> list[OperatorCosts]:
         library.call("ResetProfiler", profiler)
         library.call("StartProfiler", profiler)
         for _ in range(count):
@@ -323,7 +325,7 @@ def _create_buffers(
     return buffers
 
 
-def _parse_operators(text: str, runs: int) -> list[Operator]:
+def _parse_operators(text: str, runs: int) -> list[OperatorCosts]:
     """Parse the operators of the library's summary: times are rounded, but percentages are precise."""
     section = text.split("Top by Computation Time")[0]
     total = _TOTAL.search(text)
@@ -343,6 +345,6 @@ def _parse_operators(text: str, runs: int) -> list[Operator]:
         )
         size = int(float(memory) * 1e3) or None
         operators.append(
-            Operator(name, kind.removeprefix("Delegate/"), calls_per_run, seconds, None, size)
+            OperatorCosts(name, kind.removeprefix("Delegate/"), calls_per_run, seconds, None, size)
         )
     return operators

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 @dataclasses.dataclass
-class Operator:
+class OperatorCosts:
     """An operator and its costs.
 
     Attributes:

@@ -14,7 +14,7 @@ from meshflow.profiler.breakdown import HOST_PARTS
 from meshflow.profiler.description import FORMAT
 from meshflow.profiler.findings import get_part_name, list_findings
 from meshflow.profiler.page_template import fill_template
-from meshflow.profiler.report import Operation, Report, Worker
+from meshflow.profiler.report import Instruction, Report, WorkerProfile
 
 # Name of the page's file, next to the traces.
 PAGE_FILE = "meshflow.html"
@@ -160,7 +160,7 @@ def _find_start(report: Report) -> float:
     return min((w.memory[0][0] for w in report.workers if w.memory), default=0)
 
 
-def _format_worker(worker: Worker, start: float, folder: str) -> dict[str, Any]:
+def _format_worker(worker: WorkerProfile, start: float, folder: str) -> dict[str, Any]:
     kinds: dict[str, int] = {}
     for device in worker.devices:
         kind = str(device.get("kind", ""))
@@ -189,13 +189,13 @@ def _list_compilations(report: Report, bin_size: int) -> dict[str, str]:
 
 
 def _format_operations(report: Report) -> list[dict[str, Any]]:
-    merged: dict[tuple[str, str, str], Operation] = {}
+    merged: dict[tuple[str, str, str], Instruction] = {}
     for worker in report.workers:
         for operation in worker.operations:
             key = operation.program, operation.name, operation.layer
             known = merged.get(key)
             if known is None:
-                merged[key] = Operation(**vars(operation))
+                merged[key] = Instruction(**vars(operation))
             else:
                 known.count, known.time = known.count + operation.count, known.time + operation.time
     total = sum(o.time for o in merged.values()) or 1.0

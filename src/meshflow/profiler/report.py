@@ -13,7 +13,7 @@ from meshflow.profiler.traces import WorkerTrace, classify_operation
 
 
 @dataclass
-class Operation:
+class Instruction:
     """An instruction of a program, summed over all steps of a worker.
 
     Attributes:
@@ -63,7 +63,7 @@ class Traffic:
 
 
 @dataclass
-class Worker:
+class WorkerProfile:
     """One process of a profile.
 
     Attributes:
@@ -88,7 +88,7 @@ class Worker:
     epoch_ns: float = 0.0
     details: dict[str, dict[str, float]] = field(default_factory=dict)
     compilations: list[tuple[float, str]] = field(default_factory=list)
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[Instruction] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
     memory: list[tuple[int, int, int]] = field(default_factory=list)
     devices: list[dict[str, Any]] = field(default_factory=list)
@@ -113,12 +113,12 @@ class Worker:
 
 def read_worker(
     name: str, trace: WorkerTrace, description: dict[str, Any], file: str = ""
-) -> Worker:
+) -> WorkerProfile:
     """Create a worker from its trace and its description, which may be empty."""
     programs = description.get("programs", {})
     _correct_kinds(trace, programs)
     operations, traffic = _collect_operations(trace, programs)
-    return Worker(
+    return WorkerProfile(
         name,
         file,
         break_down(trace),
@@ -159,8 +159,8 @@ def _correct_kinds(trace: WorkerTrace, programs: dict[str, dict[str, Any]]) -> N
 
 def _collect_operations(
     trace: WorkerTrace, programs: dict[str, dict[str, Any]]
-) -> tuple[list[Operation], list[Traffic]]:
-    operations: dict[tuple[str, str], Operation] = {}
+) -> tuple[list[Instruction], list[Traffic]]:
+    operations: dict[tuple[str, str], Instruction] = {}
     traffic: dict[tuple[str, tuple[str, ...]], Traffic] = {}
     devices = max(len(trace.devices), 1)
     for device in trace.devices.values():
@@ -173,7 +173,7 @@ def _collect_operations(
             instruction = find_instruction(programs, module, op)
             operation = operations.setdefault(
                 (module, op),
-                Operation(
+                Instruction(
                     op,
                     get_function_name(module),
                     instruction.get("what", op.partition(".")[0]),
@@ -254,7 +254,7 @@ class Report:
     """
 
     name: str
-    workers: list[Worker]
+    workers: list[WorkerProfile]
     rows: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), int))
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -360,7 +360,7 @@ class Report:
         return Straggler(worker, excess, worst, gains[worst], share)
 
 
-def _find_slow_worker(workers: list[Worker]) -> Straggler | None:
+def _find_slow_worker(workers: list[WorkerProfile]) -> Straggler | None:
     """Return the slowest of the workers that do not wait for each other, as with parameter servers."""
     groups: dict[frozenset[str], list[int]] = {}
     for index, worker in enumerate(workers):
@@ -371,7 +371,7 @@ def _find_slow_worker(workers: list[Worker]) -> Straggler | None:
     return max((f for f in stragglers if f is not None), key=lambda f: f.excess, default=None)
 
 
-def _find_slowest(workers: list[Worker], group: list[int]) -> Straggler | None:
+def _find_slowest(workers: list[WorkerProfile], group: list[int]) -> Straggler | None:
     busy = [_measure_busy_time(workers[number].breakdown) for number in group]
     # Skip the first step, which may compile, and the longest tenth, because a pause is not typical.
     selected = [np.argsort(times[1:])[: -(-9 * (len(times) - 1) // 10)] + 1 for times in busy]
@@ -405,7 +405,7 @@ def _measure_busy_time(breakdown: Breakdown) -> np.ndarray:
     return breakdown.walls - breakdown.parts.get("idle", 0.0)
 
 
-def _align_steps(workers: list[Worker]) -> np.ndarray:
+def _align_steps(workers: list[WorkerProfile]) -> np.ndarray:
     """Align the steps of workers by name, number and time."""
     if not workers:
         return np.zeros((0, 0), int)
@@ -427,7 +427,7 @@ def _number_rows(count: int, length: int) -> np.ndarray:
     return np.where(np.arange(length) < count, np.arange(length), -1)
 
 
-def _match_steps(lead: Worker, worker: Worker) -> np.ndarray:
+def _match_steps(lead: WorkerProfile, worker: WorkerProfile) -> np.ndarray:
     """Return for each step of `lead` the nearest equal step of `worker`, or -1."""
     indices: dict[tuple[str, int], list[int]] = {}
     for i, step in enumerate(lead.breakdown.steps):

@@ -52,7 +52,7 @@ class ProfilerOptions(NamedTuple):
     delay_ms: int | None = None
 
 
-class _Session(NamedTuple):
+class _RecordingSession(NamedTuple):
     logdir: str
     # Temporary folder of the recording, copied to the log folder when it is complete.
     temporary_folder: str
@@ -60,7 +60,7 @@ class _Session(NamedTuple):
 
 
 _lock = threading.Lock()
-_session: _Session | None = None
+_session: _RecordingSession | None = None
 
 
 def is_running() -> bool:
@@ -114,7 +114,7 @@ def _start_trace(logdir: str, options: ProfilerOptions) -> None:
             shutil.rmtree(folder, ignore_errors=True)
             raise AlreadyExistsError(f"Another profile is being taken: {error}") from error
         TierSettings.is_profiling = True
-        _session = _Session(logdir, folder, MemorySamples())
+        _session = _RecordingSession(logdir, folder, MemorySamples())
 
 
 def stop(save: bool = True) -> None:
@@ -182,7 +182,7 @@ def record_profile(
         shutil.rmtree(session.temporary_folder, ignore_errors=True)
 
 
-def _stop_trace() -> _Session:
+def _stop_trace() -> _RecordingSession:
     """Stop the trace and return its session."""
     global _session
     assert _session is not None
@@ -196,7 +196,7 @@ def _stop_trace() -> _Session:
     return session
 
 
-def _add_description(session: _Session) -> Path:
+def _add_description(session: _RecordingSession) -> Path:
     """Write this process's description next to its trace and rename the files; return their folder."""
     (folder,) = Path(session.temporary_folder).glob(f"{PROFILES}/*")
     for file in list(folder.iterdir()):

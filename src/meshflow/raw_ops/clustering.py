@@ -18,7 +18,7 @@ __all__ = ["CLUSTERING_OPS"]
 tf: Any = get_public_package()
 
 
-class _Random:
+class _PhiloxNumbers:
     """The numbers that TensorFlow's class SimplePhilox draws for a seed."""
 
     def __init__(self, seed: int) -> None:
@@ -63,7 +63,7 @@ def _sample_centers(points: Any, count: Any, seed: Any, num_retries: Any) -> np.
         )
     if num_retries < 0:
         num_retries = 2 + int(math.log(count))
-    random = _Random(int(seed))
+    random = _PhiloxNumbers(int(seed))
     norms = np.float32(0.5) * np.square(points).sum(axis=1)
     nearest = np.full(len(points), np.inf, np.float32)
     chosen: list[int] = []
@@ -97,7 +97,7 @@ def _run_markov_chain(distances: Any, seed: Any) -> np.ndarray:
         raise InvalidArgumentError("Input distances should be a vector.")
     if not len(distances):
         raise InvalidArgumentError("Expected distances_tensor.size() > 0.")
-    random, state = _Random(int(seed)), 0
+    random, state = _PhiloxNumbers(int(seed)), 0
     for candidate in range(1, len(distances)):
         if distances[candidate] > random.draw_float() * distances[state]:
             state = candidate

@@ -16,7 +16,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
-from meshflow.saved_model.graph.format.node_attributes import HostRequired, Node
+from meshflow.saved_model.graph.format.node_attributes import GraphNode, HostRequired
 from meshflow.saved_model.graph.ops.tensor_lists import TENSOR_LIST_OPS, TensorList
 from meshflow.saved_model.graph.reading.interpreter import (
     ARRAY_FUNCTION_OPS,
@@ -32,7 +32,7 @@ OP_FUNCTIONS = {**ARRAY_FUNCTION_OPS, **HOST_ONLY_OPS}
 _MAX_STATIC_SIZE = 1024
 
 
-class _CallNode(Node):
+class _CallNode(GraphNode):
     """Node of a single call.
 
     Args:

@@ -21,7 +21,7 @@ from meshflow.serving.protocol import (
 
 if TYPE_CHECKING:
     from meshflow.serving.batching import Arrays
-    from meshflow.serving.versions import Signature
+    from meshflow.serving.versions import ServedSignature
 
 __all__ = [
     "CLASSIFY",
@@ -138,7 +138,7 @@ def check_count(inputs: Arrays) -> None:
         raise InvalidArgumentError("Input is empty.")
 
 
-def check_method(signature: Signature, method: str) -> None:
+def check_method(signature: ServedSignature, method: str) -> None:
     """Check that a signature classifies, or that it regresses.
 
     Args:
@@ -168,7 +168,7 @@ def check_method(signature: Signature, method: str) -> None:
         )
 
 
-async def answer(signature: Signature, method: str, inputs: Arrays) -> Arrays:
+async def answer(signature: ServedSignature, method: str, inputs: Arrays) -> Arrays:
     """Classify examples, or regress them.
 
     Args:
@@ -185,7 +185,7 @@ async def answer(signature: Signature, method: str, inputs: Arrays) -> Arrays:
     return await (_classify if method == CLASSIFY else _regress)(signature, inputs)
 
 
-async def _classify(signature: Signature, inputs: Arrays) -> Arrays:
+async def _classify(signature: ServedSignature, inputs: Arrays) -> Arrays:
     outputs = await signature.answer(inputs)
     count = len(inputs[_INPUT])
     for name, array in outputs.items():
@@ -209,7 +209,7 @@ async def _classify(signature: Signature, inputs: Arrays) -> Arrays:
     return outputs
 
 
-async def _regress(signature: Signature, inputs: Arrays) -> Arrays:
+async def _regress(signature: ServedSignature, inputs: Arrays) -> Arrays:
     (array,) = (await signature.answer(inputs)).values()
     count = len(inputs[_INPUT])
     if array.ndim not in (1, 2) or array.shape[1:] not in ((), (1,)):

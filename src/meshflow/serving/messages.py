@@ -18,7 +18,7 @@ from meshflow.saved_model.graph.format.nodes import STRING, to_dtype_enum, write
 from meshflow.serving.protocol import MAX_STRINGS, Specs, check_names, check_shape, decode_text
 
 if TYPE_CHECKING:
-    from meshflow.serving.versions import Signature
+    from meshflow.serving.versions import ServedSignature
 
 __all__ = [
     "ClassificationRequest",
@@ -218,7 +218,7 @@ def encode_outputs(
     return {n: to_tensor_proto(a) for n, a in outputs.items() if not names or n in names}
 
 
-def make_signature_map(signatures: Mapping[str, Signature]) -> Message:
+def make_signature_map(signatures: Mapping[str, ServedSignature]) -> Message:
     """Return a `SignatureDefMap` of signatures."""
     signature_map = SignatureDefMap()
     for name, signature in signatures.items():

@@ -24,7 +24,7 @@ from meshflow.serving.limits import ByteBudget, ReadSlots, Reservation, limit_ti
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.models import Models
 from meshflow.serving.protocol import DEFAULT_SIGNATURE
-from meshflow.serving.versions import Signature, Version
+from meshflow.serving.versions import ServedSignature, Version
 
 __all__ = ["RpcServer"]
 
@@ -190,7 +190,7 @@ class RpcServer:
     def _find_version(self, spec: Message) -> Version:
         return self._models.find(spec.name, *_get_version(spec))
 
-    def _find_signature(self, spec: Message, method: str) -> tuple[Version, Signature]:
+    def _find_signature(self, spec: Message, method: str) -> tuple[Version, ServedSignature]:
         """Return the requested version and its signature, which must support the method."""
         version = self._find_version(spec)
         signature = version.get_signature(spec.signature_name or DEFAULT_SIGNATURE)
@@ -232,7 +232,7 @@ class RpcServer:
 
     async def _infer(self, request: Message, arrays: Arrays) -> bytes:
         """Run several signatures of a model on the same examples."""
-        signatures: list[Signature] = []
+        signatures: list[ServedSignature] = []
         for task in request.tasks:
             if task.model_spec.name != request.tasks[0].model_spec.name:
                 raise InvalidArgumentError(

@@ -79,7 +79,7 @@ def _flatten_results(specs: Mapping[str, Any], results: Mapping[str, Any]) -> di
     return flat
 
 
-class Signature:
+class ServedSignature:
     """A signature of a loaded version. It takes and returns the components of composite tensors.
 
     Args:
@@ -209,7 +209,7 @@ class Version:
         # Calls run one at a time, because XLA uses all cores for each.
         self._executor = ThreadPoolExecutor(1, f"version-{number}")
         self.signatures = {
-            name: Signature(name, function, self._executor, settings)
+            name: ServedSignature(name, function, self._executor, settings)
             for name, function in self._model.signatures.items()
         }
         if settings.warm_up:
@@ -221,7 +221,7 @@ class Version:
                         "Could not warm up %s of version %d: %s", signature.name, number, error
                     )
 
-    def get_signature(self, name: str) -> Signature:
+    def get_signature(self, name: str) -> ServedSignature:
         """Return a signature by name.
 
         Raises:

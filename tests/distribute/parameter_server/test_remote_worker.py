@@ -6,7 +6,7 @@ from meshflow.distribute.parameter_server.processes import worker_service
 from meshflow.distribute.parameter_server.processes.worker_service import WorkerService
 from meshflow.distribute.parameter_server.strategy import ClosureOptions, ParameterServerStrategy
 from meshflow.distribute.parameter_server.worker import remote_worker
-from meshflow.distribute.parameter_server.worker.calls import Call
+from meshflow.distribute.parameter_server.worker.calls import ClosureCall
 from meshflow.distribute.parameter_server.worker.remote_worker import FunctionPickles, SentObjects
 
 
@@ -20,7 +20,7 @@ def test_repeated_function_is_cached_among_many(monkeypatch):
 
     def sent(function):
         """Return whether a call sends a function, which the worker then calls."""
-        request = book.make_request(Call(0, function, (), {}), strategy)
+        request = book.make_request(ClosureCall(0, function, (), {}), strategy)
         assert service._call(request).function() == function()
         book.mark_received(request)
         return bool(request.functions)

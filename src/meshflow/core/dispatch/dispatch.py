@@ -46,7 +46,7 @@ from meshflow.core.dispatch.recorded_op import RecordedOp
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import get_current_scope
 from meshflow.core.runtime.bounds_checks import translate_bounds_failure
-from meshflow.core.runtime.context import Trace, context
+from meshflow.core.runtime.context import ActiveTrace, context
 from meshflow.core.runtime.forks import ForkState, make_fork_error
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
@@ -273,7 +273,7 @@ def _get_arrays(operand: PyTree) -> PyTree:
     return operand._value
 
 
-def _capture(trace: Trace, operand: PyTree) -> PyTree:
+def _capture(trace: ActiveTrace, operand: PyTree) -> PyTree:
     if operand is None:
         return None
     if isinstance(operand, (list, tuple)):

@@ -93,11 +93,11 @@ class _CustomGradientFunction:
         if context.graph is not None and context.trace is None:
             return context.graph.call(self, args, kwargs)
         composites = _CompositeFunction(self._f, args)
-        call = _Call(composites, composites.split(args), kwargs)
+        call = _CustomGradientCall(composites, composites.split(args), kwargs)
         return composites.join(self._run(call))
 
     @staticmethod
-    def _run(call: _Call) -> PyTree:
+    def _run(call: _CustomGradientCall) -> PyTree:
         is_traced = not context.tapes or context.batch_gradients is not None
         if context.trace is not None and is_traced:
             return _run_traced(call)
@@ -188,7 +188,7 @@ def _take_cotangent(leaf: PyTree, cotangents: Iterator[Any]) -> PyTree:
 _POSITIONAL, _NAMED_TENSOR, _NAMED_NUMBER, _DEFAULT_NUMBER, _OTHER = range(5)
 
 
-class _Call:
+class _CustomGradientCall:
     """A call of a function with a custom gradient.
 
     Attributes:
@@ -267,7 +267,7 @@ def _get_level(leaf: object) -> int:
 
 
 def _run_without_tapes(
-    call: _Call, tensors: Sequence[Any]
+    call: _CustomGradientCall, tensors: Sequence[Any]
 ) -> tuple[PyTree, GradFn, list[Variable]]:
     """Run a call hidden from the tapes; return its result, gradient function and trainable variables."""
     with suspend_tapes():
@@ -277,7 +277,7 @@ def _run_without_tapes(
 
 
 def _call_grad_fn(
-    call: _Call, grad_fn: GradFn, cotangents: Sequence[Any], variables: list[Variable]
+    call: _CustomGradientCall, grad_fn: GradFn, cotangents: Sequence[Any], variables: list[Variable]
 ) -> list[Any]:
     if variables:
         parameters = inspect.signature(grad_fn).parameters
@@ -294,7 +294,7 @@ def _call_grad_fn(
     return [*call.match_gradients(gradients), *variable_gradients]
 
 
-def _run_recorded(call: _Call) -> PyTree:
+def _run_recorded(call: _CustomGradientCall) -> PyTree:
     tensors = call.tensors
     result, grad_fn, variables = _run_without_tapes(call, tensors)
     # The outputs are new tensors, so that the tape can identify them.
@@ -320,7 +320,7 @@ def _make_zeros(tensor: Tensor) -> Tensor:
     return Tensor(jax.numpy.zeros(tensor.array.shape, tensor.array.dtype))
 
 
-def _run_traced(call: _Call) -> PyTree:
+def _run_traced(call: _CustomGradientCall) -> PyTree:
     """Run a function as a `jax.custom_vjp` op, inside a traced function that may be differentiated."""
     tensors = call.tensors
     forward = trace(lambda *flat: call.run(flat)[0], tuple(tensors))

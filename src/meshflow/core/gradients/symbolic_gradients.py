@@ -16,7 +16,7 @@ from meshflow.core.dispatch.symbolic_calls import record_in_graph
 from meshflow.core.gradients.gradient_targets import UnconnectedGradients, parse_unconnected
 from meshflow.core.gradients.tape import GradientTape, Node
 from meshflow.core.gradients.tape_nodes import ReadNode
-from meshflow.core.runtime.context import Trace, context
+from meshflow.core.runtime.context import ActiveTrace, context
 from meshflow.core.tracing.trace import GraphTapeRequired
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
@@ -58,7 +58,7 @@ class GraphTape(GradientTape):
         self, targets: list[Tensor], seeds: list[Any], sources: list[Any], stopped: Collection[int]
     ) -> dict[int, Any]:
         gradients = super()._backpropagate(targets, seeds, sources, stopped)
-        scope: Trace | None = context.trace
+        scope: ActiveTrace | None = context.trace
         is_body = scope is not None and scope.parent is not None and not scope.runs_once_per_call
         if is_body and self._outer is None and any(tape is self for tape in context.tapes):
             rest = gradients.keys() - {id(s) for s in sources} - set(stopped)
@@ -159,7 +159,7 @@ def hessians(
 
 
 def _get_graph_tape(name: str) -> GraphTape:
-    scope: Trace | None = context.trace
+    scope: ActiveTrace | None = context.trace
     if scope is None:
         raise RuntimeError(
             f"tf.{name} is not supported when eager execution is enabled. Use tf.GradientTape instead."
@@ -175,6 +175,6 @@ def _find_graph_tape() -> GraphTape | None:
     return next((tape for tape in context.tapes if isinstance(tape, GraphTape)), None)
 
 
-def _is_outer(tensor: object, scope: Trace | None) -> bool:
+def _is_outer(tensor: object, scope: ActiveTrace | None) -> bool:
     """Check whether a tensor belongs to a trace that encloses another."""
     return isinstance(tensor, Tensor) and tensor._owner is not None and tensor._owner is not scope

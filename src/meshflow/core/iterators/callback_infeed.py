@@ -15,7 +15,7 @@ from jax.tree_util import PyTreeDef
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.context import Trace, context
+from meshflow.core.runtime.context import ActiveTrace, context
 from meshflow.core.runtime.errors import InvalidArgumentError, OutOfRangeError
 from meshflow.core.staging.loops import LoopStream
 from meshflow.core.tracing.host_callbacks import store_error, store_errors
@@ -232,7 +232,9 @@ def request_from_feed(
     return element, first
 
 
-def _find_outer_token(scope: Trace, owner: Trace, source: ElementSource | None) -> Tensor | None:
+def _find_outer_token(
+    scope: ActiveTrace, owner: ActiveTrace, source: ElementSource | None
+) -> Tensor | None:
     """Return the token for which the first callback in a loop body or branch has to wait."""
     while scope is not owner and scope.parent is not None:
         scope = scope.parent

@@ -22,7 +22,7 @@ from meshflow.core.iterators.callback_infeed import (
     make_stream,
     request_element,
 )
-from meshflow.core.runtime.context import Trace, context
+from meshflow.core.runtime.context import ActiveTrace, context
 from meshflow.core.runtime.errors import InvalidArgumentError, OutOfRangeError
 from meshflow.core.staging.loops import LoopStream
 from meshflow.core.tracing.trace import bind_capture, enter_trace
@@ -246,7 +246,7 @@ def put_back(source: IteratorSource, element: PyTree) -> None:
         context.trace.returned_elements.setdefault(id(source), []).append(element)
 
 
-def _capture_element(source: IteratorSource, scope: Trace) -> PyTree:
+def _capture_element(source: IteratorSource, scope: ActiveTrace) -> PyTree:
     """Return the element as captures of a function that runs once in each call."""
     try:
         element = source.take()

@@ -48,7 +48,7 @@ class CallCopier(Protocol):
         """Forget all calls."""
 
 
-class Trace(Protocol):
+class ActiveTrace(Protocol):
     """Interface of a trace in progress for modules below the tracing engine; see `TraceContext`."""
 
     repeated_calls: CallCopier
@@ -68,7 +68,7 @@ class Trace(Protocol):
     sets_initial_values: bool
 
     @property
-    def parent(self) -> Trace | None:
+    def parent(self) -> ActiveTrace | None:
         """Return the enclosing trace, or None."""
 
     @property
@@ -285,7 +285,7 @@ class Context(ThreadState):
     """
 
     def __init__(self) -> None:
-        self.trace: Trace | None = None
+        self.trace: ActiveTrace | None = None
         self.tapes: list[Recorder] = []
         self.outer_tapes = False
         self.name_scopes: list[str] = []

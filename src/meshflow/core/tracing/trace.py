@@ -34,9 +34,9 @@ from meshflow.core.dispatch.repeated_calls import RepeatedCalls
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import TRACING, region
 from meshflow.core.runtime.context import (
+    ActiveTrace,
     CallCopier,
     Recorder,
-    Trace,
     context,
     fresh_name_scope,
     lock_variables,
@@ -147,7 +147,7 @@ class TraceContext:
 
     def __init__(
         self,
-        parent: Trace | None,
+        parent: ActiveTrace | None,
         runs_once_per_call: bool = False,
         runs_immediately: bool = False,
         is_loop_body: bool = False,
@@ -253,7 +253,7 @@ class TraceContext:
 
     def mark_initialization(self) -> None:
         """Record that this program and its enclosing programs set initial values."""
-        scope: Trace | None = self
+        scope: ActiveTrace | None = self
         while scope is not None:
             scope.sets_initial_values = True
             scope = scope.parent
@@ -291,7 +291,7 @@ class OpCall(NamedTuple):
 
 
 @contextlib.contextmanager
-def enter_trace(scope: Trace | None, outer_tapes: bool) -> Iterator[None]:
+def enter_trace(scope: ActiveTrace | None, outer_tapes: bool) -> Iterator[None]:
     """Make `scope` the innermost trace, without active tapes.
 
     Args:

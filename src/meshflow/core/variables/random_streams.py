@@ -28,7 +28,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.dispatch.tiers import is_interpreter_enabled, is_local
 from meshflow.core.runtime import determinism, philox
-from meshflow.core.runtime.context import ThreadState, Trace, context
+from meshflow.core.runtime.context import ActiveTrace, ThreadState, context
 from meshflow.core.runtime.seed_sequence import generate_states
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
@@ -268,10 +268,10 @@ class OpStreams:
     def __init__(self) -> None:
         self._streams: list[SeedStream] = []
         self._count = 0
-        self.parent: Trace | None = None
+        self.parent: ActiveTrace | None = None
 
     @contextlib.contextmanager
-    def share(self, parent: Trace | None = None) -> Iterator[None]:
+    def share(self, parent: ActiveTrace | None = None) -> Iterator[None]:
         """Use the streams for the random ops of a trace inside `parent`, in their order."""
         saved, _shared_streams.current = _shared_streams.current, self
         position = self._count, self.parent
@@ -356,7 +356,7 @@ class _GlobalSeed:
             stream.reset(self._make_first_state(op_seed))
         return self._streams[kind, op_seed]
 
-    def make_op_stream(self, scope: Trace, op_seed: int | None) -> SeedStream:
+    def make_op_stream(self, scope: ActiveTrace, op_seed: int | None) -> SeedStream:
         """Create the stream of the next random op of a function, branch or loop."""
         if op_seed is None:
             # As in TensorFlow, functions, loops and branches count their ops separately.
@@ -505,7 +505,7 @@ def draw_op_key(seed: Any, used: Any, kernel: str) -> Tensor:
     return global_seed.get_stream(kernel, op_seed).next_key(used)
 
 
-def _is_in_function(scope: Trace) -> bool:
+def _is_in_function(scope: ActiveTrace) -> bool:
     while not scope.runs_once_per_call and scope.parent is not None:
         scope = scope.parent
     return scope.runs_once_per_call

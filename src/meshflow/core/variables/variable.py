@@ -21,7 +21,7 @@ from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.broadcasting import combine
 from meshflow.core.runtime.context import (
-    Trace,
+    ActiveTrace,
     context,
     lock_variables,
     suspend_autocast,
@@ -446,7 +446,7 @@ class Variable(VariableRowMethods, _Operators):
         dtype = context.autocast_dtype if self._autocast else None
         return None if dtype is self._dtype else dtype
 
-    def _read_in_trace(self, trace: Trace) -> Tensor:
+    def _read_in_trace(self, trace: ActiveTrace) -> Tensor:
         """Read the value in a trace."""
         return trace.read(self)
 

@@ -35,7 +35,7 @@ __all__ = ["FunctionTemplates", "create_function", "get_templates"]
 _MAX_TEMPLATES = 32
 
 
-class _Closure(NamedTuple):
+class _ClosureValues(NamedTuple):
     """The values of a function's closure and default arguments.
 
     Attributes:
@@ -81,7 +81,7 @@ def _is_known_number(value: object) -> bool:
     )
 
 
-def _read_closure(fn: types.FunctionType) -> _Closure | None:
+def _read_closure(fn: types.FunctionType) -> _ClosureValues | None:
     """Return the closure of a function, None if it is incomplete."""
     try:
         cells = [cell.cell_contents for cell in fn.__closure__ or ()]
@@ -94,7 +94,7 @@ def _read_closure(fn: types.FunctionType) -> _Closure | None:
         and all(map(_is_known_number, nest.flatten(v)))
         for v in values
     ]
-    return _Closure(values, are_tensors, len(cells))
+    return _ClosureValues(values, are_tensors, len(cells))
 
 
 # Values of these types hold no tensors.
@@ -237,7 +237,7 @@ class FunctionTemplates:
 
 
 def _create_template(
-    fn: Any, spec: PyTree, caller: str, closure: _Closure
+    fn: Any, spec: PyTree, caller: str, closure: _ClosureValues
 ) -> ElementFunction | None:
     """Create the function of an element and the tensors of a closure; return None if it has to run for each element."""
 

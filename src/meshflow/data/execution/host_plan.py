@@ -36,9 +36,9 @@ from meshflow.ops.deferred_host_values import (
     CallResult,
     Column,
     DeferredValue,
-    HostCall,
+    HostCallRecording,
     KeyDraw,
-    Recording,
+    RecordedHostCall,
     call_function,
 )
 from meshflow.ops.files import FileContents, read_file
@@ -46,7 +46,7 @@ from meshflow.ops.host import host_scope
 from meshflow.passes.branch_checks import make_row_function
 from meshflow.passes.jaxprs import select_needed_equations
 
-__all__ = ["HostPlan", "HostResult", "split_blocks"]
+__all__ = ["HostPlan", "PendingHostResult", "split_blocks"]
 
 _AXES = {0: images.UP_DOWN, 1: images.LEFT_RIGHT}
 # Number of elements that are computed together: parsed records, and images, which take much longer.
@@ -57,7 +57,7 @@ _MAX_BLOCK_BYTES = 1 << 28
 _MIN_RUNS = 128
 
 
-class HostResult:
+class PendingHostResult:
     """A result of a map function that only the host can compute.
 
     It is a string, or an array of unknown size.
@@ -80,7 +80,7 @@ class _ElementGroup:
 
     def __init__(self, leaves: list[list[Any]], keys: np.ndarray) -> None:
         self.leaves, self.keys = leaves, keys
-        self._call_results: dict[HostCall, Sequence[Column]] = {}
+        self._call_results: dict[RecordedHostCall, Sequence[Column]] = {}
 
     def __len__(self) -> int:
         return len(self.leaves)
@@ -105,7 +105,7 @@ class _ElementGroup:
         """Return the values of a source for all elements as byte strings."""
         return [structure.item_to_array(text)[()] for text in self.get_column(source, placeholders)]
 
-    def _run_call(self, call: HostCall, placeholders: dict[int, Any]) -> Sequence[Column]:
+    def _run_call(self, call: RecordedHostCall, placeholders: dict[int, Any]) -> Sequence[Column]:
         """Run a host call for all elements; return a column for each of its results."""
         if call.batch is not None and call.operand is not None:
             column = self.get_column(call.operand.source, placeholders)
@@ -183,7 +183,11 @@ class HostPlan:
     """
 
     def __init__(
-        self, traced: TracedFunction, recording: Recording, arguments: Sequence[int], spec: PyTree
+        self,
+        traced: TracedFunction,
+        recording: HostCallRecording,
+        arguments: Sequence[int],
+        spec: PyTree,
     ) -> None:
         self.spec, self._structure = spec, traced.structure
         self._recording = (
@@ -196,7 +200,9 @@ class HostPlan:
         ]
         self.traced, self._sources = _add_inputs(traced, sources, recording)
         host_results = [
-            leaf.pending for leaf in nest.flatten(traced.structure) if isinstance(leaf, HostResult)
+            leaf.pending
+            for leaf in nest.flatten(traced.structure)
+            if isinstance(leaf, PendingHostResult)
         ]
         sources = [*self._sources, *(p.source for p in host_results)]
         self._numeric_calls = NumericCalls(sources, recording.sources)
@@ -440,7 +446,7 @@ class HostPlan:
         def leaf(value: Any) -> Any:
             if isinstance(value, TensorSlot):
                 return slots[value.index][0, ...]
-            if isinstance(value, HostResult):
+            if isinstance(value, PendingHostResult):
                 column = group.get_column(value.pending.source, self._stand_ins)
                 return structure.item_to_array(column[index])
             return structure.to_array(value)
@@ -491,7 +497,7 @@ def split_blocks(blocks: list[np.ndarray], count: int) -> list[list[np.ndarray]]
 
 
 def _add_inputs(
-    traced: TracedFunction, sources: list[Any], recording: Recording
+    traced: TracedFunction, sources: list[Any], recording: HostCallRecording
 ) -> tuple[TracedFunction, list[Any]]:
     """Turn the placeholders among the captures of a program into arguments.
 

@@ -17,7 +17,13 @@ from meshflow.kernels import images, row_gather
 from meshflow.ops import casting
 from meshflow.ops import image as image_ops
 from meshflow.ops import math as math_ops
-from meshflow.ops.deferred_host_values import Argument, CallResult, DeferredValue, HostCall, KeyDraw
+from meshflow.ops.deferred_host_values import (
+    Argument,
+    CallResult,
+    DeferredValue,
+    KeyDraw,
+    RecordedHostCall,
+)
 from meshflow.ops.files import read_file
 
 __all__ = ["ImageLoader", "find_image_loader"]
@@ -41,14 +47,14 @@ class ImageLoader(NamedTuple):
     options: images.ImageLoadingOptions
 
 
-def _bind_arguments(call: HostCall) -> dict[str, Any]:
+def _bind_arguments(call: RecordedHostCall) -> dict[str, Any]:
     """Return the arguments of a call by parameter name, including defaults."""
     bound = inspect.signature(call.function).bind(*call.args, **call.kwargs)
     bound.apply_defaults()
     return bound.arguments
 
 
-def _get_call(value: object) -> HostCall | None:
+def _get_call(value: object) -> RecordedHostCall | None:
     """Return the call that produced a deferred value, None for other values."""
     if isinstance(value, DeferredValue) and isinstance(value.source, CallResult):
         return value.source.call
@@ -95,7 +101,7 @@ def find_image_loader(source: Source) -> ImageLoader | None:
     return ImageLoader(text.source, loading)
 
 
-def _parse_decoding(call: HostCall) -> tuple[int, int, bool, bool] | None:
+def _parse_decoding(call: RecordedHostCall) -> tuple[int, int, bool, bool] | None:
     """Return the options of a call that decodes an image to uint8, None for other calls.
 
     Returns:
@@ -109,7 +115,7 @@ def _parse_decoding(call: HostCall) -> tuple[int, int, bool, bool] | None:
     return options["channels"], options.get("ratio", 1), fast, fancy
 
 
-def _parse_scaling(call: HostCall) -> tuple[Any, list[row_gather.RowStep]] | None:
+def _parse_scaling(call: RecordedHostCall) -> tuple[Any, list[row_gather.RowStep]] | None:
     """Return the operand and the steps of a call that scales by constants.
 
     Returns:

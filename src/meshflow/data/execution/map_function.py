@@ -52,7 +52,7 @@ from meshflow.data.execution.element_programs import (
     SizedPrograms,
     trace_with_fallback,
 )
-from meshflow.data.execution.host_plan import HostPlan, HostResult
+from meshflow.data.execution.host_plan import HostPlan, PendingHostResult
 from meshflow.data.execution.map_errors import is_user_error
 from meshflow.data.execution.random_maps import RandomMap, RandomStates, is_stackable
 from meshflow.data.execution.segments import SegmentedMap, divide_program
@@ -61,7 +61,7 @@ from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import (
     DeferredValue,
     FullSparseVector,
-    Recording,
+    HostCallRecording,
     UnrecordableError,
     is_valid_input,
 )
@@ -189,11 +189,11 @@ class ElementFunction:
         return structure.map_leaves(result, self._convert_result)
 
     def _convert_result(self, value: Any) -> Any:
-        """Convert a leaf of a result to a tensor, or to a `HostResult` if it is deferred."""
+        """Convert a leaf of a result to a tensor, or to a `PendingHostResult` if it is deferred."""
         if isinstance(value, structure.ElementLeaf):
             return value
         if isinstance(value, DeferredValue):
-            return HostResult(value)
+            return PendingHostResult(value)
         if is_sparse(value):
             if isinstance(value, FullSparseVector):
                 raise UnrecordableError("a sparse result")
@@ -309,7 +309,7 @@ class ElementFunction:
         """
         leaves = nest.flatten(self._spec)
         numeric_leaves = [i for i, leaf in enumerate(leaves) if is_valid_input(leaf)]
-        recording = Recording()
+        recording = HostCallRecording()
 
         def call(known: list[Tensor]) -> PyTree:
             tensors = dict(zip(numeric_leaves, known, strict=True))
@@ -334,7 +334,7 @@ class ElementFunction:
         results = nest.flatten(traced.structure)
         if on_host and not recording.on_host:
             return False
-        if not all(isinstance(result, (TensorSlot, HostResult)) for result in results):
+        if not all(isinstance(result, (TensorSlot, PendingHostResult)) for result in results):
             return False
         has_side_effects = (
             traced.writes
@@ -345,7 +345,7 @@ class ElementFunction:
         if has_side_effects or not are_states_equal(state_before, get_random_states()):
             return False
         specs = [
-            r.pending.spec if isinstance(r, HostResult) else traced.out_specs[r.index]
+            r.pending.spec if isinstance(r, PendingHostResult) else traced.out_specs[r.index]
             for r in results
         ]
         self._output_spec = nest.pack_sequence_as(traced.structure, specs)

@@ -28,7 +28,7 @@ from meshflow.ops.deferred_host_values import (
     CallResult,
     Column,
     DeferredValue,
-    HostCall,
+    RecordedHostCall,
     call_function,
     is_item,
 )
@@ -49,7 +49,7 @@ _ROW_PRIMITIVES = frozenset(
 )
 
 
-def _is_numeric(call: HostCall) -> bool:
+def _is_numeric(call: RecordedHostCall) -> bool:
     """Check whether a call is an op of numbers."""
     values = [v for v in nest.flatten((call.args, call.kwargs)) if isinstance(v, DeferredValue)]
     is_op = hasattr(call.function, "op") or is_item(call)
@@ -70,7 +70,7 @@ class NumericCalls:
     def __init__(self, sources: Sequence[Any], placeholders: dict[int, Any]) -> None:
         self._placeholders = placeholders
         # The calls in the order in which they were recorded, and the specs of other values that they use, by source.
-        self._calls: dict[HostCall, None] = {}
+        self._calls: dict[RecordedHostCall, None] = {}
         self._inputs: dict[Any, TensorSpec] = {}
         calls = [s.call for s in sources if isinstance(s, CallResult) and _is_numeric(s.call)]
         self.outputs = list(dict.fromkeys(calls))
@@ -84,7 +84,7 @@ class NumericCalls:
         # The programs for stacked values by their shapes and dtypes, None if the calls run for each element.
         self._stacked: dict[Any, tuple[TracedFunction, InterpretedProgram] | None] = {}
 
-    def list_other_calls(self, sources: Sequence[Any]) -> list[HostCall]:
+    def list_other_calls(self, sources: Sequence[Any]) -> list[RecordedHostCall]:
         """Return the calls that compute sources, or operands of the calls on numbers, in another way."""
         calls = [s.call for s in (*sources, *self._inputs) if isinstance(s, CallResult)]
         return [call for call in calls if call not in self._calls]
@@ -95,7 +95,7 @@ class NumericCalls:
             value.source if isinstance(value, DeferredValue) else self._placeholders.get(id(value))
         )
 
-    def _visit(self, call: HostCall) -> None:
+    def _visit(self, call: RecordedHostCall) -> None:
         """Add a call, after the calls that compute its operands."""
         if call in self._calls:
             return
@@ -125,7 +125,9 @@ class NumericCalls:
             self._is_traceable = False
             raise
 
-    def run(self, count: int, get_column: Callable[[Any], Column]) -> dict[HostCall, list[Column]]:
+    def run(
+        self, count: int, get_column: Callable[[Any], Column]
+    ) -> dict[RecordedHostCall, list[Column]]:
         """Compute the results of the calls for a group of elements.
 
         Args:
@@ -165,7 +167,9 @@ class NumericCalls:
             for call, parts in zip(self.outputs, zip(*rows, strict=True), strict=True)
         }
 
-    def _run_stacked(self, columns: Sequence[Column]) -> dict[HostCall, list[Column]] | None:
+    def _run_stacked(
+        self, columns: Sequence[Column]
+    ) -> dict[RecordedHostCall, list[Column]] | None:
         """Compute the results at once; None if the values differ in size, or their results depended on their number."""
         stacked = [c if isinstance(c, np.ndarray) else _stack_equal(c) for c in columns]
         leaves = [leaf for leaf in stacked if leaf is not None]

@@ -36,11 +36,11 @@ class RecordedSlices:
         return getattr(self._make_dataset(self.tensors), name)
 
 
-class _Recording(threading.local):
+class _RecordingState(threading.local):
     is_active = False
 
 
-_recording = _Recording()
+_recording = _RecordingState()
 
 
 def is_recording() -> bool:

@@ -49,7 +49,7 @@ def _list_arrays(value: CompositeTensor) -> list[np.ndarray]:
     return [part.numpy() for part in split_value(value)]
 
 
-class WorkerStrategy(InputStrategy, Protocol):
+class WorkerDatasetStrategy(InputStrategy, Protocol):
     """Interface of the strategy of a `WorkerDataset`."""
 
     num_workers: int
@@ -71,9 +71,11 @@ class WorkerStrategy(InputStrategy, Protocol):
 class WorkerDataset(DistributedDataset):
     """Dataset of batches for all replicas of all workers."""
 
-    _strategy: WorkerStrategy
+    _strategy: WorkerDatasetStrategy
 
-    def __init__(self, strategy: WorkerStrategy, source: Iterable[PyTree], split: bool) -> None:
+    def __init__(
+        self, strategy: WorkerDatasetStrategy, source: Iterable[PyTree], split: bool
+    ) -> None:
         super().__init__(strategy, source, split)
         policy = get_auto_shard_policy(source) if split else AutoShardPolicy.OFF
         self._reads_all_data = False
@@ -225,7 +227,7 @@ def _split_rows(batch: PyTree, parts: int) -> list[PyTree]:
 
 
 def _shard_source(
-    source: Any, policy: AutoShardPolicy, strategy: WorkerStrategy
+    source: Any, policy: AutoShardPolicy, strategy: WorkerDatasetStrategy
 ) -> tuple[Iterable[PyTree], AutoShardPolicy]:
     """Return the data of this worker; with the policy `DATA`, it reads all data."""
     if policy in (AutoShardPolicy.OFF, AutoShardPolicy.DATA):

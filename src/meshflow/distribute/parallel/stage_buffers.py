@@ -23,7 +23,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.context import Trace, context
+from meshflow.core.runtime.context import ActiveTrace, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, get_value_shape
@@ -389,7 +389,7 @@ class StageVariable(MirroredVariable):
         # layouts for one device.
         return current_shares() is not None or self._own_layout is None
 
-    def _read_in_trace(self, trace: Trace) -> Tensor:
+    def _read_in_trace(self, trace: ActiveTrace) -> Tensor:
         if self._is_captured:
             return super()._read_in_trace(trace)
         return self.part.read(self.buffer.value())

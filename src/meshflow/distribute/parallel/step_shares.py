@@ -19,7 +19,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.gradients.tape_nodes import to_dense
 from meshflow.core.runtime import philox
-from meshflow.core.runtime.context import Trace, context
+from meshflow.core.runtime.context import ActiveTrace, context
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32, int32
@@ -183,7 +183,7 @@ class StepShares(BatchShares):
         self.draws = _Draws(self, None if other is None else other.draws)
         self.start(None)
 
-    def start(self, scope: Trace | None) -> None:
+    def start(self, scope: ActiveTrace | None) -> None:
         """Start a trace."""
         self.scope = scope
         self.totals.clear()

@@ -45,7 +45,7 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
 )
 from meshflow.distribute.parameter_server.variables.sharding import create_sharded_variable
 from meshflow.distribute.parameter_server.worker.calls import (
-    Call,
+    ClosureCall,
     StateNeededError,
     VariablesNeededError,
 )
@@ -329,7 +329,7 @@ class ParameterServerStrategy(Strategy):
             return function in self._private_creators
         return False
 
-    def create_variables(self, call: Call, num_known: int) -> bool:
+    def create_variables(self, call: ClosureCall, num_known: int) -> bool:
         """Create the variables of a closure for all workers, by a dry run.
 
         TensorFlow creates them when a function is first scheduled.

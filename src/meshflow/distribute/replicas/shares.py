@@ -349,13 +349,13 @@ def get_captured_variable(capture: _Capture | LocalPart | GatheredWeight) -> _Ca
 _mean = Op("mean_over_devices", lambda o, s: jax.lax.pmean(o[0], s[0]), is_foldable=False)
 
 
-class _ThreadState(threading.local):
+class _StepState(threading.local):
     def __init__(self) -> None:
         self.shares: BatchShares | None = None
         self.rematerialization: Rematerialization | None = None
 
 
-_current = _ThreadState()
+_current = _StepState()
 
 
 def current_shares() -> BatchShares | None:

@@ -25,7 +25,7 @@ from meshflow.ops import math, nn
 __all__ = ["ELU", "LeakyReLU", "PReLU", "ReLU", "Softmax", "ThresholdedReLU"]
 
 
-class _Elementwise(Layer):
+class _ElementwiseLayer(Layer):
     """Base class of layers that preserve the shape of their input."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ class _Elementwise(Layer):
         return TensorShape(input_shape)
 
 
-class ReLU(_Elementwise):
+class ReLU(_ElementwiseLayer):
     """Rectified linear unit, `max(x, 0)`, with options.
 
     Args:
@@ -90,7 +90,7 @@ class ReLU(_Elementwise):
         }
 
 
-class LeakyReLU(_Elementwise):
+class LeakyReLU(_ElementwiseLayer):
     """x for positive x, else `alpha * x`.
 
     Args:
@@ -126,7 +126,7 @@ class LeakyReLU(_Elementwise):
         return {**super().get_config(), "alpha": self.alpha}
 
 
-class ELU(_Elementwise):
+class ELU(_ElementwiseLayer):
     """x for positive x, else `alpha * (e^x - 1)`.
 
     Args:
@@ -161,7 +161,7 @@ class ELU(_Elementwise):
         return {**super().get_config(), "alpha": self.alpha}
 
 
-class ThresholdedReLU(_Elementwise):
+class ThresholdedReLU(_ElementwiseLayer):
     """x for x > theta, else 0.
 
     Args:
@@ -195,7 +195,7 @@ class ThresholdedReLU(_Elementwise):
         return {**super().get_config(), "theta": self.theta}
 
 
-class Softmax(_Elementwise):
+class Softmax(_ElementwiseLayer):
     """Softmax along an axis; masked positions have probability 0.
 
     Args:
@@ -238,7 +238,7 @@ class Softmax(_Elementwise):
         return {**super().get_config(), "axis": self.axis}
 
 
-class PReLU(_Elementwise):
+class PReLU(_ElementwiseLayer):
     """x for positive x, else `alpha * x` with trained alpha (arXiv:1502.01852).
 
     Args:

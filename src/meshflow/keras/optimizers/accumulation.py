@@ -12,13 +12,13 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.stage_buffers import get_storage
 from meshflow.keras.optimizers.hooks import densify_gradient
-from meshflow.keras.optimizers.state import ACCUMULATOR, GradientPairs, State
+from meshflow.keras.optimizers.state import ACCUMULATOR, GradientPairs, OptimizerState
 from meshflow.ops import array, math
 from meshflow.ops.control_flow import cond
 from meshflow.placement.layout import Layout
 
 
-class GradientAccumulation(State):
+class GradientAccumulation(OptimizerState):
     """Accumulation of gradients until an update is due; a base class of `Optimizer`."""
 
     gradient_accumulation_steps: int | None

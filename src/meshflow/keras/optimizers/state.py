@@ -60,7 +60,7 @@ jax.tree_util.register_pytree_node(VariableList, lambda held: (tuple(held), None
 _host_strategies = IdentityWeakDict()
 
 
-class State:
+class OptimizerState:
     """Variables of an optimizer; a base class of `Optimizer`."""
 
     # Names of the slots that every trained variable gets.

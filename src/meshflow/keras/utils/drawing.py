@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from meshflow.environment import optional_packages
 from meshflow.files.atomic_writes import replace_file
 from meshflow.files.paths import is_remote, to_path_string
-from meshflow.keras.engine.graph.graph import Graph, get_graph
+from meshflow.keras.engine.graph.graph import LayerGraph, get_graph
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.summary import select_layers
@@ -93,7 +93,7 @@ def model_to_dot(
             "This model has not yet been built. Build the model first by calling `build()` or by "
             "calling the model on a batch of data."
         )
-    builder = _GraphBuilder(
+    builder = _DiagramBuilder(
         pydot, show_shapes, show_dtype, show_layer_names, expand_nested, show_layer_activations
     )
     builder.show_trainable = show_trainable
@@ -109,7 +109,7 @@ def model_to_dot(
     return graph
 
 
-class _GraphBuilder:
+class _DiagramBuilder:
     """Builder of a graph of pydot.
 
     Args:
@@ -178,7 +178,7 @@ class _GraphBuilder:
             self._arrows.add((start, end))
             graph.add_edge(self._pydot.Edge(start, end))
 
-    def _get_expanded_graph(self, layer: Layer) -> Graph | None:
+    def _get_expanded_graph(self, layer: Layer) -> LayerGraph | None:
         return get_graph(layer) if self._expand else None
 
     def _find_input_node(self, layer: Layer, index: int) -> str:

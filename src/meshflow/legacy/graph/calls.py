@@ -47,7 +47,7 @@ class _SliceParts(NamedTuple):
     step: Any
 
 
-class Call:
+class GraphCall:
     """A call of a function on graph tensors.
 
     Args:

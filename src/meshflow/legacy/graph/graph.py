@@ -29,7 +29,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.legacy.graph.calls import (
-    Call,
+    GraphCall,
     fill_result,
     graph_functions,
     list_tensors,
@@ -154,7 +154,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         """Record a call as an operation with a name; see `call`."""
         self._check_open()
         kwargs = kwargs or {}
-        call = Call(self, function, args, kwargs)
+        call = GraphCall(self, function, args, kwargs)
         try:
             specs, values = call.infer()
         except InvalidArgumentError as error:
@@ -193,9 +193,9 @@ class Graph(GraphBase, metaclass=_GraphType):
         self, function: Callable[..., Any], args: tuple[Any, ...], name: str
     ) -> Operation:
         """Record a call without results, which is not traced."""
-        return self.add_call(Call(self, function, args, {}), name)
+        return self.add_call(GraphCall(self, function, args, {}), name)
 
-    def add_call(self, call: Call, name: str) -> Operation:
+    def add_call(self, call: GraphCall, name: str) -> Operation:
         """Add an operation that runs a call, without outputs."""
         return self._make_operation(name, name.rpartition("/")[2], call.compute, call.inputs)
 
@@ -636,7 +636,7 @@ def _record_python_function(function: Callable[..., Any]) -> None:
     ) -> Any:
         name = options.pop("name", None)
         specs = nest.map_structure(_make_result_spec, Tout)
-        call = Call(graph, function, (func, inp, Tout), options)
+        call = GraphCall(graph, function, (func, inp, Tout), options)
         operation = graph.add_call(call, name or "PyFunc")
         results = nest.map_structure(operation.add_output, specs)
         return results if operation.outputs else operation

@@ -23,7 +23,11 @@ from meshflow.legacy.graph.execution import Run, suspend_recording
 from meshflow.legacy.graph.graph import Graph
 from meshflow.legacy.graph.operations import Operation, SymbolicTensor
 from meshflow.saved_model.graph.format.messages import Message
-from meshflow.saved_model.graph.format.node_attributes import Node, parse_reference, parse_shape
+from meshflow.saved_model.graph.format.node_attributes import (
+    GraphNode,
+    parse_reference,
+    parse_shape,
+)
 from meshflow.saved_model.graph.format.nodes import parse_dtype_enum
 from meshflow.saved_model.graph.reading.graph_programs import GraphProgram
 from meshflow.saved_model.graph.reading.interpreter import (
@@ -71,7 +75,7 @@ def import_nodes(
     definition: Message,
     prefix: str = "",
     input_map: Mapping[str, Any] | None = None,
-    find_variable: Callable[[Node], Variable] | None = None,
+    find_variable: Callable[[GraphNode], Variable] | None = None,
 ) -> dict[str, Any]:
     """Add the nodes of a `GraphDef` to a graph.
 
@@ -108,10 +112,10 @@ class _Importer:
         definition: Message,
         prefix: str,
         input_map: Mapping[str, Any],
-        find_variable: Callable[[Node], Variable] | None,
+        find_variable: Callable[[GraphNode], Variable] | None,
     ) -> None:
         self._graph, self._prefix = graph, prefix
-        self._nodes = {n.name: Node(n) for n in definition.node}
+        self._nodes = {n.name: GraphNode(n) for n in definition.node}
         self._library = FunctionLibrary(definition.library.function)
         self._replaced = {_complete(k): v for k, v in input_map.items()}
         self._find_variable = find_variable
@@ -152,7 +156,7 @@ class _Importer:
             self._operations[found] = self._add(node)
             pending.pop()
 
-    def _add(self, node: Node) -> Operation:
+    def _add(self, node: GraphNode) -> Operation:
         graph, name = self._graph, f"{self._prefix}{node.name}/"
         if node.op in VARIABLE_OPS and self._find_variable is not None:
             return self._add_variable(node, name)
@@ -181,7 +185,7 @@ class _Importer:
             tensor.add_reader(operation)
         return operation
 
-    def _add_variable(self, node: Node, name: str) -> Operation:
+    def _add_variable(self, node: GraphNode, name: str) -> Operation:
         assert self._find_variable is not None
         with create_outside_of_graphs():
             variable = self._variables[node.name] = self._find_variable(node)
@@ -201,7 +205,7 @@ class _Importer:
         operation = self._operations.get(name)
         return None if operation is None else operation.outputs[index]
 
-    def _count_outputs(self, node: Node) -> int:
+    def _count_outputs(self, node: GraphNode) -> int:
         attributes = node.proto.attr
         lists = [len(attributes[k].list.type) for k in _TYPE_LISTS if k in attributes]
         if node.op == "IdentityN":
@@ -214,7 +218,7 @@ class _Importer:
         return max(lists or [named or 1, self._counts.get(node.name, 0)])
 
     def _make_program(
-        self, node: Node, references: list[Any], variables: list[str], count: int
+        self, node: GraphNode, references: list[Any], variables: list[str], count: int
     ) -> GraphProgram:
         """Return the program of one node, as a function of its inputs."""
         has_values = [self._nodes[n].op != "VarHandleOp" for n in variables]
@@ -238,7 +242,7 @@ class _Importer:
 
 
 def _infer_specs(
-    node: Node, program: GraphProgram, inputs: list[SymbolicTensor], count: int
+    node: GraphNode, program: GraphProgram, inputs: list[SymbolicTensor], count: int
 ) -> list[KerasTensor]:
     """Return the shapes and dtypes of the outputs of a node; unknown ones if they cannot be inferred."""
     attributes = node.proto.attr
@@ -261,7 +265,7 @@ def _infer_specs(
     return [KerasTensor(TensorSpec(None, _get_dtype(node, i))) for i in range(count)]
 
 
-def _get_dtype(node: Node, index: int = 0) -> DType:
+def _get_dtype(node: GraphNode, index: int = 0) -> DType:
     """Return the dtype of an output that the attributes of a node declare, or float32."""
     attributes = node.proto.attr
     for key in (*_TYPE_LISTS, "T"):

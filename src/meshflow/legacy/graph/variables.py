@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.runtime.context import Trace, context
+from meshflow.core.runtime.context import ActiveTrace, context
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
@@ -133,7 +133,7 @@ class GraphVariable(Variable):
             self.set_initial_value()
         return super()._current()
 
-    def _read_in_trace(self, trace: Trace) -> Tensor:
+    def _read_in_trace(self, trace: ActiveTrace) -> Tensor:
         if state.read_variables is not None:
             state.read_variables.append(self)
         if not self.is_set and self._can_initialize():

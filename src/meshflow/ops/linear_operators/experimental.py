@@ -13,7 +13,7 @@ from meshflow.ops.control_flow import while_loop
 __all__ = ["conjugate_gradient"]
 
 
-class _State(NamedTuple):
+class _SolverState(NamedTuple):
     """State of the solver: step count, solution, residual, direction, and product of residuals."""
 
     i: Tensor
@@ -31,7 +31,7 @@ def conjugate_gradient(
     tol: float = 1e-5,
     max_iter: int = 20,
     name: str = "conjugate_gradient",
-) -> _State:
+) -> _SolverState:
     """Solve `operator @ x = rhs` for a positive definite operator.
 
     Args:
@@ -65,20 +65,22 @@ def conjugate_gradient(
     def dot(a: Tensor, b: Tensor) -> Tensor:
         return math.reduce_sum(math.conj(a) * b, axis=-1)
 
-    def step(state: _State) -> list[_State]:
+    def step(state: _SolverState) -> list[_SolverState]:
         z = operator.matvec(state.p)
         alpha = array.expand_dims(state.gamma / dot(state.p, z), -1)
         solution, residual = state.x + alpha * state.p, state.r - alpha * z
         q = precondition(residual)
         gamma = dot(residual, q)
         direction = q + array.expand_dims(gamma / state.gamma, -1) * state.p
-        return [_State(state.i + 1, solution, residual, direction, gamma)]
+        return [_SolverState(state.i + 1, solution, residual, direction, gamma)]
 
     limit = math.cast(tol, target.dtype.real_dtype) * linear_algebra.norm(target, axis=-1)
     solution = array.zeros_like(target) if x is None else convert_to_tensor(x)
     residual = target if x is None else target - operator.matvec(solution)
     direction = precondition(residual)
-    start = _State(convert_to_tensor(0), solution, residual, direction, dot(residual, direction))
+    start = _SolverState(
+        convert_to_tensor(0), solution, residual, direction, dot(residual, direction)
+    )
     return while_loop(
         lambda s: math.logical_and(
             s.i < max_iter, math.reduce_any(linear_algebra.norm(s.r, axis=-1) > limit)

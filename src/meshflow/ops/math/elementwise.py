@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.composite import SparseTensor, make_elementwise_row_rule
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.signatures import Elementwise
+from meshflow.ops.signatures import ElementwiseOp
 
 __all__ = [
     "abs",
@@ -85,7 +85,7 @@ def _define_elementwise(
     example_input: str = "[0.0, 1.0]",
     kinds: str | None = "fc",
     differentiable: bool = True,
-) -> Elementwise:
+) -> ElementwiseOp:
     """Define an elementwise op; its docstring has an example with the given input and output."""
 
     def compute(x: TensorLike, name: str | None = None) -> Tensor:
@@ -134,7 +134,7 @@ _SPARSE = frozenset(
 )
 
 
-def _accept_sparse(public: Elementwise) -> Elementwise:
+def _accept_sparse(public: ElementwiseOp) -> ElementwiseOp:
     @functools.wraps(public)
     def function(x: Any, name: str | None = None) -> Any:
         if isinstance(x, SparseTensor):

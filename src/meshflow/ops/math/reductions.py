@@ -31,7 +31,7 @@ from meshflow.ops.array import reshape, where
 from meshflow.ops.array.shaping import Axes, normalize_axis
 from meshflow.ops.casting import cast
 from meshflow.ops.math.comparison import not_equal
-from meshflow.ops.signatures import Reduction
+from meshflow.ops.signatures import ReductionOp
 
 __all__ = [
     "argmax",
@@ -82,7 +82,7 @@ def _define_reduction(
     example_output: str,
     kinds: str,
     differentiable: bool = True,
-) -> Reduction:
+) -> ReductionOp:
     """Define a reduction; its docstring has an example with the given output."""
     example_input = "[[True, False], [True, True]]" if kinds == "b" else "[[1.0, 2.0], [3.0, 6.0]]"
 

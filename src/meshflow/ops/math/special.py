@@ -19,7 +19,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math.elementwise import bessel_i0, bessel_i0e, bessel_i1, bessel_i1e
-from meshflow.ops.signatures import Elementwise
+from meshflow.ops.signatures import ElementwiseOp
 
 __all__ = [
     "bessel_i0",
@@ -52,7 +52,7 @@ def _define_special(
     derivative: Callable[[Any, Any], Any],
     summary: str,
     example_output: str,
-) -> Elementwise:
+) -> ElementwiseOp:
     """Define an op in float64 from functions value(x) and derivative(x, value)."""
 
     @jax.custom_jvp

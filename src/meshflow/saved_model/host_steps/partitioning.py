@@ -53,7 +53,7 @@ class HostRecording:
     demands: list[tuple[int, Tensor]]
 
 
-class _Partitioner:
+class _TracePartitioner:
     """Traced function from which parts are extracted.
 
     Args:
@@ -174,7 +174,7 @@ def partition_function(
     """
     specs = list_component_specs(arguments)
     argument_indices = [i for i, s in enumerate(specs) if s.dtype is not string]
-    parts = _Partitioner(traced, argument_indices)
+    parts = _TracePartitioner(traced, argument_indices)
     leaves = [v for v in nest.flatten(results) if isinstance(v, (Tensor, PlanValue))]
     tensors = [v for v in leaves if isinstance(v, Tensor)]
     # Indices of the values that the program computes: results of the function, then arguments of

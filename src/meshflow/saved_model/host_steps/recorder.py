@@ -36,7 +36,7 @@ from meshflow.io.features import FixedLenFeature
 from meshflow.lookup.mutable_tables import MutableHashTable
 from meshflow.lookup.table import Table
 from meshflow.ops import debugging, math
-from meshflow.ops.deferred_host_values import DeferredValue, Recording, UnrecordableError
+from meshflow.ops.deferred_host_values import DeferredValue, HostCallRecording, UnrecordableError
 from meshflow.ops.files import to_host_strings
 from meshflow.saved_model.host_steps.host_calls import HOST_CALLS, PlanValue
 from meshflow.saved_model.host_steps.partitioning import (
@@ -89,7 +89,7 @@ _NAMES = {call.function.__name__.lstrip("_"): name for name, call in HOST_CALLS.
 _NAMES["select"] = "where"
 
 
-class _HostCallRecorder(Recording):
+class _HostCallRecorder(HostCallRecording):
     """Recorder of host calls."""
 
     inlines = True

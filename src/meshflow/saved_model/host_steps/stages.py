@@ -285,7 +285,7 @@ class _WhileLoop(_RestoredStep):
         return state
 
 
-class _Scan(_RestoredStep):
+class _ScanStep(_RestoredStep):
     """Loop over rows."""
 
     def __init__(self, parameters: Json, plans: Sequence[RestoredPlan]) -> None:
@@ -321,7 +321,7 @@ _STEPS: dict[str, Callable[[Json, Sequence[RestoredPlan]], _RestoredStep]] = {
     "write_row": _RowWriter,
     "cond": _Branches,
     "while": _WhileLoop,
-    "scan": _Scan,
+    "scan": _ScanStep,
 }
 
 

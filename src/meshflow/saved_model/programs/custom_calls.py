@@ -172,7 +172,7 @@ class _TensorPattern:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Signature:
+class _CallPattern:
     """Line of the table.
 
     Attributes:
@@ -192,7 +192,7 @@ class _Signature:
     results: Sequence[_TensorPattern]
 
     @classmethod
-    def from_text(cls, line: str) -> _Signature:
+    def from_text(cls, line: str) -> _CallPattern:
         """Parse a line."""
         head, types = line.split(" : ")
         name, *conditions = head.split()
@@ -212,7 +212,7 @@ class _Signature:
         )
 
 
-_SIGNATURES = [_Signature.from_text(line) for line in _TABLE.splitlines() if line]
+_SIGNATURES = [_CallPattern.from_text(line) for line in _TABLE.splitlines() if line]
 
 
 class _Mismatch(Exception):
@@ -228,7 +228,7 @@ class _Matcher:
       is_static: Whether unknown sizes are refused.
     """
 
-    def __init__(self, signature: _Signature, letter: str | None, is_static: bool) -> None:
+    def __init__(self, signature: _CallPattern, letter: str | None, is_static: bool) -> None:
         self._signature, self._letter, self._is_static = signature, letter, is_static
         self._element: str | None = None
         self._sizes: dict[str, int | None] = {}

@@ -41,9 +41,9 @@ __all__ = [
     "Alternative",
     "AlternativeDispatcher",
     "LazyProgram",
-    "MismatchError",
     "RankDispatchProgram",
     "RestoredProgram",
+    "SignatureMismatchError",
     "StableHLOProgram",
     "compile_program",
     "make_restored_function",
@@ -301,7 +301,7 @@ class RankDispatchProgram:
         )
 
 
-class MismatchError(ValueError, TypeError):
+class SignatureMismatchError(ValueError, TypeError):
     """Error for arguments for which a function was not saved.
 
     TensorFlow raises ValueError, or TypeError if there is an input signature.
@@ -354,7 +354,7 @@ class AlternativeDispatcher:
                 if tensors is not None:
                     return alternative, tensors
         if not self.alternatives:
-            raise MismatchError(
+            raise SignatureMismatchError(
                 f"Found zero restored functions for caller function: {self.__name__} was neither called nor given an "
                 "input_signature before it was saved."
             )
@@ -362,7 +362,7 @@ class AlternativeDispatcher:
             f"  Option {i}: {a.arguments[0]}, {a.arguments[1]}"
             for i, a in enumerate(self.alternatives, 1)
         )
-        raise MismatchError(
+        raise SignatureMismatchError(
             f"Could not find matching concrete function to call loaded from the SavedModel: {self.__name__} got "
             f"{args}, {kwargs}. Expected one of {len(self.alternatives)} option(s):\n{options}"
         )

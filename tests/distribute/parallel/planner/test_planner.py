@@ -10,7 +10,7 @@ from distribute.parallel.planner.models import LAYERS, gpt, tokens
 from meshflow.core.runtime.errors import OutOfMemoryError
 from meshflow.core.variables.variable_creation import shapes_only
 from meshflow.distribute.parallel.planner.choices import PlanChoice, enumerate_choices, find_refusal
-from meshflow.distribute.parallel.planner.costs import CostEstimate, CostModel
+from meshflow.distribute.parallel.planner.costs import CostModel, StepCosts
 from meshflow.distribute.parallel.planner.hardware import (
     Hardware,
     format_bytes,
@@ -431,7 +431,7 @@ def test_no_plan_fits(words):
 
 
 def candidate(seconds, memory, sent):
-    estimate = CostEstimate({"weights": memory}, {"weights": sent}, {"compute": seconds})
+    estimate = StepCosts({"weights": memory}, {"weights": sent}, {"compute": seconds})
     return Candidate(PlanChoice(1), estimate)
 
 

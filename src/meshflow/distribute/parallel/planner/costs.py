@@ -30,7 +30,7 @@ from meshflow.distribute.parallel.planner.model_profile import (
 from meshflow.distribute.parallel.zero import PACKED_BYTES
 from meshflow.placement.expected_traffic import count_ring_bytes
 
-__all__ = ["CostEstimate", "CostModel"]
+__all__ = ["CostModel", "StepCosts"]
 
 # ---- counts that follow from the algorithm -----------------------------------------------------
 
@@ -109,7 +109,7 @@ _STORED_SHARE = 1 / 2
 
 
 @dataclasses.dataclass(frozen=True)
-class CostEstimate:
+class StepCosts:
     """Costs of a step on each device.
 
     Attributes:
@@ -201,7 +201,7 @@ class CostModel:
         self._cached_frozen = functools.cache(self._list_frozen)
         self._cached_copies = functools.cache(self._compute_copies)
 
-    def estimate(self, choice: PlanChoice) -> CostEstimate:
+    def estimate(self, choice: PlanChoice) -> StepCosts:
         """Estimate the costs of a choice.
 
         Args:
@@ -218,7 +218,7 @@ class CostModel:
         else:
             held |= self._compute_step_bytes(choice, split)
         seconds, bubble = self._estimate_seconds(choice, split, sent)
-        return CostEstimate(held, sent, seconds, bubble)
+        return StepCosts(held, sent, seconds, bubble)
 
     def _get_split(self, choice: PlanChoice) -> SplitProfile:
         if choice.sequence in SEQUENCE_PARALLEL_MODES:

@@ -15,7 +15,7 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidValueError, ResourceExhaustedError
 from meshflow.core.values import nest
 from meshflow.distribute.parallel.planner.choices import PlanChoice, enumerate_choices, find_refusal
-from meshflow.distribute.parallel.planner.costs import CostEstimate, CostModel
+from meshflow.distribute.parallel.planner.costs import CostModel, StepCosts
 from meshflow.distribute.parallel.planner.hardware import (
     Hardware,
     format_bytes,
@@ -67,7 +67,7 @@ class Candidate:
     """
 
     choice: PlanChoice
-    estimate: CostEstimate | None
+    estimate: StepCosts | None
     trial: CompiledTrial | None = None
     dropped: str | None = None
 
@@ -98,7 +98,7 @@ class Candidate:
         )
 
     @property
-    def _required_estimate(self) -> CostEstimate:
+    def _required_estimate(self) -> StepCosts:
         assert self.estimate is not None
         return self.estimate
 

@@ -33,14 +33,14 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
 from meshflow.distribute.strategy import Strategy
 from meshflow.environment import optional_packages
 
-__all__ = ["OptimizerRegistry", "Resolvers", "dumps", "dumps_function", "loads"]
+__all__ = ["OptimizerKeys", "Resolvers", "dumps", "dumps_function", "loads"]
 
 # Functions that return the objects of persistent ids, by the first item of the id: "variable",
 # "iterator", "strategy".
 Resolvers: TypeAlias = Mapping[str, Callable[..., Any]]
 
 
-class OptimizerRegistry(Protocol):
+class OptimizerKeys(Protocol):
     """Strategy that assigns keys to optimizers; see `ParameterServerStrategy.get_optimizer_key`."""
 
     def get_optimizer_key(self, optimizer: Optimizer) -> int:
@@ -55,7 +55,7 @@ def _load_cloudpickle() -> ModuleType:
 @functools.cache
 def _define_pickler() -> type[Any]:
     class ClosurePickler(_load_cloudpickle().Pickler):  # type: ignore[misc]
-        strategy: OptimizerRegistry | None = None
+        strategy: OptimizerKeys | None = None
         stubs: Mapping[int, str] = MappingProxyType({})
 
         def persistent_id(self, obj: object) -> tuple[Any, ...] | None:
@@ -70,7 +70,7 @@ def _define_pickler() -> type[Any]:
 
 
 def dumps_function(
-    function: Callable[..., Any], strategy: OptimizerRegistry, description: str = "the closure"
+    function: Callable[..., Any], strategy: OptimizerKeys, description: str = "the closure"
 ) -> bytes:
     """Pickle a function.
 
@@ -92,7 +92,7 @@ def dumps_function(
 
 def dumps(
     value: object,
-    strategy: OptimizerRegistry | None = None,
+    strategy: OptimizerKeys | None = None,
     description: str = "the closure",
     arrays: list[pickle.PickleBuffer] | None = None,
     recipient: str = "a worker",
@@ -137,7 +137,7 @@ def dumps(
             return data
 
 
-def _make_persistent_id(obj: object, strategy: OptimizerRegistry | None) -> tuple[Any, ...] | None:
+def _make_persistent_id(obj: object, strategy: OptimizerKeys | None) -> tuple[Any, ...] | None:
     """Return the persistent id of an object, or None to pickle the object by value."""
     if isinstance(obj, HostedVariable):
         return "variable", obj.key, describe_variable(obj)

@@ -32,15 +32,15 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
     HostedVariable,
     Optimizer,
 )
-from meshflow.distribute.parameter_server.worker.calls import Call, Outcome
+from meshflow.distribute.parameter_server.worker.calls import ClosureCall, Outcome
 from meshflow.distribute.parameter_server.worker.remote_worker import SchedulingStrategy
-from meshflow.distribute.parameter_server.worker.worker import Worker, WorkerStrategy
+from meshflow.distribute.parameter_server.worker.worker import ClosureStrategy, Worker
 from meshflow.environment.types import Array, ArrayLike
 
 __all__ = ["Cluster", "InProcessCluster", "WorkerLostError", "WorkerNotReadyError"]
 
 
-class ClusterStrategy(WorkerStrategy, SchedulingStrategy, Protocol):
+class ClusterStrategy(ClosureStrategy, SchedulingStrategy, Protocol):
     """Strategy as clusters see it; see `ParameterServerStrategy`."""
 
 
@@ -181,7 +181,7 @@ class Cluster(CoordinatorOnly):
             with self._count_lock:
                 self.clocks[index] = max(self.clocks[index], clock)
 
-    def run(self, worker_index: int, call: Call) -> Outcome:
+    def run(self, worker_index: int, call: ClosureCall) -> Outcome:
         """Run a closure on a worker.
 
         Args:
@@ -259,7 +259,7 @@ class InProcessCluster(Cluster):
     def _create_worker(self, index: int) -> Worker:
         return Worker(index, self.servers, self._strategy, is_crowded(self.worker_count))
 
-    def run(self, worker_index: int, call: Call) -> Outcome:
+    def run(self, worker_index: int, call: ClosureCall) -> Outcome:
         """Run a closure on a worker, in the calling thread."""
         num_known = self._num_deleted.get(worker_index, 0)
         call.deleted_iterators = deleted_iterators[num_known:]

@@ -45,7 +45,7 @@ from meshflow.distribute.parameter_server.transport.connection import (
 )
 from meshflow.distribute.parameter_server.transport.messages import PullRequest, VariableRows
 from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable, Optimizer
-from meshflow.distribute.parameter_server.worker.calls import Call, Outcome
+from meshflow.distribute.parameter_server.worker.calls import ClosureCall, Outcome
 from meshflow.distribute.parameter_server.worker.remote_worker import (
     FunctionPickles,
     RemoteWorker,
@@ -447,7 +447,7 @@ class RemoteCluster(Cluster):
                 )
             )
 
-    def run(self, worker_index: int, call: Call) -> Outcome:
+    def run(self, worker_index: int, call: ClosureCall) -> Outcome:
         """Run a closure on a worker.
 
         Raises:

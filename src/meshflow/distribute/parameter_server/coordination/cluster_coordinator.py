@@ -43,7 +43,7 @@ from meshflow.distribute.parameter_server.coordination.progress_report import (
 )
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
 from meshflow.distribute.parameter_server.worker.calls import (
-    Call,
+    ClosureCall,
     Outcome,
     StateNeededError,
     VariablesNeededError,
@@ -373,7 +373,7 @@ class _WorkerDispatcher:
             self._strategy.creates_private_variables(closure.function),
         )
         while True:
-            call = Call(
+            call = ClosureCall(
                 closure.closure_id, closure.function, closure.args, closure.kwargs, min_clocks,
                 self._queue.get_floor(), self._strategy.slot_keys, attempt=attempt,
                 has_private_variables=has_private_variables,

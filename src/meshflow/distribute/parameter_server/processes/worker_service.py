@@ -19,7 +19,7 @@ from meshflow.distribute.parameter_server.transport.connection import Connection
 from meshflow.distribute.parameter_server.transport.messages import ClosureOptions, ServerInterface
 from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable
 from meshflow.distribute.parameter_server.worker.calls import (
-    Call,
+    ClosureCall,
     StateNeededError,
     VariablesNeededError,
 )
@@ -102,7 +102,7 @@ class WorkerService:
         except BaseException as error:
             return "error", dump_error(error, dumps)
 
-    def _call(self, request: CallRequest) -> Call:
+    def _call(self, request: CallRequest) -> ClosureCall:
         resolve: dict[str, Callable[..., Any]] = {
             "variable": self._get_variable,
             "iterator": self._get_iterator,
@@ -127,7 +127,7 @@ class WorkerService:
             function = self._functions[request.function]
         for key in request.ended:
             self._iterators.pop(key, None)
-        return Call(
+        return ClosureCall(
             request.number, function, arguments["args"], arguments["kwargs"], request.after, request.floor, self._states,
             request.ended, request.attempt, request.makes_own,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import Optim
 from meshflow.environment.types import PyTree
 
 __all__ = [
-    "Call",
+    "ClosureCall",
     "Outcome",
     "StateNeededError",
     "StepLocation",
@@ -84,7 +84,7 @@ class StepLocationError(BaseException):
 
 
 @dataclass
-class Call:
+class ClosureCall:
     """A closure for a worker.
 
     Attributes:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.functions.function import Function
-from meshflow.distribute.parameter_server.worker.calls import Call
-from meshflow.distribute.parameter_server.worker.worker import Worker, WorkerStrategy
+from meshflow.distribute.parameter_server.worker.calls import ClosureCall
+from meshflow.distribute.parameter_server.worker.worker import ClosureStrategy, Worker
 from meshflow.environment.types import PyTree
 
 __all__ = ["DryRunWorker"]
@@ -25,10 +25,10 @@ class DryRunWorker(Worker):
 
     is_dry_run = True
 
-    def __init__(self, strategy: WorkerStrategy) -> None:
+    def __init__(self, strategy: ClosureStrategy) -> None:
         super().__init__(0, strategy.cluster.servers, strategy)
 
-    def run_dry(self, call: Call) -> None:
+    def run_dry(self, call: ClosureCall) -> None:
         """Trace the function of a closure, or call it if it is no `tf.function`.
 
         It gets the data of the first worker.

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from meshflow.core.values import nest
 from meshflow.distribute.parameter_server.closures.pickling import (
-    OptimizerRegistry,
+    OptimizerKeys,
     dumps,
     dumps_function,
 )
@@ -25,7 +25,7 @@ from meshflow.distribute.parameter_server.closures.remote_values import (
 from meshflow.distribute.parameter_server.transport.connection import RemoteCaller, load_error
 from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable, Optimizer
 from meshflow.distribute.parameter_server.worker.calls import (
-    Call,
+    ClosureCall,
     Outcome,
     StateNeededError,
     VariablesNeededError,
@@ -37,7 +37,7 @@ __all__ = ["MAX_FUNCTIONS", "CallRequest", "FunctionPickles", "RemoteWorker", "S
 MAX_FUNCTIONS = 256
 
 
-class SchedulingStrategy(OptimizerRegistry, Protocol):
+class SchedulingStrategy(OptimizerKeys, Protocol):
     """Strategy as proxies of workers see it; see `ParameterServerStrategy`.
 
     Attributes:
@@ -58,7 +58,7 @@ class SchedulingStrategy(OptimizerRegistry, Protocol):
 
 @dataclass
 class CallRequest:
-    """A `Call` for another process.
+    """A `ClosureCall` for another process.
 
     Attributes:
       number: Id of the closure.
@@ -66,13 +66,13 @@ class CallRequest:
       arguments: Pickle of the arguments.
       arrays: The bytes of arrays in the arguments.
       after: See `Call.min_clocks`.
-      floor: See `Call`.
+      floor: See `ClosureCall`.
       functions: Pickles of functions that the worker has not received yet, by id.
       iterators: Pickles of the dataset functions of iterators that it has not received yet, by key.
       states: See `Call.slot_keys`; None if they have not changed.
       ended: See `Call.deleted_iterators`.
       heard: Number of iterators that are deleted, including these.
-      attempt: See `Call`.
+      attempt: See `ClosureCall`.
       makes_own: See `Call.has_private_variables`.
     """
 
@@ -105,7 +105,7 @@ class RemoteWorker:
     ) -> None:
         self.caller, self._strategy, self._sent_objects = caller, strategy, book
 
-    def run(self, call: Call) -> Outcome:
+    def run(self, call: ClosureCall) -> Outcome:
         """Run a closure in the process and return its outcome.
 
         Raises:
@@ -206,7 +206,7 @@ class SentObjects:
         self._num_deleted = len(deleted_iterators)
         self._lock = threading.Lock()
 
-    def make_request(self, call: Call, strategy: SchedulingStrategy) -> CallRequest:
+    def make_request(self, call: ClosureCall, strategy: SchedulingStrategy) -> CallRequest:
         """Return a call for the process, with the objects that it has not received yet.
 
         Args:

@@ -31,7 +31,7 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
     get_gradient_outboxes,
 )
 from meshflow.distribute.parameter_server.worker.calls import (
-    Call,
+    ClosureCall,
     StateNeededError,
     StepLocation,
     StepLocationError,
@@ -77,7 +77,10 @@ class RunningClosure:
     """
 
     def __init__(
-        self, worker: ClosureWorker, call: Call, location: StepLocation = StepLocation.SERVERS
+        self,
+        worker: ClosureWorker,
+        call: ClosureCall,
+        location: StepLocation = StepLocation.SERVERS,
     ) -> None:
         self._worker, self._call = worker, call
         self.worker_id, self.step_location = worker.worker_id, location

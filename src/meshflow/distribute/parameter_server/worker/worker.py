@@ -38,7 +38,7 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
     explain_unshared,
 )
 from meshflow.distribute.parameter_server.worker.calls import (
-    Call,
+    ClosureCall,
     Outcome,
     StepLocation,
     StepLocationError,
@@ -52,7 +52,7 @@ from meshflow.profiler.annotations import Trace
 
 _log = logging.getLogger("meshflow")
 
-__all__ = ["Worker", "WorkerStrategy"]
+__all__ = ["ClosureStrategy", "Worker"]
 
 
 class WorkerCluster(Protocol):
@@ -67,7 +67,7 @@ class WorkerCluster(Protocol):
         """Return the number of workers."""
 
 
-class WorkerStrategy(Protocol):
+class ClosureStrategy(Protocol):
     """Strategy as workers see it; see `ParameterServerStrategy`."""
 
     @property
@@ -106,7 +106,7 @@ class Worker:
         self,
         worker_id: int,
         servers: Sequence[ServerInterface],
-        strategy: WorkerStrategy,
+        strategy: ClosureStrategy,
         crowded: bool = False,
         has_remote_servers: bool = False,
     ) -> None:
@@ -139,7 +139,7 @@ class Worker:
         # Two closures may overlap: one computes while the other one pushes and pulls.
         self._compute_lock = threading.Lock()
 
-    def run(self, call: Call) -> Outcome:
+    def run(self, call: ClosureCall) -> Outcome:
         """Run a closure: pull if necessary, compute, push, and pull for the next closure.
 
         Args:
@@ -181,7 +181,7 @@ class Worker:
         return Outcome(value, clocks, stale, repeated, self._client.count_traffic())
 
     def _compute(
-        self, call: Call, clocks: Sequence[int]
+        self, call: ClosureCall, clocks: Sequence[int]
     ) -> tuple[Any, RunningClosure, list[Push | None]]:
         """Run the function of a closure.
 
@@ -212,7 +212,7 @@ class Worker:
                 with contextlib.suppress(TypeError):
                     self._step_locations[call.function] = location
 
-    def _check_variables(self, call: Call) -> None:
+    def _check_variables(self, call: ClosureCall) -> None:
         """Raise an error if the closure reads a variable that no server hosts.
 
         Workers in the coordinator's process would share it, unlike workers in other processes.
@@ -238,7 +238,7 @@ class Worker:
         """Call a function, and return its result with NumPy arrays in place of tensors."""
         return _map_structure(_to_host, function(*args, **kwargs))
 
-    def _should_pull(self, call: Call) -> bool:
+    def _should_pull(self, call: ClosureCall) -> bool:
         """Check whether variables must be pulled before a closure."""
         if any(
             own < after for own, after in zip(self._client.clocks, call.min_clocks, strict=False)
@@ -251,7 +251,7 @@ class Worker:
         except TypeError:
             return True
 
-    def _skip_exchange(self, call: Call, running: RunningClosure) -> bool:
+    def _skip_exchange(self, call: ClosureCall, running: RunningClosure) -> bool:
         """Check whether a closure has used no variables, so no exchange with servers is needed.
 
         The next closure pulls then.
@@ -268,7 +268,7 @@ class Worker:
             note(call.function)
         return self._needs_pull
 
-    def _resolve_arguments(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _resolve_arguments(self, call: ClosureCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a closure, with this worker's values for `PerWorkerValues`."""
         if not call.kwargs and all(type(a) is Tensor for a in call.args):
             return call.args, call.kwargs

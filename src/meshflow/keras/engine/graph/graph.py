@@ -32,7 +32,7 @@ class PrecomputedPart(NamedTuple):
     sources: dict[int, int]
 
 
-class Graph:
+class LayerGraph:
     """Executable graph of layer calls from symbolic inputs to symbolic outputs.
 
     Args:
@@ -82,7 +82,7 @@ class Graph:
         for tensor in tensors:
             if id(tensor.node) in included:
                 continue
-            branch = Graph(self.name, self.inputs, [tensor])
+            branch = LayerGraph(self.name, self.inputs, [tensor])
             layers = remove_duplicates([*self.layers, *branch.layers])
             _check_unique_names(layers)
             nodes = [node for node in branch.nodes if id(node) not in included]
@@ -311,7 +311,7 @@ def fit_input(reference: KerasTensor, value: Any, model: str) -> Any:
     return fitted
 
 
-def get_graph(layer: Any) -> Graph | None:
+def get_graph(layer: Any) -> LayerGraph | None:
     """Return the graph of a functional or sequential model; None for other layers and models."""
     find = getattr(layer, "_get_graph", None)
     return None if find is None else find()

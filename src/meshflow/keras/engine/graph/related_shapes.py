@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values.specs import TensorSpec
-from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.graph.graph import LayerGraph
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
@@ -25,7 +25,7 @@ def _trace_related_shapes(tensors: Sequence[KerasTensor], size: int) -> list[Ten
             if tensor.node.is_input:
                 inputs[id(tensor)] = tensor
             stack.extend(tensor.node.keras_inputs)
-    graph = Graph("related_shapes", list(inputs.values()), list(tensors))
+    graph = LayerGraph("related_shapes", list(inputs.values()), list(tensors))
     specs = [
         TensorSpec([size if n is None else n for n in t.shape], t.dtype) for t in inputs.values()
     ]

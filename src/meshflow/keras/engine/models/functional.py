@@ -15,10 +15,10 @@ from meshflow.core.values.tensor import is_tensor
 from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras import registry, serialization, settings
 from meshflow.keras.engine.graph import related_shapes  # noqa: F401 - registers its function
-from meshflow.keras.engine.graph.graph import Graph, fit_input
+from meshflow.keras.engine.graph.graph import LayerGraph, fit_input
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model, replace_intermediate_inputs
-from meshflow.keras.engine.models.operation import Operation
+from meshflow.keras.engine.models.operation import BoundOp
 from meshflow.keras.engine.saving.keras2_calls import CONSTANT_MARKER, OP_LAYERS
 from meshflow.keras.engine.saving.keras3_configuration import OPERATION_CLASS
 from meshflow.keras.engine.saving.model_configuration import (
@@ -97,7 +97,7 @@ class Functional(GraphMembers):
       (True, (None, 2))
     """
 
-    _graph: Graph
+    _graph: LayerGraph
 
     def __init__(
         self,
@@ -158,10 +158,10 @@ class Functional(GraphMembers):
         return model
 
 
-registry.LAYERS.add(**{OPERATION_CLASS: Operation})
+registry.LAYERS.add(**{OPERATION_CLASS: BoundOp})
 
 
-def make_graph_config(graph: Graph, name: str, trainable: bool) -> Config:
+def make_graph_config(graph: LayerGraph, name: str, trainable: bool) -> Config:
     """Describe a graph in the format of Keras 2."""
     included = {id(n) for n in graph.nodes}
     indices = graph.index_calls()

@@ -20,7 +20,7 @@ from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.environment.types import Config, PyTree, overridable
 from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.added_terms import AddLoss, AddMetric, is_loss
-from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.graph.graph import LayerGraph
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.layer import default_config, shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
@@ -97,15 +97,15 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         super().__init__(**kwargs)
         self._strategy_at_start = get_strategy() if has_strategy() else None
         self._init_training()
-        self._graph: Graph | None = None
+        self._graph: LayerGraph | None = None
         if inputs is not None and outputs is not None:
             inputs, outputs = _unwrap_single_list(inputs), _unwrap_single_list(outputs)
-            self._graph = Graph(
+            self._graph = LayerGraph(
                 self._name, *replace_intermediate_inputs(self._name, inputs, outputs)
             )
             self.built = True
 
-    def _get_graph(self) -> Graph | None:
+    def _get_graph(self) -> LayerGraph | None:
         return self._graph
 
     @property
@@ -220,7 +220,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         metric_weight_ids = {id(w) for metric in self.metrics for w in metric.weights}
         return [w for w in self.weights if id(w) not in metric_weight_ids]
 
-    def _require_graph(self, attribute: str) -> Graph:
+    def _require_graph(self, attribute: str) -> LayerGraph:
         graph = self._get_graph()
         if graph is None:
             raise AttributeError(
@@ -484,7 +484,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         """Add a layer to the graph that has an effect on a tensor of the graph and no output."""
         graph = self._require_graph("inputs")
         # A tensor of another model is rejected before it gets a further call.
-        Graph(self.name, graph.inputs, [value])
+        LayerGraph(self.name, graph.inputs, [value])
         call: Any = layer_class(dtype=value.dtype.name, **options)
         graph.attach([call(value)])
         self._reset_steps()
@@ -636,7 +636,7 @@ def replace_intermediate_inputs(
     flat = nest.flatten(inputs)
     if not all(isinstance(t, KerasTensor) for t in flat) or all(t.node.is_input for t in flat):
         return inputs, outputs
-    graph = Graph(name, inputs, outputs)
+    graph = LayerGraph(name, inputs, outputs)
     to_input = lambda t: t if t.node.is_input else Input(batch_shape=t.shape, dtype=t.dtype)
     values = {id(t): to_input(t) for t in flat}
     graph.call_nodes(graph.nodes, values)

@@ -8,10 +8,10 @@ from typing import Any
 from meshflow.environment.types import Config
 from meshflow.keras.engine.saving.keras3_operations import find_function
 
-__all__ = ["Operation"]
+__all__ = ["BoundOp"]
 
 
-class Operation:
+class BoundOp:
     """Function of `keras.ops` with fixed arguments; a graph is built from it as from a layer.
 
     Args:
@@ -41,7 +41,7 @@ class Operation:
         )
 
     @classmethod
-    def from_config(cls, config: Config) -> Operation:
+    def from_config(cls, config: Config) -> BoundOp:
         """Create the operation from its configuration."""
         return cls(config["name"], config["operation"], config["arguments"])
 

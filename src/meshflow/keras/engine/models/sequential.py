@@ -17,7 +17,7 @@ from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree, overridable
 from meshflow.keras import registry, serialization
-from meshflow.keras.engine.graph.graph import Graph, fit_input, get_graph
+from meshflow.keras.engine.graph.graph import LayerGraph, fit_input, get_graph
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import as_tuples, remove_duplicates
@@ -158,10 +158,10 @@ class Sequential(GraphMembers):
         self._graph_pending = True
         self.built = bool(self._stack)
 
-    def _get_graph(self) -> Graph | None:
+    def _get_graph(self) -> LayerGraph | None:
         if self.__dict__.get("_graph_pending"):
             attached = [] if self._graph is None else self._graph.attached
-            self._graph = Graph(self.name, self._input, self._output)
+            self._graph = LayerGraph(self.name, self._input, self._output)
             self._graph.attach(attached)
             self._graph_pending = False
         return self._graph

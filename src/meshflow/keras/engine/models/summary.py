@@ -10,7 +10,7 @@ import numpy as np
 
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.html_tables import format_table
-from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.graph.graph import LayerGraph
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import Node
 
@@ -125,7 +125,7 @@ def _write_layer(
     columns: list[int],
     linear: bool,
     show_trainable: bool,
-    graph: Graph | None,
+    graph: LayerGraph | None,
     expand: bool,
     depth: int,
     is_last: bool,
@@ -199,7 +199,7 @@ def _count_parameters(model: LayerStack) -> list[str]:
     ]
 
 
-def _format_connections(layer: Layer, graph: Graph | None) -> str:
+def _format_connections(layer: Layer, graph: LayerGraph | None) -> str:
     relevant = {id(n) for n in graph.nodes} if graph is not None else set()
     texts = []
     for node in layer.inbound_nodes:

@@ -20,7 +20,7 @@ from meshflow.keras.engine.saving.keras3_operations import make_operation_entry
 from meshflow.keras.engine.saving.model_configuration import to_plain_config
 
 if TYPE_CHECKING:
-    from meshflow.keras.engine.graph.graph import Graph
+    from meshflow.keras.engine.graph.graph import LayerGraph
     from meshflow.keras.engine.layer.base_layer import Layer
     from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
@@ -111,7 +111,7 @@ class _Keras3Serializer:
         tensors.
     """
 
-    def __init__(self, graphs: dict[str, Graph | None]) -> None:
+    def __init__(self, graphs: dict[str, LayerGraph | None]) -> None:
         self._graphs = graphs
 
     def serialize(self, value: Json, families: tuple[str, ...]) -> Json:

@@ -16,7 +16,7 @@ from meshflow.core.values.dtypes import as_dtype, string
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
-from meshflow.keras.engine.graph.graph import Graph, get_graph
+from meshflow.keras.engine.graph.graph import LayerGraph, get_graph
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.losses_and_metrics import (
     adds_losses_or_metrics,
@@ -253,7 +253,7 @@ def _split_at_text(model: Any, function: Callable[..., Any]) -> Callable[..., An
     return TextFunction(steps, specs, rest, function)
 
 
-def _collect_text_steps(tensor: KerasTensor, graph: Graph) -> tuple[int, list[list[Any]]]:
+def _collect_text_steps(tensor: KerasTensor, graph: LayerGraph) -> tuple[int, list[list[Any]]]:
     """Return the index of the input that a symbolic tensor depends on, and the steps from it.
 
     Raises:

@@ -26,7 +26,7 @@ else:
     _Base = object
 
 
-class History(NamedTuple):
+class KerasHistory(NamedTuple):
     """Origin of a symbolic tensor: output `tensor_index` of call `node_index` of `layer`."""
 
     layer: Any
@@ -72,7 +72,7 @@ class KerasTensor(_Base):
         self._type_spec = type_spec
         self._name = name
         # The history is None until a node sets it; each tensor in a graph has one.
-        self._keras_history: History | Any = None
+        self._keras_history: KerasHistory | Any = None
         self._keras_mask = None
         # Values of shape tensors for each placeholder size that replaces the unknown sizes.
         self.known_values: dict[int, Any] = {}
@@ -273,7 +273,7 @@ class Node:
         index = len(layer.inbound_nodes)
         layer.inbound_nodes.append(self)
         for position, output in enumerate(self.flat_outputs):
-            output._keras_history = History(layer, index, position)
+            output._keras_history = KerasHistory(layer, index, position)
         self.index = index
         for tensor in self.keras_inputs:
             tensor._users.append(weakref.ref(self))

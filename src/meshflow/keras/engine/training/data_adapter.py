@@ -34,7 +34,7 @@ from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
 from meshflow.keras.engine.training.sparse_batches import (
     ExtensionBatch,
     RaggedBatch,
-    SparseBatch,
+    SparseArrays,
     is_composite,
     list_rows,
     split_batch,
@@ -628,7 +628,7 @@ def _to_batch_array(value: Any) -> Any:
 
 
 def _check_batch_array(array: Any) -> Any:
-    if isinstance(array, (ExtensionBatch, SparseBatch, RaggedBatch)):
+    if isinstance(array, (ExtensionBatch, SparseArrays, RaggedBatch)):
         return array
     if is_composite(array):
         return split_batch(array)

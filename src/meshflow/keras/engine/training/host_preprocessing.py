@@ -21,7 +21,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.withheld_text import WithheldTextError, check_text, make_withheld_text
 from meshflow.environment.types import PyTree
-from meshflow.keras.engine.graph.graph import Graph, PrecomputedPart, get_graph
+from meshflow.keras.engine.graph.graph import LayerGraph, PrecomputedPart, get_graph
 from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
@@ -69,7 +69,7 @@ class HostPart:
       cut_tensors: The results of the part that the rest uses.
     """
 
-    def __init__(self, graph: Graph, nodes: list[Node], rest: list[Node]) -> None:
+    def __init__(self, graph: LayerGraph, nodes: list[Node], rest: list[Node]) -> None:
         self.graph, self.nodes, self.rest = graph, nodes, rest
         host_outputs = {id(t) for node in nodes for t in node.flat_outputs}
         used = [t for node in rest for t in node.keras_inputs] + graph.flat_outputs
@@ -80,7 +80,7 @@ class HostPart:
         self._inputs = [id(t) for t in graph.flat_inputs if id(t) in read]
 
     @classmethod
-    def from_graph(cls, graph: Graph) -> HostPart | None:
+    def from_graph(cls, graph: LayerGraph) -> HostPart | None:
         """Return the part of a graph that must run on the host.
 
         Args:
@@ -146,11 +146,11 @@ class FeaturesPart:
       graph: The graph; None for a `Sequential` model, in which the first layer takes the inputs.
     """
 
-    def __init__(self, lookups: list[tuple[Any, dict[str, int]]], graph: Graph | None) -> None:
+    def __init__(self, lookups: list[tuple[Any, dict[str, int]]], graph: LayerGraph | None) -> None:
         self.lookups, self.graph = lookups, graph
 
     @classmethod
-    def from_model(cls, model: Any, graph: Graph | None) -> FeaturesPart | None:
+    def from_model(cls, model: Any, graph: LayerGraph | None) -> FeaturesPart | None:
         """Return the lookups of a model.
 
         Args:

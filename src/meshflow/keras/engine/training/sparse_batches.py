@@ -27,7 +27,7 @@ from meshflow.ops.sparse_elements import retain
 __all__ = [
     "ExtensionBatch",
     "RaggedBatch",
-    "SparseBatch",
+    "SparseArrays",
     "is_composite",
     "is_sparse",
     "join_batch",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class SparseBatch(NamedTuple):
+class SparseArrays(NamedTuple):
     """A sparse batch as arrays.
 
     The number of elements is a power of two, so that few programs are compiled. The ops of sparse
@@ -54,7 +54,7 @@ class SparseBatch(NamedTuple):
     values: Array
 
     @classmethod
-    def pad(cls, indices: np.ndarray, values: np.ndarray, shape: tuple[int, ...]) -> SparseBatch:
+    def pad(cls, indices: np.ndarray, values: np.ndarray, shape: tuple[int, ...]) -> SparseArrays:
         """Create a batch from elements, with padding."""
         count = max(1, 1 << max(len(values) - 1, 0).bit_length()) - len(values)
         outside = np.broadcast_to(np.maximum(shape, PADDING_INDEX), (count, len(shape)))
@@ -116,19 +116,19 @@ class SparseRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, key: slice) -> SparseBatch:
+    def __getitem__(self, key: slice) -> SparseArrays:
         return self.take(np.arange(*key.indices(len(self))))
 
-    def take(self, rows: np.ndarray, axis: int = 0) -> SparseBatch:
+    def take(self, rows: np.ndarray, axis: int = 0) -> SparseArrays:
         """Return a batch of rows."""
         starts, counts = self._starts[rows], self._starts[rows + 1] - self._starts[rows]
         positions = concatenate_ranges(starts, counts)
         indices = self._indices[positions]
         indices[:, 0] = np.repeat(np.arange(len(rows)), counts)
-        return SparseBatch.pad(indices, self._values[positions], (len(rows), *self.shape[1:]))
+        return SparseArrays.pad(indices, self._values[positions], (len(rows), *self.shape[1:]))
 
 
-class RaggedRows:
+class RaggedBatchRows:
     """Rows of a ragged tensor that can be selected like those of a NumPy array.
 
     Args:
@@ -183,7 +183,7 @@ def is_composite(value: object) -> bool:
 def list_rows(value: PyTree) -> PyTree:
     """Return a composite value as rows that can be selected."""
     if isinstance(value, RaggedTensor):
-        return RaggedRows(value)
+        return RaggedBatchRows(value)
     return ExtensionRows(value) if is_extension(value) else SparseRows(value)
 
 
@@ -193,7 +193,7 @@ def is_sparse(value: object) -> bool:
     return is_scipy or isinstance(value, SparseTensor)
 
 
-def split_batch(value: object) -> SparseBatch | RaggedBatch | ExtensionBatch:
+def split_batch(value: object) -> SparseArrays | RaggedBatch | ExtensionBatch:
     """Convert a composite value to a batch."""
     if is_extension(value):
         parts, static = value.split_parts()
@@ -214,7 +214,7 @@ def list_varied_shapes(batch: PyTree) -> list[tuple[int, ...]]:
     Returns:
       The shapes. Those of a batch without composite parts are unchanged.
     """
-    is_part = lambda node: isinstance(node, (SparseBatch, RaggedBatch))
+    is_part = lambda node: isinstance(node, (SparseArrays, RaggedBatch))
     kinds: dict[Hashable, int] = {}
     shapes: list[tuple[int, ...]] = []
     for node in jax.tree.leaves(batch, is_leaf=is_part):
@@ -236,7 +236,7 @@ def join_batch(batch: PyTree) -> PyTree:
         return value_class.build_from_parts(parts, batch.static)  # type: ignore[attr-defined]
     if isinstance(batch, RaggedBatch):
         return RaggedTensor.from_nested_row_splits(batch.values, batch.splits, validate=False)
-    if isinstance(batch, SparseBatch):
+    if isinstance(batch, SparseArrays):
         sizes: Any = batch.shape
         shape = join_dense_shape(sizes, (True, np.dtype(np.int64)))
         sparse = SparseTensor(batch.indices, batch.values, shape)

@@ -16,8 +16,8 @@ from meshflow.io.tensors import make_ndarray
 from meshflow.saved_model.graph.format.messages import Message
 
 __all__ = [
+    "GraphNode",
     "HostRequired",
-    "Node",
     "SymbolicSizes",
     "as_host_array",
     "as_sizes_array",
@@ -191,7 +191,7 @@ _OP_DEFAULT_ATTRIBUTES: dict[tuple[str, str], Any] = {
 }
 
 
-class Node:
+class GraphNode:
     """Node of a graph.
 
     Args:

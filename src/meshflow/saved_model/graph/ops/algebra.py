@@ -15,7 +15,11 @@ from meshflow.environment.types import Array
 from meshflow.ops import array, linalg, signal
 from meshflow.ops import math as _math
 from meshflow.ops.coordinates import multiply_elements
-from meshflow.saved_model.graph.format.node_attributes import Node, as_host_array, as_static_ints
+from meshflow.saved_model.graph.format.node_attributes import (
+    GraphNode,
+    as_host_array,
+    as_static_ints,
+)
 from meshflow.saved_model.graph.ops.public_functions import make_op, to_tensor
 
 __all__ = ["ALGEBRA_OPS"]
@@ -26,7 +30,7 @@ def _make_array_op(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda node, *values: function(*map(jnp.asarray, values))
 
 
-def _bitcast(node: Node, x: Array) -> Array:
+def _bitcast(node: GraphNode, x: Array) -> Array:
     """Reinterpret the bytes of an array as another dtype. A narrower dtype adds an axis."""
     dtype = node.dtype("type")
     x = jnp.asarray(x)
@@ -36,12 +40,12 @@ def _bitcast(node: Node, x: Array) -> Array:
     return result.reshape(*x.shape, x.dtype.itemsize // dtype.itemsize)
 
 
-def _compute_norm(node: Node, x: Array, axes: Array) -> Array:
+def _compute_norm(node: GraphNode, x: Array, axes: Array) -> Array:
     squares = jnp.sum(jnp.square(x), tuple(as_static_ints(axes)), keepdims=node["keep_dims"])
     return jnp.sqrt(squares).astype(x.dtype)
 
 
-def _cumulate_logsumexp(node: Node, x: Array, axis: Array) -> Array:
+def _cumulate_logsumexp(node: GraphNode, x: Array, axis: Array) -> Array:
     result = _math.cumulative_logsumexp(
         to_tensor(x), int(as_host_array(axis)), node["exclusive"], node["reverse"]
     )
@@ -49,18 +53,18 @@ def _cumulate_logsumexp(node: Node, x: Array, axis: Array) -> Array:
 
 
 def _make_search(side: str) -> Callable[..., Any]:
-    def run(node: Node, rows: Array, values: Array) -> Array:
+    def run(node: GraphNode, rows: Array, values: Array) -> Array:
         kind = "int64" if node["out_type"] == 9 else "int32"
         return array.searchsorted(to_tensor(rows), to_tensor(values), side, kind).array
 
     return run
 
 
-def _is_in_top_k(node: Node, predictions: Array, targets: Array, k: Array) -> Array:
+def _is_in_top_k(node: GraphNode, predictions: Array, targets: Array, k: Array) -> Array:
     return _math.in_top_k(to_tensor(targets), to_tensor(predictions), int(as_host_array(k))).array
 
 
-def _compute_histogram(node: Node, values: Array, limits: Array, count: Array) -> Array:
+def _compute_histogram(node: GraphNode, values: Array, limits: Array, count: Array) -> Array:
     counts = array.histogram_fixed_width(
         to_tensor(values), to_tensor(limits), int(as_host_array(count)), node.dtype("dtype").name
     )
@@ -68,7 +72,7 @@ def _compute_histogram(node: Node, values: Array, limits: Array, count: Array) -
 
 
 def _make_scatter(method: str) -> Callable[..., Any]:
-    def run(node: Node, x: Array, indices: Array, updates: Array) -> Array:
+    def run(node: GraphNode, x: Array, indices: Array, updates: Array) -> Array:
         index = tuple(jnp.moveaxis(jnp.asarray(indices), -1, 0))
         if method == "subtract":
             return jnp.asarray(x).at[index].add(-updates)
@@ -89,7 +93,7 @@ def _make_segment_op(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sparse_to_dense(
-    node: Node, indices: Array, shape: Array, values: Array, default: Array
+    node: GraphNode, indices: Array, shape: Array, values: Array, default: Array
 ) -> Array:
     dense = jnp.full(as_static_ints(shape), default, values.dtype)
     index = jnp.asarray(indices)
@@ -97,7 +101,9 @@ def _sparse_to_dense(
     return dense.at[tuple(jnp.moveaxis(index, -1, 0))].set(values)
 
 
-def _multiply_sparse(node: Node, indices: Array, values: Array, shape: Array, b: Array) -> Array:
+def _multiply_sparse(
+    node: GraphNode, indices: Array, values: Array, shape: Array, b: Array
+) -> Array:
     b = _conjugate_transpose(b) if node["adjoint_b"] else b
     sizes = np.array(as_static_ints(shape), np.int64)
     sparse = SparseTensor(to_tensor(indices), to_tensor(values), sizes)
@@ -111,7 +117,7 @@ def _conjugate_transpose(x: Array) -> jax.Array:
     return jnp.conj(jnp.swapaxes(x, -1, -2))
 
 
-def _decompose_singular_values(node: Node, x: Array) -> list[jax.Array]:
+def _decompose_singular_values(node: GraphNode, x: Array) -> list[jax.Array]:
     if not node["compute_uv"]:
         values = jnp.linalg.svd(x, compute_uv=False)
         empty = jnp.zeros((0,), x.dtype)
@@ -120,7 +126,7 @@ def _decompose_singular_values(node: Node, x: Array) -> list[jax.Array]:
     return [values, u, _conjugate_transpose(v)]
 
 
-def _decompose_eigenvalues(node: Node, x: Array) -> list[jax.Array]:
+def _decompose_eigenvalues(node: GraphNode, x: Array) -> list[jax.Array]:
     if node["compute_v"]:
         return list(jnp.linalg.eigh(x))
     return [jnp.linalg.eigvalsh(x), jnp.zeros((0,), x.dtype)]
@@ -132,7 +138,7 @@ def _get_diagonals(k: Array) -> int | tuple[int, ...]:
 
 
 def _make_diagonal_matrix(
-    node: Node, diagonal: Array, k: Array, rows: Array, columns: Array, pad: Array
+    node: GraphNode, diagonal: Array, k: Array, rows: Array, columns: Array, pad: Array
 ) -> Array:
     matrix = linalg.diag(
         to_tensor(diagonal),
@@ -145,14 +151,14 @@ def _make_diagonal_matrix(
     return matrix.array
 
 
-def _get_diagonal_part(node: Node, x: Array, k: Array, pad: Array) -> Array:
+def _get_diagonal_part(node: GraphNode, x: Array, k: Array, pad: Array) -> Array:
     diagonal = linalg.diag_part(
         to_tensor(x), k=_get_diagonals(k), padding_value=to_tensor(pad), align=node.text("align")
     )
     return diagonal.array
 
 
-def _set_diagonal(node: Node, x: Array, diagonal: Array, k: Array) -> Array:
+def _set_diagonal(node: GraphNode, x: Array, diagonal: Array, k: Array) -> Array:
     return linalg.set_diag(
         to_tensor(x), to_tensor(diagonal), k=_get_diagonals(k), align=node.text("align")
     ).array
@@ -165,7 +171,7 @@ def _make_real_transform(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda node, x, length: function(to_tensor(x), as_static_ints(length)).array
 
 
-def _make_complex(node: Node, real: Array, imaginary: Array) -> Array:
+def _make_complex(node: GraphNode, real: Array, imaginary: Array) -> Array:
     return lax.complex(*jnp.broadcast_arrays(jnp.asarray(real), jnp.asarray(imaginary)))
 
 

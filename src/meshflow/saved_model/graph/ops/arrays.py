@@ -20,7 +20,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.environment.types import Array
 from meshflow.ops.math.division import divide_and_round_down
 from meshflow.saved_model.graph.format.node_attributes import (
-    Node,
+    GraphNode,
     SymbolicSizes,
     as_host_array,
     as_sizes_array,
@@ -37,7 +37,7 @@ def _make_elementwise(
 ) -> Callable[..., Any]:
     """Return an elementwise op that uses NumPy for static arrays and JAX for other arrays."""
 
-    def run(node: Node, *values: Array) -> Array:
+    def run(node: GraphNode, *values: Array) -> Array:
         if numpy_function is not None and is_static(*values):
             return np.asarray(numpy_function(*values))
         return jax_function(*map(materialize_sizes, values))
@@ -45,7 +45,7 @@ def _make_elementwise(
     return run
 
 
-def _return_input(node: Node, value: Array, *_: Array) -> Array:
+def _return_input(node: GraphNode, value: Array, *_: Array) -> Array:
     return value
 
 
@@ -139,14 +139,14 @@ _ELEMENTWISE_OPS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _select(node: Node, condition: Array, x: Array, y: Array) -> Array:
+def _select(node: GraphNode, condition: Array, x: Array, y: Array) -> Array:
     # `Select`, unlike `SelectV2`, accepts a vector of conditions for the rows of the values.
     missing = np.ndim(x) - np.ndim(condition)
     condition = jnp.reshape(condition, (*np.shape(condition), *[1] * missing))
     return jnp.where(condition, x, y)
 
 
-def _cast(node: Node, x: Array) -> Array:
+def _cast(node: GraphNode, x: Array) -> Array:
     dtype = node.dtype("DstT")
     if isinstance(x, SymbolicSizes):
         return x if dtype.kind in "iu" else materialize_sizes(x).astype(dtype)
@@ -162,7 +162,7 @@ def _make_reduction(
     jax_function: Callable[..., Any],
     is_max: bool | None = None,
 ) -> Callable[..., Any]:
-    def run(node: Node, x: Array, axes: Array) -> Array:
+    def run(node: GraphNode, x: Array, axes: Array) -> Array:
         options: dict[str, Any] = {"axis": tuple(as_static_ints(axes))}
         options["keepdims"] = node["keep_dims"]
         if is_max is not None and 0 in np.shape(x):
@@ -183,14 +183,14 @@ def _get_extremum(dtype: np.dtype, is_largest: bool) -> Any:
 
 
 def _make_arg_reduction(function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(node: Node, x: Array, axis: Array) -> Array:
+    def run(node: GraphNode, x: Array, axis: Array) -> Array:
         return function(x, axis=int(axis)).astype(node.dtype("output_type"))
 
     return run
 
 
 def _make_cumulative_op(cumulate: Callable[..., jax.Array], identity: int) -> Callable[..., Any]:
-    def run(node: Node, x: Array, axis: Array) -> jax.Array:
+    def run(node: GraphNode, x: Array, axis: Array) -> jax.Array:
         dim = int(axis) % np.ndim(x)
         x = jnp.flip(x, dim) if node["reverse"] else jnp.asarray(x)
         if node["exclusive"]:
@@ -207,11 +207,11 @@ def _select_library(x: Array, sizes: Array) -> ModuleType:
     return np if is_static(x) and not isinstance(sizes, SymbolicSizes) else jnp
 
 
-def _get_shape(node: Node, x: Array) -> Array:
+def _get_shape(node: GraphNode, x: Array) -> Array:
     return as_sizes_array(np.shape(x), node.dtype("out_type"))
 
 
-def _slice_strided(node: Node, x: Array, begin: Array, end: Array, strides: Array) -> Array:
+def _slice_strided(node: GraphNode, x: Array, begin: Array, end: Array, strides: Array) -> Array:
     index: list[Any] = []
     starts, ends, steps = begin, end, as_static_ints(strides)
     for i, step in enumerate(steps):
@@ -240,7 +240,7 @@ def _check_indices(x: Array, index: list[Any]) -> None:
             raise InvalidArgumentError(f"index {part} is out of bounds for shape {np.shape(x)}")
 
 
-def _slice(node: Node, x: Array, begin: Array, size: Array) -> Array:
+def _slice(node: GraphNode, x: Array, begin: Array, size: Array) -> Array:
     lengths = [
         n if n >= 0 else total - first
         for n, total, first in zip(
@@ -269,7 +269,7 @@ def _make_join(name: str) -> Callable[..., Any]:
 _concatenate, _stack = _make_join("concatenate"), _make_join("stack")
 
 
-def _gather(node: Node, x: Array, indices: Array, axis: Array | int = 0) -> Array:
+def _gather(node: GraphNode, x: Array, indices: Array, axis: Array | int = 0) -> Array:
     dim, batch = int(axis), node["batch_dims"]
     if batch:
         dim = dim % np.ndim(x)
@@ -286,12 +286,12 @@ def _gather(node: Node, x: Array, indices: Array, axis: Array | int = 0) -> Arra
     return jnp.take(x, indices, axis=dim, mode="fill", fill_value=0)
 
 
-def _scatter_nd(node: Node, indices: Array, updates: Array, shape: Array) -> Array:
+def _scatter_nd(node: GraphNode, indices: Array, updates: Array, shape: Array) -> Array:
     zeros = jnp.zeros(as_static_ints(shape), updates.dtype)
     return zeros.at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
 
 
-def _squeeze(node: Node, x: Array) -> Array:
+def _squeeze(node: GraphNode, x: Array) -> Array:
     return x.reshape(
         [
             n
@@ -305,11 +305,11 @@ def _squeeze(node: Node, x: Array) -> Array:
     )
 
 
-def _split(node: Node, axis: Array, x: Array) -> Array:
+def _split(node: GraphNode, axis: Array, x: Array) -> Array:
     return (np if is_static(x) else jnp).split(x, node["num_split"], int(axis))
 
 
-def _split_sizes(node: Node, x: Array, lengths: Array, axis: Array) -> list[jax.Array]:
+def _split_sizes(node: GraphNode, x: Array, lengths: Array, axis: Array) -> list[jax.Array]:
     lengths_list, total = as_static_ints(lengths), np.shape(x)[int(axis)]
     lengths_list = [
         n if n >= 0 else total - sum(m for m in lengths_list if m >= 0) for n in lengths_list
@@ -317,36 +317,36 @@ def _split_sizes(node: Node, x: Array, lengths: Array, axis: Array) -> list[jax.
     return jnp.split(x, np.cumsum(lengths_list)[:-1].tolist(), int(axis))
 
 
-def _fill(node: Node, shape: Array, value: Array) -> Array:
+def _fill(node: GraphNode, shape: Array, value: Array) -> Array:
     return _select_library(value, shape).full(as_static_ints(shape), value, value.dtype)
 
 
-def _pad(node: Node, x: Array, widths: Array, value: Array | None = None) -> Array:
+def _pad(node: GraphNode, x: Array, widths: Array, value: Array | None = None) -> Array:
     pairs = as_host_array(widths).tolist()
     return jnp.pad(x, pairs, constant_values=0 if value is None else value)
 
 
-def _pad_mirrored(node: Node, x: Array, widths: Array) -> Array:
+def _pad_mirrored(node: GraphNode, x: Array, widths: Array) -> Array:
     mode = {"REFLECT": "reflect", "SYMMETRIC": "symmetric"}[node.text("mode")]
     return jnp.pad(x, as_host_array(widths).tolist(), mode=mode)
 
 
-def _range(node: Node, start: Array, limit: Array, step: Array) -> Array:
+def _range(node: GraphNode, start: Array, limit: Array, step: Array) -> Array:
     first, last, by = (as_host_array(v).item() for v in (start, limit, step))
     return np.arange(first, last, by).astype(start.dtype)
 
 
-def _one_hot(node: Node, indices: Array, depth: Array, on: Array, off: Array) -> Array:
+def _one_hot(node: GraphNode, indices: Array, depth: Array, on: Array, off: Array) -> Array:
     hot = jax.nn.one_hot(indices, int(depth), axis=node["axis"], dtype=bool)
     return jnp.where(hot, on, off)
 
 
-def _find_top_k(node: Node, x: Array, k: Array) -> tuple[Array, Array]:
+def _find_top_k(node: GraphNode, x: Array, k: Array) -> tuple[Array, Array]:
     values, indices = lax.top_k(x, int(k))
     return values, indices.astype(np.int32)
 
 
-def _reverse_sequences(node: Node, x: Array, lengths: Array) -> Array:
+def _reverse_sequences(node: GraphNode, x: Array, lengths: Array) -> Array:
     axis, batch = node["seq_dim"], node["batch_dim"]
     moved = jnp.moveaxis(x, (batch, axis), (0, 1))
     steps = jnp.arange(moved.shape[1])
@@ -356,7 +356,7 @@ def _reverse_sequences(node: Node, x: Array, lengths: Array) -> Array:
     return jnp.moveaxis(rows, (0, 1), (batch, axis))
 
 
-def _mask_band(node: Node, x: Array, lower: Array, upper: Array) -> Array:
+def _mask_band(node: GraphNode, x: Array, lower: Array, upper: Array) -> Array:
     rows, columns = jnp.arange(x.shape[-2])[:, None], jnp.arange(x.shape[-1])
     num_lower, num_upper = int(lower), int(upper)
     keep = jnp.ones((x.shape[-2], x.shape[-1]), bool)

@@ -15,7 +15,7 @@ from meshflow.environment.types import Array
 from meshflow.ops import sparse_elements, strings
 from meshflow.ops.ragged import crosses
 from meshflow.ops.ragged.tensor import RaggedTensor
-from meshflow.saved_model.graph.format.node_attributes import Node
+from meshflow.saved_model.graph.format.node_attributes import GraphNode
 from meshflow.saved_model.graph.ops.public_functions import make_op, to_arrays, to_tensor
 
 __all__ = ["COMPOSITE_FUNCTION_OPS", "COMPOSITE_FUNCTION_OUTPUTS"]
@@ -42,17 +42,19 @@ def _list_components(sparse: SparseTensor) -> list[Array]:
 def _combine(function: Callable[..., SparseTensor]) -> Callable[..., Any]:
     """Return an op of two sparse tensors, whose results are the indices and values."""
 
-    def run(node: Node, *parts: Array) -> list[Array]:
+    def run(node: GraphNode, *parts: Array) -> list[Array]:
         return _list_components(function(_make_sparse(*parts[:3]), _make_sparse(*parts[3:])))[:2]
 
     return run
 
 
-def _compute_softmax(node: Node, indices: Array, values: Array, shape: Array) -> Array:
+def _compute_softmax(node: GraphNode, indices: Array, values: Array, shape: Array) -> Array:
     return sparse_elements.softmax(_make_sparse(indices, values, shape)).values.array
 
 
-def _split(node: Node, axis: Array, indices: Array, values: Array, shape: Array) -> list[Array]:
+def _split(
+    node: GraphNode, axis: Array, indices: Array, values: Array, shape: Array
+) -> list[Array]:
     """Return the indices of all parts, then their values, then their shapes."""
     sparse = _make_sparse(indices, values, shape)
     places, elements, total = np.array(sparse.check_indices()), np.asarray(values), np.array(shape)
@@ -80,7 +82,7 @@ def _group(owner: np.ndarray, count: int) -> list[np.ndarray]:
 # ---- counts ------------------------------------------------------------------------------
 
 
-def _count(node: Node, values: Any, weights: Any) -> list[Array]:
+def _count(node: GraphNode, values: Any, weights: Any) -> list[Array]:
     low, high = (None if node[key] < 0 else node[key] for key in ("minlength", "maxlength"))
     is_binary = node["binary_output"]
     weights = None if is_binary else weights
@@ -89,19 +91,19 @@ def _count(node: Node, values: Any, weights: Any) -> list[Array]:
     return [indices, amounts.astype(node.dtype("output_type")), shape]
 
 
-def _count_dense(node: Node, values: Array, weights: Array) -> list[Array]:
+def _count_dense(node: GraphNode, values: Array, weights: Array) -> list[Array]:
     return _count(node, to_tensor(values), to_tensor(weights) if np.size(weights) else None)
 
 
 def _count_sparse(
-    node: Node, indices: Array, values: Array, shape: Array, weights: Array
+    node: GraphNode, indices: Array, values: Array, shape: Array, weights: Array
 ) -> list[Array]:
     make = lambda elements: _make_sparse(indices, elements, shape)
     make(values).check_indices()
     return _count(node, make(values), make(weights) if np.size(weights) else None)
 
 
-def _count_ragged(node: Node, splits: Array, values: Array, weights: Array) -> list[Array]:
+def _count_ragged(node: GraphNode, splits: Array, values: Array, weights: Array) -> list[Array]:
     make = lambda elements: _make_rows(elements, splits).to_sparse()
     return _count(node, make(values), make(weights) if np.size(weights) else None)
 
@@ -113,7 +115,7 @@ def _make_rows(values: Array, splits: Array) -> RaggedTensor:
 # ---- crosses -----------------------------------------------------------------------------
 
 
-def _cross_ragged(node: Node, *inputs: Array) -> list[Array]:
+def _cross_ragged(node: GraphNode, *inputs: Array) -> list[Array]:
     """Cross rows; `input_order` has a letter for each input: ragged, sparse or dense."""
     remaining = iter(inputs)
     num_ragged, num_sparse = len(node["ragged_values_types"]), node["Nsparse"]
@@ -143,7 +145,7 @@ def _take_groups(values: Iterator[Array], count: int, size: int) -> list[tuple[A
     return list(zip(*[list(itertools.islice(values, count)) for _ in range(size)], strict=True))
 
 
-def _cross_sparse(node: Node, *inputs: Array) -> list[Array]:
+def _cross_sparse(node: GraphNode, *inputs: Array) -> list[Array]:
     *parts, separator = inputs
     remaining = iter(parts)
     sparse = [_make_sparse(*c) for c in _take_groups(remaining, node["N"], 3)]
@@ -172,7 +174,7 @@ class _EncodedRows:
         return len(self.splits[0]) - 1 if self.splits else len(self.values)
 
 
-def _encode_rows(node: Node, *parts: Array) -> np.ndarray:
+def _encode_rows(node: GraphNode, *parts: Array) -> np.ndarray:
     """Return ragged rows as one variant, or as one for each row."""
     *splits, values = map(np.asarray, parts)
     for level, inner in itertools.zip_longest(splits, splits[1:]):
@@ -196,7 +198,7 @@ def _encode_rows(node: Node, *parts: Array) -> np.ndarray:
     return encoded
 
 
-def _decode_rows(node: Node, encoded: Array) -> list[np.ndarray]:
+def _decode_rows(node: GraphNode, encoded: Array) -> list[np.ndarray]:
     """Return the row splits and flat values of one variant, or of a vector of them."""
     host = np.asarray(encoded, object)
     if host.ndim > 1:
@@ -247,7 +249,7 @@ def _accumulate(lengths: Any, dtype: np.dtype) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(dtype)
 
 
-def _partition(node: Node, data: Array, parts: Array) -> list[np.ndarray]:
+def _partition(node: GraphNode, data: Array, parts: Array) -> list[np.ndarray]:
     host, owners, count = np.asarray(data), np.asarray(parts), node["num_partitions"]
     _check_count(count, _MAX_OUTPUTS, "num_partitions")
     if host.shape[: owners.ndim] != owners.shape:

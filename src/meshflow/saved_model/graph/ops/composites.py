@@ -15,17 +15,23 @@ from meshflow.core.runtime.bounds_checks import check_columns
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.ragged.partition import concatenate_ranges
-from meshflow.saved_model.graph.format.node_attributes import Node, as_host_array, as_static_ints
+from meshflow.saved_model.graph.format.node_attributes import (
+    GraphNode,
+    as_host_array,
+    as_static_ints,
+)
 
 __all__ = ["COMPOSITE_OPS", "COMPOSITE_OUTPUTS", "HOST_COMPOSITE_OPS"]
 
 
-def _sort_elements(node: Node, indices: Array, values: Array, shape: Array) -> list[np.ndarray]:
+def _sort_elements(
+    node: GraphNode, indices: Array, values: Array, shape: Array
+) -> list[np.ndarray]:
     order = np.lexsort(np.asarray(indices).T[::-1])
     return [np.asarray(indices)[order], np.asarray(values)[order]]
 
 
-def _to_sparse(node: Node, *parts: Array) -> list[np.ndarray]:
+def _to_sparse(node: GraphNode, *parts: Array) -> list[np.ndarray]:
     *nested_splits, values = map(np.asarray, parts)
     sizes = [len(nested_splits[0]) - 1]
     indices = np.arange(sizes[0])[:, None]
@@ -42,7 +48,7 @@ def _to_sparse(node: Node, *parts: Array) -> list[np.ndarray]:
 
 
 def _fill_empty_rows(
-    node: Node, indices: Array, values: Array, shape: Array, default: Array
+    node: GraphNode, indices: Array, values: Array, shape: Array, default: Array
 ) -> list[np.ndarray]:
     indices, values = np.asarray(indices), np.asarray(values)
     num_rows = int(np.asarray(shape)[0])
@@ -58,7 +64,7 @@ def _fill_empty_rows(
     return [all_indices[order], all_values[order], is_empty, positions[: len(indices)]]
 
 
-def _reshape(node: Node, indices: Array, shape: Array, new_shape: Array) -> list[np.ndarray]:
+def _reshape(node: GraphNode, indices: Array, shape: Array, new_shape: Array) -> list[np.ndarray]:
     old, new = np.asarray(shape), np.array(new_shape, np.int64)
     if (new < 0).any():
         new[new < 0] = old.prod() // new[new >= 0].prod()
@@ -67,7 +73,7 @@ def _reshape(node: Node, indices: Array, shape: Array, new_shape: Array) -> list
 
 
 def _slice(
-    node: Node, indices: Array, values: Array, shape: Array, start: Array, size: Array
+    node: GraphNode, indices: Array, values: Array, shape: Array, start: Array, size: Array
 ) -> list[np.ndarray]:
     moved, limits = np.asarray(indices) - np.asarray(start), np.asarray(shape) - np.asarray(start)
     sizes = np.maximum(np.minimum(np.asarray(size), limits), 0)
@@ -75,7 +81,7 @@ def _slice(
     return [moved[is_inside], np.asarray(values)[is_inside], sizes]
 
 
-def _concatenate(node: Node, *parts: Array) -> list[np.ndarray]:
+def _concatenate(node: GraphNode, *parts: Array) -> list[np.ndarray]:
     count = len(parts) // 3
     indices, values, shapes = (
         [np.array(p) for p in parts[k * count : (k + 1) * count]] for k in range(3)
@@ -91,7 +97,7 @@ def _concatenate(node: Node, *parts: Array) -> list[np.ndarray]:
     return [*_sort_elements(node, all_indices, all_values, total), total]
 
 
-def _add(node: Node, *parts: Array) -> list[np.ndarray]:
+def _add(node: GraphNode, *parts: Array) -> list[np.ndarray]:
     a_indices, a_values, shape, b_indices, b_values, _, threshold = map(np.asarray, parts)
     indices, inverse = np.unique(
         np.concatenate([a_indices, b_indices]), axis=0, return_inverse=True
@@ -102,7 +108,7 @@ def _add(node: Node, *parts: Array) -> list[np.ndarray]:
     return [indices[keeps], sums[keeps], shape]
 
 
-def _make_range(node: Node, *bounds: Array) -> list[np.ndarray]:
+def _make_range(node: GraphNode, *bounds: Array) -> list[np.ndarray]:
     starts, limits, deltas = np.broadcast_arrays(*map(np.atleast_1d, bounds))
     lengths = np.maximum(np.ceil((limits - starts) / deltas), 0).astype(np.int64)
     steps = concatenate_ranges(np.zeros_like(lengths), lengths)
@@ -111,7 +117,7 @@ def _make_range(node: Node, *bounds: Array) -> list[np.ndarray]:
     return [splits.astype(node.dtype("Tsplits")), values.astype(starts.dtype)]
 
 
-def _gather_rows(node: Node, *parts: Array) -> list[np.ndarray]:
+def _gather_rows(node: GraphNode, *parts: Array) -> list[np.ndarray]:
     """Gather rows; return the innermost values first, and the row splits of the outer dimensions after them."""
     *nested_splits, values, indices = map(np.asarray, parts)
     results: list[np.ndarray] = []
@@ -130,7 +136,7 @@ def _gather_rows(node: Node, *parts: Array) -> list[np.ndarray]:
 
 
 def _combine_with_dense(combine: Callable[..., Any]) -> Callable[..., Any]:
-    def run(node: Node, indices: Array, values: Array, shape: Array, dense: Array) -> Array:
+    def run(node: GraphNode, indices: Array, values: Array, shape: Array, dense: Array) -> Array:
         sizes = tuple(as_static_ints(shape))
         places = jnp.asarray(check_columns(indices, sizes, is_gather=True))
         dense = jnp.broadcast_to(jnp.asarray(dense), sizes)
@@ -139,12 +145,14 @@ def _combine_with_dense(combine: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _add_to_dense(node: Node, indices: Array, values: Array, shape: Array, dense: Array) -> Array:
+def _add_to_dense(
+    node: GraphNode, indices: Array, values: Array, shape: Array, dense: Array
+) -> Array:
     return jnp.asarray(dense).at[tuple(jnp.asarray(indices).T)].add(jnp.asarray(values))
 
 
 def _make_reduction(is_max: bool) -> Callable[..., Any]:
-    def run(node: Node, indices: Array, values: Array, shape: Array, axes: Array) -> Array:
+    def run(node: GraphNode, indices: Array, values: Array, shape: Array, axes: Array) -> Array:
         sizes = as_static_ints(shape)
         places, elements = tuple(jnp.asarray(indices).T), jnp.asarray(values)
         reduced = tuple(a % len(sizes) for a in np.atleast_1d(as_host_array(axes)).tolist())
@@ -167,7 +175,7 @@ def _get_lowest(dtype: np.dtype) -> PyTree:
 
 def _reduce_segments(kind: str) -> Callable[..., Any]:
     def run(
-        node: Node, data: Array, indices: Array, ids: Array, count: Array | None = None
+        node: GraphNode, data: Array, indices: Array, ids: Array, count: Array | None = None
     ) -> Array:
         ids = as_host_array(ids)
         total = int(ids[-1]) + 1 if ids.size else 0
@@ -189,7 +197,7 @@ def _divide_by_counts(kind: str, rows: Array, ids: np.ndarray) -> Array:
 
 
 def _differentiate_segments(kind: str) -> Callable[..., Any]:
-    def run(node: Node, gradient: Array, indices: Array, ids: Array, count: Array) -> Array:
+    def run(node: GraphNode, gradient: Array, indices: Array, ids: Array, count: Array) -> Array:
         ids, (total,) = as_host_array(ids), as_static_ints(count)
         if ids.size and not 0 <= ids.min() <= ids.max() < len(gradient):
             raise InvalidArgumentError(

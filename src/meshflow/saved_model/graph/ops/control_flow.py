@@ -18,8 +18,8 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment.jax_internals import evaluate_size, list_dimensions
 from meshflow.environment.types import Array
 from meshflow.saved_model.graph.format.node_attributes import (
+    GraphNode,
     HostRequired,
-    Node,
     SymbolicSizes,
     as_host_array,
     is_static,
@@ -28,7 +28,7 @@ from meshflow.saved_model.graph.format.node_attributes import (
 )
 from meshflow.saved_model.graph.ops.tensor_lists import TensorList
 
-__all__ = ["CONTROL_FLOW_OPS", "Interpreter"]
+__all__ = ["CONTROL_FLOW_OPS", "GraphInterpreter"]
 
 LoopValue: TypeAlias = jax.Array | TensorList
 
@@ -37,7 +37,7 @@ LoopValue: TypeAlias = jax.Array | TensorList
 _NUM_INFERENCE_PASSES = 3
 
 
-class Interpreter(Protocol):
+class GraphInterpreter(Protocol):
     """Interface of `GraphRun`, for ops that call functions or access variables."""
 
     host: bool
@@ -48,7 +48,11 @@ class Interpreter(Protocol):
         """Run a function."""
 
     def evaluate(
-        self, nodes: Mapping[str, Node], found: dict[str, Any], targets: Iterable[str], where: str
+        self,
+        nodes: Mapping[str, GraphNode],
+        found: dict[str, Any],
+        targets: Iterable[str],
+        where: str,
     ) -> None:
         """Run nodes, and the nodes that they depend on."""
 
@@ -59,7 +63,7 @@ class Interpreter(Protocol):
         """Assign a value to a variable."""
 
 
-def _run_while(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _run_while(run: GraphInterpreter, node: GraphNode, inputs: Sequence[Any]) -> list[Any]:
     if not run.host:
         return _compile_loop(run, node, inputs)
     try:
@@ -72,7 +76,7 @@ def _run_while(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Any]
         return values
 
 
-def _compile_loop(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _compile_loop(run: GraphInterpreter, node: GraphNode, inputs: Sequence[Any]) -> list[Any]:
     condition, body = run.library[node["cond"]], run.library[node["body"]]
     invariant = {i for i, argument in body.find_unchanged().items() if i == argument}
     carried = [i for i in range(len(inputs)) if i not in invariant]
@@ -105,7 +109,7 @@ def _compile_loop(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[A
 
 
 def _infer_trip_count(
-    run: Interpreter, condition: Any, body: Any, inputs: Sequence[Any], carried: list[int]
+    run: GraphInterpreter, condition: Any, body: Any, inputs: Sequence[Any], carried: list[int]
 ) -> Any:
     """Return the number of iterations if it depends on known values and sizes only, else None.
 
@@ -153,7 +157,7 @@ def _substitute_symbols(value: np.ndarray, substitution: dict[str, Any]) -> np.n
 
 
 def _count_iterations(
-    run: Interpreter, condition: Any, body: Any, inputs: Sequence[Any], carried: list[int]
+    run: GraphInterpreter, condition: Any, body: Any, inputs: Sequence[Any], carried: list[int]
 ) -> int | None:
     """Return the number of iterations if it depends on known values only, else None."""
     values: list[Any] = [
@@ -186,7 +190,7 @@ class _UnknownValue:
 
 
 def _compute_next(
-    run: Interpreter, body: Any, index: int, values: list[Any]
+    run: GraphInterpreter, body: Any, index: int, values: list[Any]
 ) -> np.ndarray | _UnknownValue:
     """Compute one loop variable of the next iteration, as `_UnknownValue` unless it is static."""
     outputs = {n: [v] for n, v in zip(body.arguments, values, strict=True)}
@@ -213,7 +217,7 @@ def _match_result(value: LoopValue, result: Any) -> LoopValue:
 
 
 def _call_without_writes(
-    run: Interpreter, node: Node, function: Callable[[], list[Any]]
+    run: GraphInterpreter, node: GraphNode, function: Callable[[], list[Any]]
 ) -> list[Any]:
     written = set(run.written)
     result = function()
@@ -224,7 +228,7 @@ def _call_without_writes(
     return result
 
 
-def _run_if(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _run_if(run: GraphInterpreter, node: GraphNode, inputs: Sequence[Any]) -> list[Any]:
     names = [node["else_branch"], node["then_branch"]]
     condition = inputs[0]
     static = is_static(condition) or not isinstance(condition, jax.core.Tracer)
@@ -232,7 +236,7 @@ def _run_if(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Any]:
     return _run_branch(run, node, names, branch, inputs[1:])
 
 
-def _run_case(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _run_case(run: GraphInterpreter, node: GraphNode, inputs: Sequence[Any]) -> list[Any]:
     names = node["branches"]
     index = inputs[0]
     if is_static(index) or not isinstance(index, jax.core.Tracer):
@@ -243,8 +247,8 @@ def _run_case(run: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _run_branch(
-    run: Interpreter,
-    node: Node,
+    run: GraphInterpreter,
+    node: GraphNode,
     names: Sequence[str],
     index: int | jax.Array,
     inputs: Sequence[Any],

@@ -12,12 +12,12 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array
 from meshflow.io.features import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
 from meshflow.io.parsing import parse_example
-from meshflow.saved_model.graph.format.node_attributes import Node
+from meshflow.saved_model.graph.format.node_attributes import GraphNode
 
 __all__ = ["EXAMPLE_OPS", "get_first_output_index"]
 
 
-def get_first_output_index(node: Node, output: str) -> int:
+def get_first_output_index(node: GraphNode, output: str) -> int:
     """Return the index of the first of the outputs that share a name.
 
     Args:
@@ -30,7 +30,11 @@ def get_first_output_index(node: Node, output: str) -> int:
 
 
 def _parse_features(
-    node: Node, texts: Array, sparse: Sequence[Any], dense: Sequence[Any], defaults: Sequence[Any]
+    node: GraphNode,
+    texts: Array,
+    sparse: Sequence[Any],
+    dense: Sequence[Any],
+    defaults: Sequence[Any],
 ) -> list[Any]:
     """Return the indices, values and shapes of sparse features, followed by the dense features."""
     features: dict[str, Any] = {}
@@ -59,21 +63,27 @@ def _decode_name(key: bytes | np.ndarray) -> str:
     return bytes(np.asarray(key).item()).decode()
 
 
-def _parse_version_1(node: Node, texts: Array, _: Array, *rest: Array) -> list[Any]:
+def _parse_version_1(node: GraphNode, texts: Array, _: Array, *rest: Array) -> list[Any]:
     sparse, dense = node["Nsparse"], node["Ndense"]
     keys, defaults = rest[: sparse + dense], rest[sparse + dense :]
     return _parse_features(node, texts, keys[:sparse], keys[sparse:], defaults)
 
 
 def _parse_version_2(
-    node: Node, texts: Array, _: Array, sparse: Array, dense: Array, ragged: Array, *defaults: Array
+    node: GraphNode,
+    texts: Array,
+    _: Array,
+    sparse: Array,
+    dense: Array,
+    ragged: Array,
+    *defaults: Array,
 ) -> list[Any]:
     if np.size(ragged):
         raise UnimplementedError("parsing of ragged features is not supported")
     return _parse_features(node, texts, list(np.asarray(sparse)), list(np.asarray(dense)), defaults)
 
 
-def _parse_single(node: Node, text: Array, *defaults: Array) -> list[Any]:
+def _parse_single(node: GraphNode, text: Array, *defaults: Array) -> list[Any]:
     return _parse_features(node, text, node["sparse_keys"], node["dense_keys"], defaults)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment.types import Array
 from meshflow.saved_model.graph.format.node_attributes import (
-    Node,
+    GraphNode,
     as_host_array,
     as_static_ints,
     is_static,
@@ -21,12 +21,12 @@ from meshflow.saved_model.graph.ops.arrays import ARRAY_OPS
 from meshflow.saved_model.graph.ops.networks import NETWORK_OPS
 
 if TYPE_CHECKING:
-    from meshflow.saved_model.graph.ops.control_flow import Interpreter
+    from meshflow.saved_model.graph.ops.control_flow import GraphInterpreter
 
 __all__ = ["GRADIENT_OPS", "UPDATE_OPS"]
 
 
-def _find_broadcast_axes(node: Node, a: Array, b: Array) -> list[np.ndarray]:
+def _find_broadcast_axes(node: GraphNode, a: Array, b: Array) -> list[np.ndarray]:
     """Return the axes to sum the gradients of two operands over, after the operands were broadcast."""
     first, second = as_static_ints(a), as_static_ints(b)
     rank = max(len(first), len(second))
@@ -38,7 +38,7 @@ def _find_broadcast_axes(node: Node, a: Array, b: Array) -> list[np.ndarray]:
     ]
 
 
-def _stitch(node: Node, *inputs: Array) -> Array:
+def _stitch(node: GraphNode, *inputs: Array) -> Array:
     """Interleave rows of several arrays by their indices. The last row of an index wins."""
     indices, parts = inputs[: node["N"]], inputs[node["N"] :]
     order = np.concatenate([as_host_array(p).reshape(-1) for p in indices])
@@ -64,13 +64,13 @@ def _make_activation_gradient(op: str) -> Callable[..., Any]:
     return lambda node, gradient, x: _compute_vjp(lambda v: NETWORK_OPS[op](node, v), x, gradient)
 
 
-def _sum_bias_gradient(node: Node, gradient: Array) -> Array:
+def _sum_bias_gradient(node: GraphNode, gradient: Array) -> Array:
     channels = 1 if node["data_format"] == b"NCHW" else np.ndim(gradient) - 1
     return jnp.sum(gradient, [i for i in range(np.ndim(gradient)) if i != channels])
 
 
 def _make_kernel_gradient(op: str) -> Callable[..., Any]:
-    def run(node: Node, x: Array, shape: Array, gradient: Array) -> Array:
+    def run(node: GraphNode, x: Array, shape: Array, gradient: Array) -> Array:
         kernel = jax.ShapeDtypeStruct(tuple(as_static_ints(shape)), x.dtype)
         transpose = jax.linear_transpose(lambda k: NETWORK_OPS[op](node, x, k), kernel)
         return transpose(gradient)[0]
@@ -79,24 +79,24 @@ def _make_kernel_gradient(op: str) -> Callable[..., Any]:
 
 
 def _compute_depthwise_input_gradient(
-    node: Node, shape: Array, kernel: Array, gradient: Array
+    node: GraphNode, shape: Array, kernel: Array, gradient: Array
 ) -> Array:
     x = jax.ShapeDtypeStruct(tuple(as_static_ints(shape)), gradient.dtype)
     convolve = NETWORK_OPS["DepthwiseConv2dNative"]
     return jax.linear_transpose(lambda v: convolve(node, v, kernel), x)(gradient)[0]
 
 
-def _compute_max_pool_gradient(node: Node, x: Array, y: Array, gradient: Array) -> Array:
+def _compute_max_pool_gradient(node: GraphNode, x: Array, y: Array, gradient: Array) -> Array:
     return _compute_vjp(lambda v: NETWORK_OPS["MaxPool"](node, v), x, gradient)
 
 
-def _compute_average_pool_gradient(node: Node, shape: Array, gradient: Array) -> Array:
+def _compute_average_pool_gradient(node: GraphNode, shape: Array, gradient: Array) -> Array:
     zeros = jnp.zeros(as_static_ints(shape), gradient.dtype)
     return _compute_vjp(lambda v: NETWORK_OPS["AvgPool"](node, v), zeros, gradient)
 
 
 def _compute_slice_gradient(
-    node: Node, shape: Array, begin: Array, end: Array, strides: Array, gradient: Array
+    node: GraphNode, shape: Array, begin: Array, end: Array, strides: Array, gradient: Array
 ) -> Array:
     zeros = jnp.zeros(as_static_ints(shape), gradient.dtype)
     return _compute_vjp(
@@ -105,7 +105,7 @@ def _compute_slice_gradient(
 
 
 def _compute_batch_norm_gradient(
-    node: Node, gradient: Array, x: Array, scale: Array, *statistics: Array
+    node: GraphNode, gradient: Array, x: Array, scale: Array, *statistics: Array
 ) -> list[Any]:
     def forward(v: Array, scale: Array, offset: Array) -> Array:
         mean, variance = jnp.asarray(statistics[0]), jnp.asarray(statistics[1])
@@ -116,12 +116,12 @@ def _compute_batch_norm_gradient(
     return [*back(jnp.asarray(gradient)), empty, empty]
 
 
-def _compute_cross_entropy(node: Node, logits: Array, labels: Array) -> list[Any]:
+def _compute_cross_entropy(node: GraphNode, logits: Array, labels: Array) -> list[Any]:
     logs = jax.nn.log_softmax(jnp.asarray(logits))
     return [-jnp.sum(labels * logs, -1), jnp.exp(logs) - labels]
 
 
-def _compute_sparse_cross_entropy(node: Node, logits: Array, classes: Array) -> list[Any]:
+def _compute_sparse_cross_entropy(node: GraphNode, logits: Array, classes: Array) -> list[Any]:
     hot = jax.nn.one_hot(classes, np.shape(logits)[-1], dtype=logits.dtype)
     return _compute_cross_entropy(node, logits, hot)
 
@@ -160,14 +160,14 @@ GRADIENT_OPS: dict[str, Callable[..., Any]] = {
 
 
 def _apply_gradient_descent(
-    run: Interpreter, node: Node, variable: object, rate: Array, gradient: Array
+    run: GraphInterpreter, node: GraphNode, variable: object, rate: Array, gradient: Array
 ) -> list[Any]:
     run.write(variable, run.read(variable) - rate * gradient)
     return []
 
 
 def _apply_momentum(
-    run: Interpreter, node: Node, variable: object, sums: object, *options: Array
+    run: GraphInterpreter, node: GraphNode, variable: object, sums: object, *options: Array
 ) -> list[Any]:
     rate, gradient, momentum = options
     total = run.read(sums) * momentum + gradient
@@ -178,7 +178,7 @@ def _apply_momentum(
 
 
 def _apply_keras_momentum(
-    run: Interpreter, node: Node, variable: object, sums: object, *options: Array
+    run: GraphInterpreter, node: GraphNode, variable: object, sums: object, *options: Array
 ) -> list[Any]:
     rate, gradient, momentum = options
     total = run.read(sums) * momentum - gradient * rate
@@ -189,7 +189,7 @@ def _apply_keras_momentum(
 
 
 def _apply_adam(
-    run: Interpreter, node: Node, variable: object, m: object, v: object, *options: Any
+    run: GraphInterpreter, node: GraphNode, variable: object, m: object, v: object, *options: Any
 ) -> list[Any]:
     beta_1_power, beta_2_power, rate, beta_1, beta_2, epsilon, gradient = options
     run.write(m, run.read(m) * beta_1 + gradient * (1 - beta_1))
@@ -204,7 +204,7 @@ def _apply_adam(
 
 def _make_scatter_update(method: str) -> Callable[..., Any]:
     def update(
-        run: Interpreter, node: Node, variable: object, rows: Array, updates: Array
+        run: GraphInterpreter, node: GraphNode, variable: object, rows: Array, updates: Array
     ) -> list[Any]:
         run.write(variable, getattr(run.read(variable).at[jnp.asarray(rows)], method)(updates))
         return []

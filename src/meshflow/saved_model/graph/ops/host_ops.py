@@ -17,7 +17,7 @@ from meshflow.io import tensors
 from meshflow.ops import audio, files, hashing, nn, strings, tables, unicode
 from meshflow.ops.array.ordering import find_unique_slices_on_host
 from meshflow.ops.image import codecs
-from meshflow.saved_model.graph.format.node_attributes import Node
+from meshflow.saved_model.graph.format.node_attributes import GraphNode
 from meshflow.saved_model.graph.ops.public_functions import make_op, to_arrays, to_tensor
 
 __all__ = ["HOST_OPS"]
@@ -56,7 +56,7 @@ def make_sparse(rows: list[list[Any]], values: np.ndarray) -> list[np.ndarray]:
 # ---- text --------------------------------------------------------------------------------
 
 
-def _split_by_characters(node: Node, text: Array, delimiter: Array) -> list[np.ndarray]:
+def _split_by_characters(node: GraphNode, text: Array, delimiter: Array) -> list[np.ndarray]:
     """Split each text at any of some characters, or after each byte."""
     letters = bytes(np.asarray(delimiter).item())
     rows = []
@@ -71,7 +71,7 @@ def _split_by_characters(node: Node, text: Array, delimiter: Array) -> list[np.n
     return make_sparse(rows, to_string_array(flatten_rows(rows)))
 
 
-def _make_ngrams(node: Node, data: Array, splits: Array) -> list[np.ndarray]:
+def _make_ngrams(node: GraphNode, data: Array, splits: Array) -> list[np.ndarray]:
     separator, left, right = node["separator"], node["left_pad"], node["right_pad"]
     ngrams: list[list[bytes]] = []
     for row in _split_rows(data, splits):
@@ -89,7 +89,7 @@ def _make_ngrams(node: Node, data: Array, splits: Array) -> list[np.ndarray]:
     ]
 
 
-def _decode_unicode(node: Node, text: Array) -> list[np.ndarray]:
+def _decode_unicode(node: GraphNode, text: Array) -> list[np.ndarray]:
     """Return row splits and code points of texts, and byte offsets if the op returns them."""
     rows, starts = [], []
     for value in np.asarray(text, object).reshape(-1):
@@ -107,11 +107,11 @@ def _decode_unicode(node: Node, text: Array) -> list[np.ndarray]:
     return results
 
 
-def _get_error_options(node: Node) -> tuple[Any, ...]:
+def _get_error_options(node: GraphNode) -> tuple[Any, ...]:
     return node.text("errors"), node["replacement_char"], node["replace_control_characters"]
 
 
-def _encode_unicode(node: Node, points: Array, splits: Array) -> Array:
+def _encode_unicode(node: GraphNode, points: Array, splits: Array) -> Array:
     options = (node.text("output_encoding"), node.text("errors"), node["replacement_char"])
     return to_string_array(
         [
@@ -121,12 +121,12 @@ def _encode_unicode(node: Node, points: Array, splits: Array) -> Array:
     )
 
 
-def _transcode_unicode(node: Node, text: Array) -> Array:
+def _transcode_unicode(node: GraphNode, text: Array) -> Array:
     encodings = node.text("input_encoding"), node.text("output_encoding")
     return unicode.unicode_transcode(to_tensor(text), *encodings, *_get_error_options(node)).array
 
 
-def _format_string(node: Node, *inputs: Array) -> Array:
+def _format_string(node: GraphNode, *inputs: Array) -> Array:
     text = strings.format(
         node.text("template"),
         list(map(to_tensor, inputs)),
@@ -136,7 +136,7 @@ def _format_string(node: Node, *inputs: Array) -> Array:
     return text.array
 
 
-def _print(node: Node, text: Array) -> list[Any]:
+def _print(node: GraphNode, text: Array) -> list[Any]:
     stream = node.text("output_stream")
     if stream.startswith("file://"):
         raise UnimplementedError(f"a model may not print to the file {stream}")
@@ -148,7 +148,7 @@ def _print(node: Node, text: Array) -> list[Any]:
 # ---- contents of files -------------------------------------------------------------------
 
 
-def _decode_image(node: Node, contents: Array) -> Array:
+def _decode_image(node: GraphNode, contents: Array) -> Array:
     image = codecs.decode_image(
         to_tensor(contents),
         node["channels"],
@@ -158,16 +158,16 @@ def _decode_image(node: Node, contents: Array) -> Array:
     return image.array
 
 
-def _decode_png(node: Node, contents: Array) -> Array:
+def _decode_png(node: GraphNode, contents: Array) -> Array:
     return codecs.decode_png(to_tensor(contents), node["channels"], node.dtype("dtype").name).array
 
 
-def _decode_raw(node: Node, data: Array) -> Array:
+def _decode_raw(node: GraphNode, data: Array) -> Array:
     dtype = node.dtype("out_type").name
     return files.decode_raw(to_tensor(data), dtype, node["little_endian"]).array
 
 
-def _decode_csv(node: Node, lines: Array, *defaults: Array) -> Array:
+def _decode_csv(node: GraphNode, lines: Array, *defaults: Array) -> Array:
     columns = tables.decode_csv(
         to_tensor(lines),
         [np.asarray(d) for d in defaults],
@@ -179,7 +179,7 @@ def _decode_csv(node: Node, lines: Array, *defaults: Array) -> Array:
     return to_arrays(columns)
 
 
-def _parse_tensor(node: Node, data: Array) -> Array:
+def _parse_tensor(node: GraphNode, data: Array) -> Array:
     return tensors.parse_tensor(to_tensor(data), as_dtype(node["out_type"])).array
 
 
@@ -193,7 +193,7 @@ _SET_OPERATIONS: dict[bytes, Callable[[set[Any], set[Any]], set[Any]]] = {
 }
 
 
-def _combine_sets(node: Node, first: Array, second: Array) -> list[np.ndarray]:
+def _combine_sets(node: GraphNode, first: Array, second: Array) -> list[np.ndarray]:
     if np.ndim(first) != 2:
         raise UnimplementedError(f"set operations on rank {np.ndim(first)} are not supported")
     operation = _SET_OPERATIONS[node["set_operation"]]
@@ -203,7 +203,7 @@ def _combine_sets(node: Node, first: Array, second: Array) -> list[np.ndarray]:
     return make_sparse(rows, values)
 
 
-def _find_unique(node: Node, x: Array, axis: Array | None = None) -> list[np.ndarray]:
+def _find_unique(node: GraphNode, x: Array, axis: Array | None = None) -> list[np.ndarray]:
     axes = [] if axis is None else np.asarray(axis).reshape(-1).tolist()
     if len(axes) > 1:
         raise InvalidArgumentError(f"the axis must be a single number, got {axes}.")
@@ -212,7 +212,7 @@ def _find_unique(node: Node, x: Array, axis: Array | None = None) -> list[np.nda
     return [values, indices.astype(dtype), counts.astype(dtype)]
 
 
-def _decode_ctc_greedily(node: Node, inputs: Array, lengths: Array) -> list[np.ndarray]:
+def _decode_ctc_greedily(node: GraphNode, inputs: Array, lengths: Array) -> list[np.ndarray]:
     blank = None if node["blank_index"] == -1 else node["blank_index"]
     (decoded,), scores = nn.ctc_greedy_decoder(
         to_tensor(inputs), to_tensor(lengths), node["merge_repeated"], blank

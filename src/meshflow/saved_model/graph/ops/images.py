@@ -12,20 +12,24 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment.types import Array
 from meshflow.ops import image, nn, quantization
 from meshflow.ops.image import boxes
-from meshflow.saved_model.graph.format.node_attributes import Node, as_host_array, as_static_ints
+from meshflow.saved_model.graph.format.node_attributes import (
+    GraphNode,
+    as_host_array,
+    as_static_ints,
+)
 from meshflow.saved_model.graph.ops.public_functions import make_op, to_arrays, to_tensor
 
 __all__ = ["IMAGE_OPS"]
 
 
-def _resize_by_area(node: Node, images: Array, size: Array) -> Array:
+def _resize_by_area(node: GraphNode, images: Array, size: Array) -> Array:
     if node["align_corners"]:
         raise UnimplementedError("ResizeArea with align_corners=True is not supported")
     return image.resize(to_tensor(images), as_static_ints(size), "area").array.astype(jnp.float32)
 
 
 def _scale_and_translate(
-    node: Node, images: Array, size: Array, scale: Array, translation: Array
+    node: GraphNode, images: Array, size: Array, scale: Array, translation: Array
 ) -> Array:
     """Resize images with antialiasing, or by a method that only `ScaleAndTranslate` supports."""
     height, width = as_static_ints(size)
@@ -43,7 +47,7 @@ def _scale_and_translate(
 
 
 def _crop_and_resize(
-    node: Node, images: Array, bounds: Array, box_indices: Array, size: Array
+    node: GraphNode, images: Array, bounds: Array, box_indices: Array, size: Array
 ) -> Array:
     crops = image.crop_and_resize(
         to_tensor(images),
@@ -57,7 +61,7 @@ def _crop_and_resize(
 
 
 def _suppress_non_max(
-    node: Node, bounds: Array, scores: Array, *limits: Array
+    node: GraphNode, bounds: Array, scores: Array, *limits: Array
 ) -> Array | list[Any]:
     """Select boxes by non-max suppression. Their number depends on values, so the host runs it."""
     max_output_size, *thresholds = map(as_host_array, limits)
@@ -81,7 +85,9 @@ def _suppress_non_max(
     return [jnp.pad(selected, (0, missing)), count]
 
 
-def _combine_non_max_suppression(node: Node, bounds: Array, scores: Array, *limits: Array) -> Any:
+def _combine_non_max_suppression(
+    node: GraphNode, bounds: Array, scores: Array, *limits: Array
+) -> Any:
     max_per_class, max_total, overlap, min_score = limits
     results = image.combined_non_max_suppression(
         to_tensor(bounds),
@@ -96,7 +102,7 @@ def _combine_non_max_suppression(node: Node, bounds: Array, scores: Array, *limi
     return to_arrays(tuple(results))
 
 
-def _max_pool_with_argmax(node: Node, x: Array) -> Array:
+def _max_pool_with_argmax(node: GraphNode, x: Array) -> Array:
     results = nn.max_pool_with_argmax(
         to_tensor(x),
         node["ksize"],
@@ -108,7 +114,7 @@ def _max_pool_with_argmax(node: Node, x: Array) -> Array:
     return to_arrays(results)
 
 
-def _dilate(node: Node, x: Array, filters: Array) -> Array:
+def _dilate(node: GraphNode, x: Array, filters: Array) -> Array:
     dilated = nn.dilation2d(
         to_tensor(x),
         to_tensor(filters),
@@ -121,7 +127,7 @@ def _dilate(node: Node, x: Array, filters: Array) -> Array:
 
 
 def _quantize_and_dequantize(
-    node: Node, x: Array, low: Array, high: Array, bits: Array | None = None
+    node: GraphNode, x: Array, low: Array, high: Array, bits: Array | None = None
 ) -> Array:
     axis = node["axis"]
     result = quantization.quantize_and_dequantize_v2(

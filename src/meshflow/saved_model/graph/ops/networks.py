@@ -16,7 +16,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array
 from meshflow.ops.image import geometry, resampling
 from meshflow.saved_model.graph.format.node_attributes import (
-    Node,
+    GraphNode,
     as_host_array,
     as_static_ints,
     is_static,
@@ -25,22 +25,22 @@ from meshflow.saved_model.graph.format.node_attributes import (
 __all__ = ["NETWORK_OPS"]
 
 
-def _multiply(node: Node, a: Array, b: Array) -> Array:
+def _multiply(node: GraphNode, a: Array, b: Array) -> Array:
     a = a.T if node["transpose_a"] else a
     return jnp.matmul(a, b.T if node["transpose_b"] else b)
 
 
-def _multiply_sparse(node: Node, a: Array, b: Array) -> Array:
+def _multiply_sparse(node: GraphNode, a: Array, b: Array) -> Array:
     """Multiply dense matrices in float32. The op's name refers to many zeros in them."""
     return _multiply(node, *(jnp.asarray(v, jnp.float32) for v in (a, b)))
 
 
-def _multiply_batches(node: Node, a: Array, b: Array) -> Array:
+def _multiply_batches(node: GraphNode, a: Array, b: Array) -> Array:
     a = jnp.swapaxes(a, -1, -2) if node["adj_x"] else a
     return jnp.matmul(a, jnp.swapaxes(b, -1, -2) if node["adj_y"] else b)
 
 
-def _add_bias(node: Node, x: Array, bias: Array) -> Array:
+def _add_bias(node: GraphNode, x: Array, bias: Array) -> Array:
     if node["data_format"] == b"NCHW":
         bias = bias.reshape([-1, *[1] * (np.ndim(x) - 2)])
     return x + bias
@@ -49,7 +49,7 @@ def _add_bias(node: Node, x: Array, bias: Array) -> Array:
 class _DataLayout:
     """Positions of the batch, spatial and channel axes in the operands of a convolution or pooling."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: GraphNode) -> None:
         name = node.text("data_format")
         self.channel_axis = name.index("C")
         self.spatial_axes = [i for i in range(len(name)) if i not in (0, self.channel_axis)]
@@ -60,7 +60,7 @@ class _DataLayout:
         """Return the values of the spatial axes among those of all axes."""
         return [values[i] for i in self.spatial_axes]
 
-    def get_padding(self, node: Node) -> str | list[tuple[int, int]]:
+    def get_padding(self, node: GraphNode) -> str | list[tuple[int, int]]:
         """Return the padding of the spatial axes."""
         padding = node.text("padding")
         if padding != "EXPLICIT":
@@ -69,7 +69,7 @@ class _DataLayout:
         return [(sizes[2 * i], sizes[2 * i + 1]) for i in self.spatial_axes]
 
 
-def _convolve(node: Node, x: jax.Array, kernel: jax.Array) -> jax.Array:
+def _convolve(node: GraphNode, x: jax.Array, kernel: jax.Array) -> jax.Array:
     layout = _DataLayout(node)
     return lax.conv_general_dilated(
         x,
@@ -82,7 +82,7 @@ def _convolve(node: Node, x: jax.Array, kernel: jax.Array) -> jax.Array:
     )
 
 
-def _convolve_depthwise(node: Node, x: jax.Array, kernel: jax.Array) -> jax.Array:
+def _convolve_depthwise(node: GraphNode, x: jax.Array, kernel: jax.Array) -> jax.Array:
     layout = _DataLayout(node)
     height, width, channels, multiplier = kernel.shape
     return lax.conv_general_dilated(
@@ -96,7 +96,7 @@ def _convolve_depthwise(node: Node, x: jax.Array, kernel: jax.Array) -> jax.Arra
     )
 
 
-def _convolve_transposed(node: Node, shape: Array, kernel: jax.Array, y: Array) -> Array:
+def _convolve_transposed(node: GraphNode, shape: Array, kernel: jax.Array, y: Array) -> Array:
     """Compute the gradient of a convolution by its input, which is a transposed convolution."""
     layout = _DataLayout(node)
 
@@ -110,7 +110,7 @@ def _convolve_transposed(node: Node, shape: Array, kernel: jax.Array, y: Array) 
 
 
 def _make_pooling(kind: str) -> Callable[..., Any]:
-    def run(node: Node, x: Array) -> Array:
+    def run(node: GraphNode, x: Array) -> Array:
         layout = _DataLayout(node)
         window, strides = node["ksize"], node["strides"]
         padding = layout.get_padding(node)
@@ -132,7 +132,7 @@ def _make_pooling(kind: str) -> Callable[..., Any]:
 
 
 def _normalize_batch(
-    node: Node, x: Array, scale: Array, offset: Array, mean: Array, variance: Array
+    node: GraphNode, x: Array, scale: Array, offset: Array, mean: Array, variance: Array
 ) -> tuple[Array, ...]:
     """Compute batch normalization. Layer normalization is saved as training of one batch per row."""
     layout = _DataLayout(node) if np.ndim(x) == 4 else None
@@ -157,7 +157,7 @@ def _normalize_batch(
 
 
 def _make_resize(method: str) -> Callable[..., Any]:
-    def run(node: Node, images: Array, size: Array) -> Array:
+    def run(node: GraphNode, images: Array, size: Array) -> Array:
         if node["align_corners"] or not node["half_pixel_centers"]:
             return _resize_legacy(node, method, images, as_static_ints(size))
         out = geometry.resize(Tensor(jnp.asarray(images)), as_static_ints(size), method).array
@@ -166,7 +166,7 @@ def _make_resize(method: str) -> Callable[..., Any]:
     return run
 
 
-def _resize_legacy(node: Node, method: str, images: Array, size: list[int]) -> Array:
+def _resize_legacy(node: GraphNode, method: str, images: Array, size: list[int]) -> Array:
     """Resize as earlier versions of TensorFlow, which sample at multiples of a step."""
     if method not in ("bilinear", "nearest"):
         raise UnimplementedError(
@@ -192,7 +192,7 @@ def _resize_legacy(node: Node, method: str, images: Array, size: list[int]) -> A
     return out
 
 
-def _space_to_batch(node: Node, x: Array, block: Array, paddings: Array) -> Array:
+def _space_to_batch(node: GraphNode, x: Array, block: Array, paddings: Array) -> Array:
     sizes, widths = as_static_ints(block), np.asarray(paddings).tolist()
     count = len(sizes)
     x = jnp.pad(x, [(0, 0), *widths, *[(0, 0)] * (np.ndim(x) - 1 - count)])
@@ -204,7 +204,7 @@ def _space_to_batch(node: Node, x: Array, block: Array, paddings: Array) -> Arra
     return y.transpose(order).reshape([-1, *parts[::2], *rest])
 
 
-def _batch_to_space(node: Node, x: Array, block: Array, crops: Array) -> Array:
+def _batch_to_space(node: GraphNode, x: Array, block: Array, crops: Array) -> Array:
     sizes, cut = as_static_ints(block), np.asarray(crops).tolist()
     count = len(sizes)
     rest = x.shape[1 + count :]
@@ -218,20 +218,20 @@ def _batch_to_space(node: Node, x: Array, block: Array, crops: Array) -> Array:
     return y[(slice(None), *inner)]
 
 
-def _depth_to_space(node: Node, x: Array) -> Array:
+def _depth_to_space(node: GraphNode, x: Array) -> Array:
     block, (batch, height, width, depth) = node["block_size"], x.shape
     y = x.reshape(batch, height, width, block, block, depth // block**2)
     return y.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height * block, width * block, -1)
 
 
-def _space_to_depth(node: Node, x: Array) -> Array:
+def _space_to_depth(node: GraphNode, x: Array) -> Array:
     block, (batch, height, width, depth) = node["block_size"], x.shape
     y = x.reshape(batch, height // block, block, width // block, block, depth)
     return y.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height // block, width // block, -1)
 
 
 def _make_segment_reduction(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    def run(node: Node, x: Array, ids: Array, count: Array | None = None) -> Array:
+    def run(node: GraphNode, x: Array, ids: Array, count: Array | None = None) -> Array:
         total = int(np.max(as_host_array(ids)) + 1 if count is None else as_host_array(count))
         result = reduce(x, ids, total)
         if node.op == "UnsortedSegmentMax" and jnp.issubdtype(result.dtype, jnp.floating):
@@ -244,14 +244,14 @@ def _make_segment_reduction(reduce: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _bucketize(node: Node, x: Array) -> Array:
+def _bucketize(node: GraphNode, x: Array) -> Array:
     edges = np.asarray(node["boundaries"], np.float32)
     if (edges[1:] < edges[:-1]).any():
         raise InvalidValueError(f"Expected sorted boundaries, got {edges.tolist()}. [Op:Bucketize]")
     return jnp.searchsorted(edges, jnp.asarray(x), side="right").astype(np.int32)
 
 
-def _count_values(node: Node, x: Array, size: Array, weights: Array) -> Array:
+def _count_values(node: GraphNode, x: Array, size: Array, weights: Array) -> Array:
     if np.ndim(size) or np.ndim(x) > 2:
         shapes = f"input of rank {np.ndim(x)}, size of rank {np.ndim(size)}"
         raise InvalidValueError(

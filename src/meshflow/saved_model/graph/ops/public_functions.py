@@ -10,7 +10,11 @@ import numpy as np
 
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array
-from meshflow.saved_model.graph.format.node_attributes import Node, is_static, materialize_sizes
+from meshflow.saved_model.graph.format.node_attributes import (
+    GraphNode,
+    is_static,
+    materialize_sizes,
+)
 
 __all__ = ["make_op", "to_arrays", "to_tensor"]
 
@@ -37,13 +41,13 @@ def make_op(function: Callable[..., Any], **attributes: str) -> Callable[..., An
         as.
     """
 
-    def run(node: Node, *values: Array) -> Any:
+    def run(node: GraphNode, *values: Array) -> Any:
         options = {name: _get_attribute(node, key) for name, key in attributes.items()}
         return to_arrays(function(*map(to_tensor, values), **options))
 
     return run
 
 
-def _get_attribute(node: Node, key: str) -> Any:
+def _get_attribute(node: GraphNode, key: str) -> Any:
     value = node[key]
     return value.decode() if isinstance(value, bytes) else value

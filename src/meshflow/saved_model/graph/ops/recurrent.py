@@ -12,7 +12,7 @@ from jax import lax
 
 from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.environment.types import Array
-from meshflow.saved_model.graph.format.node_attributes import Node
+from meshflow.saved_model.graph.format.node_attributes import GraphNode
 
 __all__ = ["RECURRENT_OPS", "RECURRENT_OUTPUTS"]
 
@@ -29,7 +29,7 @@ RECURRENT_OUTPUTS: dict[str, tuple[str, ...]] = {
 
 
 def _make_lstm_step(
-    node: Node, weights: tuple[Array, ...]
+    node: GraphNode, weights: tuple[Array, ...]
 ) -> Callable[[Array, Array, Array], list[Array]]:
     """Return a step of an LSTM, which maps an input, the cell and the hidden state to the seven outputs.
 
@@ -56,13 +56,13 @@ def _make_lstm_step(
 
 
 def _run_lstm_cell(
-    node: Node, x: Array, cs_prev: Array, h_prev: Array, *weights: Array
+    node: GraphNode, x: Array, cs_prev: Array, h_prev: Array, *weights: Array
 ) -> list[Array]:
     return _make_lstm_step(node, weights)(x, cs_prev, h_prev)
 
 
 def _run_lstm(
-    node: Node, seq_len_max: Array, x: Array, cs_prev: Array, h_prev: Array, *weights: Array
+    node: GraphNode, seq_len_max: Array, x: Array, cs_prev: Array, h_prev: Array, *weights: Array
 ) -> list[Array]:
     """Compute all steps; those from `seq_len_max` on are zero."""
     step = _make_lstm_step(node, weights)
@@ -77,7 +77,7 @@ def _run_lstm(
 
 
 def _run_gru_cell(
-    node: Node, x: Array, h_prev: Array, w_ru: Array, w_c: Array, b_ru: Array, b_c: Array
+    node: GraphNode, x: Array, h_prev: Array, w_ru: Array, w_c: Array, b_ru: Array, b_c: Array
 ) -> list[Array]:
     r, u = jnp.split(jax.nn.sigmoid(jnp.concatenate([x, h_prev], 1) @ w_ru + b_ru), 2, axis=1)
     c = jnp.tanh(jnp.concatenate([x, h_prev * r], 1) @ w_c + b_c)
@@ -162,7 +162,7 @@ def _reverse(x: Array, lengths: Array | None) -> Array:
 
 
 def _run_cudnn(
-    node: Node,
+    node: GraphNode,
     x: Array,
     input_h: Array,
     input_c: Array,

@@ -17,7 +17,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array
 from meshflow.files import gfile
 from meshflow.ops import files, hashing, strings
-from meshflow.saved_model.graph.format.node_attributes import Node, as_static_ints
+from meshflow.saved_model.graph.format.node_attributes import GraphNode, as_static_ints
 from meshflow.saved_model.graph.ops.example_parsing import EXAMPLE_OPS
 from meshflow.saved_model.graph.ops.host_ops import flatten_rows, make_sparse, to_string_array
 from meshflow.saved_model.manifest.assets import AssetFile
@@ -78,7 +78,7 @@ class HostTable:
 def _make_string_op(function: Callable[..., Any], *keys: str) -> Callable[..., Any]:
     """Return an op that calls a function of `tf.strings`, with attributes as its last arguments."""
 
-    def run(node: Node, *values: Array) -> Array:
+    def run(node: GraphNode, *values: Array) -> Array:
         options = [node.text(k) if isinstance(node[k], bytes) else node[k] for k in keys]
         return function(*[Tensor(np.asarray(v)) for v in values], *options).array
 
@@ -88,7 +88,7 @@ def _make_string_op(function: Callable[..., Any], *keys: str) -> Callable[..., A
 def _make_map(function: Callable[[bytes], Any], dtype: np.dtype | type) -> Callable[..., Any]:
     """Return an op that calls a function for each string."""
 
-    def run(node: Node, x: Array) -> Array:
+    def run(node: GraphNode, x: Array) -> Array:
         host = np.asarray(x, object)
         out = np.empty(host.size, dtype)
         for i, value in enumerate(host.reshape(-1)):
@@ -98,7 +98,7 @@ def _make_map(function: Callable[[bytes], Any], dtype: np.dtype | type) -> Calla
     return run
 
 
-def _split(node: Node, x: Array, separator: Array) -> list[np.ndarray]:
+def _split(node: GraphNode, x: Array, separator: Array) -> list[np.ndarray]:
     """Split strings, and return the parts as the indices, values and shape of a sparse tensor."""
     sep, max_splits = bytes(np.asarray(separator).item()) or None, node["maxsplit"]
     rows = [
@@ -108,7 +108,7 @@ def _split(node: Node, x: Array, separator: Array) -> list[np.ndarray]:
     return make_sparse(rows, to_string_array(flatten_rows(rows)))
 
 
-def _join(node: Node, *values: Array) -> Array:
+def _join(node: GraphNode, *values: Array) -> Array:
     shape = np.broadcast_shapes(*(np.shape(v) for v in values))
     parts = [np.broadcast_to(np.asarray(v, object), shape).reshape(-1) for v in values]
     out = np.empty(int(np.prod(shape)), object)
@@ -117,28 +117,28 @@ def _join(node: Node, *values: Array) -> Array:
     return out.reshape(shape)
 
 
-def _get_length(node: Node, x: Array) -> Array:
+def _get_length(node: GraphNode, x: Array) -> Array:
     if node["unit"] == b"UTF8_CHAR":
         return _make_map(lambda v: len(v.decode("utf-8", "replace")), np.int32)(node, x)
     return _make_map(len, np.int32)(node, x)
 
 
-def _convert_to_string(node: Node, x: Array) -> Array:
+def _convert_to_string(node: GraphNode, x: Array) -> Array:
     options = {key: node[key] for key in ("precision", "scientific", "shortest", "width")}
     return strings.as_string(Tensor(np.asarray(x)), **options, fill=node.text("fill")).array
 
 
-def _get_substring(node: Node, x: Array, position: Array, count: Array) -> Array:
+def _get_substring(node: GraphNode, x: Array, position: Array, count: Array) -> Array:
     text, first, length = (Tensor(np.asarray(v)) for v in (x, position, count))
     return strings.substr(text, first, length, node.text("unit")).array
 
 
-def _reduce_join(node: Node, x: Array, axes: Array) -> Array:
+def _reduce_join(node: GraphNode, x: Array, axes: Array) -> Array:
     options = {"keepdims": node["keep_dims"], "separator": node.text("separator")}
     return strings.reduce_join(Tensor(np.asarray(x)), axis=as_static_ints(axes), **options).array
 
 
-def _parse_numbers(node: Node, x: Array) -> Array:
+def _parse_numbers(node: GraphNode, x: Array) -> Array:
     dtype = node.dtype("out_type")
 
     def parse(value: bytes) -> Array:
@@ -153,7 +153,7 @@ def _parse_numbers(node: Node, x: Array) -> Array:
 
 
 def _ragged_to_tensor(
-    node: Node, shape: Array, values: Array, default: Array, *partitions: Array
+    node: GraphNode, shape: Array, values: Array, default: Array, *partitions: Array
 ) -> Array:
     """Convert rows of different lengths to a dense array."""
     kinds = [bytes(k) for k in node["row_partition_types"]]
@@ -188,7 +188,9 @@ def _pad_rows(values: Array, splits: list[Any], dense_shape: list[int], default:
     return out
 
 
-def _count_ragged(node: Node, splits: Array, values: Array, size: Array, weights: Array) -> Array:
+def _count_ragged(
+    node: GraphNode, splits: Array, values: Array, size: Array, weights: Array
+) -> Array:
     """Count the occurrences of each integer in each of several rows of different lengths."""
     splits, values, weights = (np.asarray(v) for v in (splits, values, weights))
     if not splits.size:
@@ -203,15 +205,15 @@ def _count_ragged(node: Node, splits: Array, values: Array, size: Array, weights
     return (out > 0).astype(out.dtype) if node["binary_output"] else out
 
 
-def _create_table(node: Node) -> HostTable:
+def _create_table(node: GraphNode) -> HostTable:
     return HostTable(node.dtype("key_dtype"), node.dtype("value_dtype"))
 
 
-def _insert(node: Node, table: HostTable, keys: Array, values: Array) -> None:
+def _insert(node: GraphNode, table: HostTable, keys: Array, values: Array) -> None:
     table.insert(keys, np.asarray(values))
 
 
-def _insert_from_file(node: Node, table: HostTable, file: Array) -> None:
+def _insert_from_file(node: GraphNode, table: HostTable, file: Array) -> None:
     """Fill a table with lines of an asset of the SavedModel."""
     asset = np.asarray(file).item()
     if not isinstance(asset, AssetFile):

@@ -13,7 +13,7 @@ from jax import lax
 from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.environment.types import Array
 from meshflow.saved_model.graph.format.node_attributes import (
-    Node,
+    GraphNode,
     as_host_array,
     as_sizes_array,
     as_static_ints,
@@ -80,7 +80,7 @@ def _check_positions(positions: Array, count: Any = None) -> None:
         raise InvalidArgumentError(f"no position {host.tolist()} in a list{size}.")
 
 
-def _reserve(node: Node, shape: Array, count: Array) -> TensorList:
+def _reserve(node: GraphNode, shape: Array, count: Array) -> TensorList:
     (size,) = as_static_ints(count)
     _check_size(size)
     empty = TensorList(None, size, node.dtype("element_dtype"))
@@ -88,15 +88,15 @@ def _reserve(node: Node, shape: Array, count: Array) -> TensorList:
     return empty if sizes is None else empty.with_element_shape(sizes)
 
 
-def _make_empty(node: Node, shape: Array, max_count: Array) -> TensorList:
+def _make_empty(node: GraphNode, shape: Array, max_count: Array) -> TensorList:
     return TensorList(None, 0, node.dtype("element_dtype"))
 
 
-def _unstack(node: Node, x: Array, shape: Array) -> TensorList:
+def _unstack(node: GraphNode, x: Array, shape: Array) -> TensorList:
     return TensorList(x if is_string_array(x) else jnp.asarray(x), np.shape(x)[0], x.dtype)
 
 
-def _stack(node: Node, items: TensorList, shape: Array) -> Array:
+def _stack(node: GraphNode, items: TensorList, shape: Array) -> Array:
     return _with_elements(items, shape).items
 
 
@@ -107,7 +107,7 @@ def _with_elements(items: TensorList, shape: Array) -> TensorList:
     return items.with_element_shape(sizes or ())
 
 
-def _get_item(node: Node, items: TensorList, index: Array, shape: Array) -> Array:
+def _get_item(node: GraphNode, items: TensorList, index: Array, shape: Array) -> Array:
     items = items.with_element_shape(_get_element_shape(shape) or ())
     _check_positions(index, items.count)
     if is_string_array(items.items):
@@ -115,7 +115,7 @@ def _get_item(node: Node, items: TensorList, index: Array, shape: Array) -> Arra
     return lax.dynamic_index_in_dim(items.items, index, keepdims=False)
 
 
-def _set_item(node: Node, items: TensorList, index: Array, value: Array) -> TensorList:
+def _set_item(node: GraphNode, items: TensorList, index: Array, value: Array) -> TensorList:
     items = items.with_element_shape(np.shape(value))
     if node["resize_if_index_out_of_bounds"]:
         position = int(as_host_array(index))
@@ -131,7 +131,7 @@ def _set_item(node: Node, items: TensorList, index: Array, value: Array) -> Tens
     return TensorList(updated, items.count, items.dtype)
 
 
-def _resize(node: Node, items: TensorList, size: Array) -> TensorList:
+def _resize(node: GraphNode, items: TensorList, size: Array) -> TensorList:
     (count,) = as_static_ints(size)
     _check_size(count)
     return _resize_list(items, count)
@@ -147,13 +147,13 @@ def _resize_list(items: TensorList, count: int) -> TensorList:
     return TensorList(join([kept, fill.items]), count, items.dtype)
 
 
-def _pop_back(node: Node, items: TensorList, shape: Array) -> list[Any]:
+def _pop_back(node: GraphNode, items: TensorList, shape: Array) -> list[Any]:
     items = _with_elements(items, shape)
     _check_positions(np.zeros((), np.int32), items.count)
     return [_resize_list(items, items.count - 1), items.items[items.count - 1]]
 
 
-def _concatenate(node: Node, items: TensorList, shape: Array, sizes: Array) -> list[Array]:
+def _concatenate(node: GraphNode, items: TensorList, shape: Array, sizes: Array) -> list[Array]:
     """Return the tensors of a list joined along their first axes, and the sizes of these."""
     if items.items is None and items.count == 0 and np.ndim(shape):
         items = items.with_element_shape([max(n, 0) for n in as_static_ints(shape)])
@@ -162,13 +162,13 @@ def _concatenate(node: Node, items: TensorList, shape: Array, sizes: Array) -> l
     return [stacked.reshape(items.count * stacked.shape[1], *stacked.shape[2:]), lengths]
 
 
-def _gather(node: Node, items: TensorList, indices: Array, shape: Array) -> Array:
+def _gather(node: GraphNode, items: TensorList, indices: Array, shape: Array) -> Array:
     items = _with_elements(items, shape)
     _check_positions(indices, items.count)
     return items.items[indices]
 
 
-def _scatter(node: Node, x: Array, indices: Array, shape: Array, count: Array) -> TensorList:
+def _scatter(node: GraphNode, x: Array, indices: Array, shape: Array, count: Array) -> TensorList:
     places, (size,) = as_host_array(indices), as_static_ints(count)
     _check_size(size + 1)
     if size >= 0:
@@ -176,7 +176,7 @@ def _scatter(node: Node, x: Array, indices: Array, shape: Array, count: Array) -
     return _scatter_into(node, TensorList(None, max(size, 0), x.dtype), x, places)
 
 
-def _scatter_into(node: Node, items: TensorList, x: Array, indices: Array) -> TensorList:
+def _scatter_into(node: GraphNode, items: TensorList, x: Array, indices: Array) -> TensorList:
     """Replace tensors of a list, which grows if it is too short."""
     places = as_host_array(indices)
     _check_positions(places)
@@ -192,7 +192,7 @@ def _scatter_into(node: Node, items: TensorList, x: Array, indices: Array) -> Te
     return TensorList(items.items.at[places].set(x), items.count, items.dtype)
 
 
-def _push_back(node: Node, items: TensorList, value: Array) -> TensorList:
+def _push_back(node: GraphNode, items: TensorList, value: Array) -> TensorList:
     join = np.concatenate if is_string_array(value) else jnp.concatenate
     rows = items.with_element_shape(np.shape(value)).items
     updated = join([rows, (np if is_string_array(value) else jnp).asarray(value)[None]])

@@ -23,7 +23,7 @@ from meshflow.environment.jax_internals import (
 )
 from meshflow.environment.types import Array
 from meshflow.files.crc32c import crc32c
-from meshflow.saved_model.graph.format.node_attributes import Node, to_numpy_dtype
+from meshflow.saved_model.graph.format.node_attributes import GraphNode, to_numpy_dtype
 from meshflow.saved_model.graph.format.nodes import CHECKSUM_ATTRIBUTE
 from meshflow.saved_model.programs.custom_calls import check_module, secure_calls
 from meshflow.saved_model.programs.foreign_modules import rewrite_module
@@ -37,7 +37,7 @@ _PLATFORMS = {"cpu": ("CPU",), "gpu": ("CUDA", "ROCM"), "tpu": ("TPU",)}
 _MIN_VERSION = 5
 
 
-def _call_module(node: Node, *inputs: Array) -> list[Any]:
+def _call_module(node: GraphNode, *inputs: Array) -> list[Any]:
     arrays = [np.asarray(x) if np.isscalar(x) else x for x in inputs]
     key = tuple((tuple(np.shape(a)), np.dtype(a.dtype)) for a in arrays)
     if key not in node.cache:
@@ -45,7 +45,7 @@ def _call_module(node: Node, *inputs: Array) -> list[Any]:
     return list(node.cache[key].call(*arrays))
 
 
-def _specialize(node: Node, specs: Sequence[Any]) -> jax.export.Exported:
+def _specialize(node: GraphNode, specs: Sequence[Any]) -> jax.export.Exported:
     """Specialize the program for arguments of known shapes."""
     _check_supported(node)
     data, dtypes = node["module"], [to_numpy_dtype(t) for t in node["Tout"] or ()]
@@ -75,7 +75,7 @@ def _specialize(node: Node, specs: Sequence[Any]) -> jax.export.Exported:
     return _make_exported(node, content, arguments, shapes, dtypes)
 
 
-def _check_supported(node: Node) -> None:
+def _check_supported(node: GraphNode) -> None:
     reason = None
     if node["version"] < _MIN_VERSION or node["dim_args_spec"]:
         reason = f"its calling convention is version {node['version']}, older than {_MIN_VERSION}"
@@ -87,7 +87,7 @@ def _check_supported(node: Node) -> None:
         raise UnimplementedError(f"node {node.name} of op XlaCallModule cannot be read: {reason}.")
 
 
-def _read_module(node: Node, data: bytes) -> Any:
+def _read_module(node: GraphNode, data: bytes) -> Any:
     checksum = node[CHECKSUM_ATTRIBUTE]
     if checksum not in (None, crc32c(data)):
         raise DataLossError(
@@ -103,7 +103,7 @@ def _read_module(node: Node, data: bytes) -> Any:
 
 
 def _make_exported(
-    node: Node,
+    node: GraphNode,
     content: bytes,
     arguments: Sequence[Any],
     shapes: Sequence[Any],

@@ -31,7 +31,11 @@ from meshflow.files import gfile
 from meshflow.files.contained_files import check_contained
 from meshflow.saved_model.damaged_files import translate_damage
 from meshflow.saved_model.graph.format.messages import DecodeError, Message, SavedModel
-from meshflow.saved_model.graph.format.node_attributes import Node, parse_reference, parse_shape
+from meshflow.saved_model.graph.format.node_attributes import (
+    GraphNode,
+    parse_reference,
+    parse_shape,
+)
 from meshflow.saved_model.graph.format.structured_values import read_structure
 from meshflow.saved_model.graph.ops.strings import HostTable
 from meshflow.saved_model.graph.reading.graph_programs import (
@@ -156,7 +160,7 @@ def load(
         return root
 
 
-def make_variable_finder(path: str, meta: Message) -> Callable[[Node], Variable]:
+def make_variable_finder(path: str, meta: Message) -> Callable[[GraphNode], Variable]:
     """Return a function that returns the variable of a variable node, with its saved value.
 
     Args:
@@ -180,7 +184,7 @@ class _SignatureLoader:
         self._library = FunctionLibrary(
             meta.graph_def.library.function, gfile.join(path, GRAPH_FILE)
         )
-        self._nodes = {n.name: Node(n) for n in meta.graph_def.node}
+        self._nodes = {n.name: GraphNode(n) for n in meta.graph_def.node}
         self._variables: dict[str, Variable] = {}
 
     def load_root(self) -> RestoredObject:
@@ -226,10 +230,10 @@ class _SignatureLoader:
             name, Alternative(((), specs), make_result_slots(outs)[0], program)
         )
 
-    def _get_variable_name(self, node: Node) -> str:
+    def _get_variable_name(self, node: GraphNode) -> str:
         return node.text("shared_name") or node.name
 
-    def get_variable(self, node: Node) -> Variable:
+    def get_variable(self, node: GraphNode) -> Variable:
         """Return the variable of a variable node."""
         name = self._get_variable_name(node)
         if name not in self._variables:
@@ -329,7 +333,7 @@ class _ObjectGraphLoader(_SignatureLoader):
             shape=None if shape.is_fully_defined() else shape,
         )
 
-    def get_variable(self, node: Node) -> Variable:
+    def get_variable(self, node: GraphNode) -> Variable:
         """Return the variable of a variable node of the main graph."""
         name = self._get_variable_name(node)
         for index, proto in enumerate(self._objects.nodes):

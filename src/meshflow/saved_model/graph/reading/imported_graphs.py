@@ -22,7 +22,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.saved_model.graph.format.messages import GraphDef, Message
-from meshflow.saved_model.graph.format.node_attributes import Node, parse_reference
+from meshflow.saved_model.graph.format.node_attributes import GraphNode, parse_reference
 from meshflow.saved_model.graph.format.nodes import parse_dtype_enum
 from meshflow.saved_model.graph.reading.graph_programs import make_result_slots
 from meshflow.saved_model.graph.reading.interpreter import FunctionLibrary
@@ -43,7 +43,7 @@ class GraphOperation(Operation):
       type: TensorFlow's op.
     """
 
-    def __init__(self, graph: ImportedGraph, node: Node) -> None:
+    def __init__(self, graph: ImportedGraph, node: GraphNode) -> None:
         self.graph, self.node_def, self.graph_node = graph, node.proto, node
         self.name, self.type = graph.prefix + node.name, node.op
 
@@ -140,11 +140,11 @@ class ImportedGraph(GraphBase):
       prefix: Prefix of all node names.
     """
 
-    def __init__(self, variable: Callable[[Node], Variable] | None = None) -> None:
+    def __init__(self, variable: Callable[[GraphNode], Variable] | None = None) -> None:
         super().__init__()
         self.prefix, self._get_variable = "", variable
         self._definition: Message | None = None
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, GraphNode] = {}
         self.library = FunctionLibrary([])
 
     def load_definition(self, definition: Message, prefix: str) -> None:
@@ -154,10 +154,10 @@ class ImportedGraph(GraphBase):
                 "tf.compat.v1.wrap_function: a function can import only one graph, and this one imports several."
             )
         self._definition, self.prefix = definition, prefix
-        self.nodes = {n.name: Node(n) for n in definition.node}
+        self.nodes = {n.name: GraphNode(n) for n in definition.node}
         self.library = FunctionLibrary(definition.library.function)
 
-    def get_variable(self, node: Node) -> Variable:
+    def get_variable(self, node: GraphNode) -> Variable:
         """Return the variable of a variable node.
 
         Raises:

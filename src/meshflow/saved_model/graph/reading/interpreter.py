@@ -22,8 +22,8 @@ from meshflow.environment.types import Array
 from meshflow.ops import debugging
 from meshflow.saved_model.graph.format.messages import Message
 from meshflow.saved_model.graph.format.node_attributes import (
+    GraphNode,
     HostRequired,
-    Node,
     SymbolicSizes,
     as_sizes_array,
     as_static_ints,
@@ -181,7 +181,7 @@ class GraphFunction:
         self.name = proto.signature.name
         self.arguments = [a.name for a in proto.signature.input_arg]
         self.dtypes = [a.type for a in proto.signature.input_arg]
-        self.nodes = {n.name: Node(n) for n in proto.node_def}
+        self.nodes = {n.name: GraphNode(n) for n in proto.node_def}
         self.results = [parse_reference(proto.ret[a.name]) for a in proto.signature.output_arg]
         self.control_outputs = list(proto.control_ret.values())
 
@@ -197,7 +197,7 @@ class GraphFunction:
         return unchanged
 
 
-def _list_called_functions(node: Node) -> list[str]:
+def _list_called_functions(node: GraphNode) -> list[str]:
     """Return the names of the functions that a node calls."""
     if node.op in _CALL_OPS:
         return [node["f"]]
@@ -224,7 +224,7 @@ class FunctionLibrary:
     def __contains__(self, name: str) -> bool:
         return name in self._protos
 
-    def needs_host(self, nodes: Iterable[Node]) -> bool:
+    def needs_host(self, nodes: Iterable[GraphNode]) -> bool:
         """Check whether nodes, or functions that they call, contain ops that only the host can run."""
         pending, seen = list(nodes), set[str]()
         while pending:
@@ -304,7 +304,11 @@ class GraphRun:
         return [self._get_output(function.nodes, found, result) for result in function.results]
 
     def evaluate(
-        self, nodes: Mapping[str, Node], found: dict[str, Any], targets: Iterable[str], where: str
+        self,
+        nodes: Mapping[str, GraphNode],
+        found: dict[str, Any],
+        targets: Iterable[str],
+        where: str,
     ) -> None:
         """Run nodes, and the nodes that they depend on.
 
@@ -341,7 +345,10 @@ class GraphRun:
             pending += missing
 
     def _get_output(
-        self, nodes: Mapping[str, Node], found: Mapping[str, Any], reference: tuple[str, str, int]
+        self,
+        nodes: Mapping[str, GraphNode],
+        found: Mapping[str, Any],
+        reference: tuple[str, str, int],
     ) -> Any:
         name, output, index = reference
         values = found[name]
@@ -359,7 +366,7 @@ class GraphRun:
         except IndexError:
             raise errors.DataLossError(f"node {name} has no output {output}:{index}.") from None
 
-    def _run_node(self, node: Node, inputs: list[Any], where: str) -> list[Any]:
+    def _run_node(self, node: GraphNode, inputs: list[Any], where: str) -> list[Any]:
         try:
             value = self._run_op(node, inputs)
         except (errors.OpError, RecursionError, MemoryError):
@@ -374,7 +381,7 @@ class GraphRun:
             return list(value)
         return [value]
 
-    def _run_op(self, node: Node, inputs: list[Any]) -> Any:
+    def _run_op(self, node: GraphNode, inputs: list[Any]) -> Any:
         op = node.op
         if self._only is not None and op not in self._only:
             raise errors.UnimplementedError(
@@ -418,7 +425,7 @@ class GraphRun:
         if not self.host or any(isinstance(v, jax.core.Tracer) for v in inputs):
             raise HostRequired
 
-    def _get_table(self, node: Node, inputs: list[Any]) -> HostTable:
+    def _get_table(self, node: GraphNode, inputs: list[Any]) -> HostTable:
         key = node.text("shared_name") or node.name
         if key not in self._resources:
             self._resources[key] = STRING_OPS[node.op](node, *inputs)
@@ -449,21 +456,21 @@ class GraphRun:
         self.written[variable.index] = None
 
 
-def _read_variable(run: GraphRun, node: Node, variable: object) -> Array:
+def _read_variable(run: GraphRun, node: GraphNode, variable: object) -> Array:
     return run.read(variable)
 
 
-def _gather_rows(run: GraphRun, node: Node, variable: object, indices: Array) -> Array:
+def _gather_rows(run: GraphRun, node: GraphNode, variable: object, indices: Array) -> Array:
     return ARRAY_OPS["GatherV2"](node, run.read(variable), indices)
 
 
-def _assign_variable(run: GraphRun, node: Node, variable: object, value: Array) -> list[Any]:
+def _assign_variable(run: GraphRun, node: GraphNode, variable: object, value: Array) -> list[Any]:
     run.write(variable, value)
     return []
 
 
 def _make_assign_add(sign: int) -> Callable[..., Any]:
-    def assign(run: GraphRun, node: Node, variable: object, value: Array) -> list[Any]:
+    def assign(run: GraphRun, node: GraphNode, variable: object, value: Array) -> list[Any]:
         old = run.read(variable)
         run.write(variable, old + value if sign > 0 else old - value)
         return []
@@ -472,28 +479,28 @@ def _make_assign_add(sign: int) -> Callable[..., Any]:
 
 
 def _make_random_op(draw: Callable[..., Any]) -> Callable[..., Any]:
-    def run_op(run: GraphRun, node: Node, shape: Array) -> Array:
+    def run_op(run: GraphRun, node: GraphNode, shape: Array) -> Array:
         return draw(run.draw_key(), tuple(as_static_ints(shape)), node.dtype("dtype"))
 
     return run_op
 
 
-def _draw_integers(run: GraphRun, node: Node, shape: Array, low: Array, high: Array) -> Array:
+def _draw_integers(run: GraphRun, node: GraphNode, shape: Array, low: Array, high: Array) -> Array:
     return jax.random.randint(run.draw_key(), tuple(as_static_ints(shape)), low, high, low.dtype)
 
 
-def _check_assertion(run: GraphRun, node: Node, condition: Any, *data: Any) -> list[Any]:
+def _check_assertion(run: GraphRun, node: GraphNode, condition: Any, *data: Any) -> list[Any]:
     debugging.assert_arrays(condition, None, data, node["summarize"])
     return []
 
 
-def _check_numerics(run: GraphRun, node: Node, value: Any) -> Any:
+def _check_numerics(run: GraphRun, node: GraphNode, value: Any) -> Any:
     message = debugging.NumericsMessage(node.text("message"))
     debugging.assert_arrays(jnp.isfinite(value), message, [value])
     return value
 
 
-def _check_shape(run: GraphRun, node: Node, value: Any) -> Any:
+def _check_shape(run: GraphRun, node: GraphNode, value: Any) -> Any:
     expected = TensorShape(node["shape"])
     if not expected.is_compatible_with(np.shape(value)):
         raise errors.InvalidValueError(

@@ -9,7 +9,7 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
-from meshflow.saved_model.graph.format.node_attributes import Node
+from meshflow.saved_model.graph.format.node_attributes import GraphNode
 from meshflow.saved_model.graph.reading.graph_programs import GraphProgram
 from meshflow.saved_model.graph.reading.interpreter import FunctionLibrary, GraphRun
 
@@ -22,10 +22,10 @@ VARIABLE_OPS = ("VarHandleOp", "VariableV2", "Variable")
 def extract_subgraph(
     name: str,
     library: FunctionLibrary,
-    nodes: Mapping[str, Node],
+    nodes: Mapping[str, GraphNode],
     fed: Sequence[str],
     fetched: Sequence[tuple[str, int]],
-    variable: Callable[[Node], Variable],
+    variable: Callable[[GraphNode], Variable],
     structure: PyTree,
     specs: Sequence[TensorSpec],
 ) -> GraphProgram:
@@ -64,8 +64,8 @@ def extract_subgraph(
 
 
 def collect_dependencies(
-    nodes: Mapping[str, Node], targets: Iterable[str], fed: Collection[str]
-) -> list[Node]:
+    nodes: Mapping[str, GraphNode], targets: Iterable[str], fed: Collection[str]
+) -> list[GraphNode]:
     """Return the nodes that some nodes depend on, up to the fed ones."""
     pending, seen, found = list(targets), set(fed), []
     while pending:

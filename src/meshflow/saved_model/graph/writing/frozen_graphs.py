@@ -15,7 +15,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.saved_model.graph.format.messages import GraphDef, Message
-from meshflow.saved_model.graph.format.node_attributes import Node
+from meshflow.saved_model.graph.format.node_attributes import GraphNode
 from meshflow.saved_model.graph.format.nodes import (
     TypeAttr,
     add_node,
@@ -163,7 +163,7 @@ def extract_sub_graph(graph_def: Message, dest_nodes: Sequence[str]) -> Message:
     """
     if isinstance(dest_nodes, str):
         raise TypeError("dest_nodes must be an iterable of strings.")
-    nodes = {n.name: Node(n) for n in graph_def.node}
+    nodes = {n.name: GraphNode(n) for n in graph_def.node}
     kept = {node.name for node in collect_dependencies(nodes, dest_nodes, ())}
     part = GraphDef()
     part.node.extend(n for n in graph_def.node if n.name in kept)

@@ -126,7 +126,7 @@ class FunctionGraph(ImportedGraph):
 
     building_function = True
 
-    def __init__(self, function: SignedFunction, builder: _GraphBuilder) -> None:
+    def __init__(self, function: SignedFunction, builder: _FunctionWriter) -> None:
         super().__init__()
         self.load_definition(builder.definition, "")
         self.name, self.variables = function.name, function.variables
@@ -163,14 +163,14 @@ class FunctionGraph(ImportedGraph):
 
 def make_function_graph(function: SignedFunction) -> FunctionGraph:
     """Return the graph of a concrete function."""
-    builder = _GraphBuilder(function._any_traced)
+    builder = _FunctionWriter(function._any_traced)
     builder.add_inputs(function._specs)
     builder.add_calls()
     builder.add_results(function.outputs)
     return FunctionGraph(function, builder)
 
 
-class _GraphBuilder:
+class _FunctionWriter:
     """Writer of the nodes of one function.
 
     Attributes:
