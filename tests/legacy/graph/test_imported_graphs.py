@@ -152,3 +152,57 @@ def test_variables_of_a_concrete_function_become_constants(tmp_path):
     wrapped = v1.wrap_function(lambda: v1.import_graph_def(definition, name=""), [])
     pruned = wrapped.prune("x:0", frozen.outputs[0].name)
     np.testing.assert_allclose(pruned(tf.constant(x)), expected, rtol=1e-6)
+
+
+def _make_definition(*nodes):
+    definition = v1.GraphDef()
+    for name, op, inputs, *attributes in nodes:
+        kinds = dict(attributes) or {"T": TypeAttr(1)}
+        add_node(definition.node, name, op, inputs, **kinds)
+    return definition
+
+
+_INPUT = ("x", "Placeholder", [], ("dtype", TypeAttr(1)), ("shape", make_shape([2])))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([("y", "Neg", ["gone"])], "'y': Unknown input node 'gone'"),
+        ([_INPUT, ("y", "Neg", ["x", "^gone"])], "'y': Unknown input node 'gone'"),
+        ([_INPUT, ("a", "Sub", ["b", "x"]), ("b", "Neg", ["a"])], "form a cycle"),
+        ([_INPUT, _INPUT], "'x' is not unique"),
+        ([_INPUT, ("y", "Neg", ["x:5"])], "Connecting to invalid output 5 of source node x"),
+        ([_INPUT, ("y", "Neg", ["x:-1"])], "Connecting to invalid output -1"),
+        ([_INPUT, ("y", "Foo", ["x"]), ("z", "Neg", ["y:900000000"])], "900000001 outputs"),
+        ([_INPUT, ("y", "Split", ["x", "x"], ("num_split", 1 << 40))], f"{1 << 40} outputs"),
+        ([("", "NoOp", [])], "invalid characters"),
+    ],
+)
+def test_damaged_graphs_are_rejected(nodes, message):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
+        tf.import_graph_def(_make_definition(*nodes))
+
+
+def test_arguments_of_imports_are_checked():
+    definition = _make_definition(_INPUT, ("y", "Neg", ["x"]))
+    with tf.Graph().as_default():
+        value = tf.constant([1.0, 2.0])
+        with pytest.raises(ValueError, match=r"not found in graph_def: \[q:0\]"):
+            tf.import_graph_def(definition, {"q": value})
+        for element in ("x:1", "x:a", "q"):
+            with pytest.raises(ValueError, match="return_element"):
+                tf.import_graph_def(definition, return_elements=[element])
+        with pytest.raises(TypeError, match="must be a GraphDef proto"):
+            tf.import_graph_def(b"")
+        x, y = tf.import_graph_def(definition, {"x:0": value}, ["x:0", "y"], name="")
+        assert x is value and y.name == "y"
+        with pytest.raises(ValueError, match="'x' already exists"):
+            tf.import_graph_def(definition, name="")
+
+
+def test_the_shapes_of_a_deep_graph_are_inferred():
+    nodes = [(f"n{i}", "Neg", [f"n{i - 1}" if i else "x"]) for i in range(200)]
+    with tf.Graph().as_default():
+        last = tf.import_graph_def(_make_definition(_INPUT, *nodes), return_elements=["n199:0"])[0]
+        assert last.shape == [2]

@@ -118,16 +118,22 @@ def import_graph_def(
     name: str | None = None,
 ) -> list[Any] | None:
     """Add the nodes of a `GraphDef` to a graph; see `tf.import_graph_def`."""
+    if not hasattr(graph_def, "node"):
+        raise TypeError("Argument `graph_def` must be a GraphDef proto.")
     prefix = f"{graph.unique_name('import' if name is None else name)}/" if name != "" else ""
-    found = import_nodes(graph, graph_def, prefix, input_map)
+    found = import_nodes(graph, graph_def, prefix, input_map or {})
     if return_elements is None:
         return None
     results: list[Any] = []
     for element in return_elements:
         node, colon, index = element.partition(":")
-        if node not in found:
+        if element in found:
+            results.append(found[element])
+            continue
+        outputs = found[node].outputs if colon and node in found else []
+        if not index.isdecimal() or int(index) >= len(outputs):
             raise ValueError(f"Requested return_element {element!r} not found in graph_def.")
-        results.append(found[node].outputs[int(index)] if colon else found[node])
+        results.append(outputs[int(index)])
     return results
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import TensorSlot, init_scope
 from meshflow.core.values.dtypes import DType, float32
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.shape_inference import infer_op_outputs
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
@@ -35,15 +33,17 @@ from meshflow.saved_model.graph.reading.interpreter import (
     GraphRun,
     list_output_names,
 )
-from meshflow.saved_model.graph.reading.subgraphs import VARIABLE_OPS
 
 __all__ = ["import_nodes"]
 
 # Attributes with the dtypes of all outputs, and with that of each output.
 _TYPE_LISTS = ("Tout", "output_types", "out_types", "dtypes", "component_types")
-_TYPES = ("dtype", "DstT", "out_type", "output_type", "T", "Tparams", "DstT")
+_TYPES = ("dtype", "DstT", "out_type", "output_type", "T", "Tparams")
 # Attributes with the number of outputs.
 _COUNTS = {"Split": "num_split", "SplitV": "num_split", "Unpack": "num", "Unstack": "num"}
+# Damaged messages may declare any number of outputs.
+_MAX_OUTPUTS = 1 << 16
+_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
 class _ImportedTensor(SymbolicTensor):
@@ -61,8 +61,16 @@ class _ImportedTensor(SymbolicTensor):
     @property
     def symbol(self) -> KerasTensor:
         """Return the shape and dtype."""
-        if self._known is None:
-            self._known = self._infer()[self.value_index]
+        # A loop instead of recursion: a graph may be deeper than Python's stack.
+        pending = [] if self._known is not None else [self]
+        while pending:
+            tensor = pending[-1]
+            inputs = [t for t in tensor.op.inputs if isinstance(t, _ImportedTensor)]
+            unknown = [t for t in inputs if t._known is None]
+            if not unknown:
+                tensor._known = pending.pop()._infer()[tensor.value_index]
+            pending += unknown
+        assert self._known is not None
         return self._known
 
     @symbol.setter
@@ -71,11 +79,7 @@ class _ImportedTensor(SymbolicTensor):
 
 
 def import_nodes(
-    graph: Graph,
-    definition: Message,
-    prefix: str = "",
-    input_map: Mapping[str, Any] | None = None,
-    find_variable: Callable[[GraphNode], Variable] | None = None,
+    graph: Graph, definition: Message, prefix: str, input_map: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Add the nodes of a `GraphDef` to a graph.
 
@@ -84,48 +88,51 @@ def import_nodes(
       definition: The `GraphDef`.
       prefix: Prefix of the names, which ends with a slash or is empty.
       input_map: Tensors that replace outputs of nodes, by their names, as "node:0".
-      find_variable: Function that returns the variable of a variable node. By default, such nodes cannot run.
 
     Returns:
-      The operations by the names of the nodes, and the replaced tensors by the names in `input_map`.
+      The operations by the names of the nodes, and the replacing tensors by the names of outputs, with the index.
+
+    Raises:
+      ValueError: If names are not valid or not unique, nodes form a cycle, or an input does not exist.
     """
-    return _Importer(graph, definition, prefix, input_map or {}, find_variable).run()
-
-
-@contextlib.contextmanager
-def create_outside_of_graphs() -> Iterator[None]:
-    """Run a block at once; its variables belong to no graph, so that all sessions share their values."""
-    saved, context.variable_creators = context.variable_creators, []
-    try:
-        with suspend_recording():
-            yield
-    finally:
-        context.variable_creators = saved
+    return _Importer(graph, definition, prefix, input_map).run()
 
 
 class _Importer:
     """State of one import; see `import_nodes`."""
 
     def __init__(
-        self,
-        graph: Graph,
-        definition: Message,
-        prefix: str,
-        input_map: Mapping[str, Any],
-        find_variable: Callable[[GraphNode], Variable] | None,
+        self, graph: Graph, definition: Message, prefix: str, input_map: Mapping[str, Any]
     ) -> None:
         self._graph, self._prefix = graph, prefix
-        self._nodes = {n.name: GraphNode(n) for n in definition.node}
+        self._nodes: dict[str, GraphNode] = {}
         self._library = FunctionLibrary(definition.library.function)
-        self._replaced = {_complete(k): v for k, v in input_map.items()}
-        self._find_variable = find_variable
-        self._variables: dict[str, Variable] = {}
+        self._replaced: dict[str, SymbolicTensor] = {
+            _complete(k): graph.as_graph_element(v, allow_operation=False)
+            for k, v in input_map.items()
+        }
         self._operations: dict[str, Operation] = {}
         # The number of outputs that other nodes read.
         self._counts: dict[str, int] = {}
-        for node in self._nodes.values():
-            for name, _, index in node.inputs:
-                self._counts[name] = max(self._counts.get(name, 0), index + 1)
+        existing = {o.name for o in graph.get_operations()}
+        for proto in definition.node:
+            name = proto.name
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"Node {name!r}: Node name contains invalid characters.")
+            if name in self._nodes:
+                raise ValueError(f"Node {name!r} is not unique.")
+            if prefix + name in existing:
+                raise ValueError(f"Node name {prefix + name!r} already exists in the Graph.")
+            self._nodes[name] = GraphNode(proto)
+            for source, _, index in self._nodes[name].inputs:
+                self._counts[source] = max(self._counts.get(source, 0), index + 1)
+        unknown = [
+            k for k in self._replaced if k.partition(":")[0] not in {*self._nodes, *self._counts}
+        ]
+        if unknown:
+            raise ValueError(
+                f"Attempted to map inputs that were not found in graph_def: [{', '.join(unknown)}]"
+            )
 
     def run(self) -> dict[str, Any]:
         with init_scope(), self._graph.as_default(), self._graph.control_dependencies(None):
@@ -138,28 +145,33 @@ class _Importer:
         opened: set[str] = set()
         while pending:
             found = pending[-1]
-            if found in self._operations or found not in self._nodes:
+            if found in self._operations:
                 pending.pop()
                 continue
-            node = self._nodes[found]
-            needed = [n for n, _, i in node.inputs if f"{n}:{i}" not in self._replaced]
-            missing = [
-                n
-                for n in (*needed, *node.control_inputs)
-                if n not in self._operations and n in self._nodes
-            ]
-            # The nodes of loops of TensorFlow 1 depend on their own results, and cannot run.
-            if missing and found not in opened:
-                opened.add(found)
-                pending += missing
-                continue
-            self._operations[found] = self._add(node)
-            pending.pop()
+            missing = [n for n in self._list_sources(found) if n not in self._operations]
+            if not missing:
+                self._operations[found] = self._add(self._nodes[found])
+            elif found in opened:
+                raise ValueError(
+                    f"Node {found!r} depends on its own result: the nodes form a cycle."
+                )
+            opened.add(found)
+            pending += missing
+
+    def _list_sources(self, name: str) -> list[str]:
+        """Return the nodes that a node needs, except for that of the next iteration of a loop of TensorFlow 1."""
+        node = self._nodes[name]
+        sources = [n for n, _, i in node.inputs if f"{n}:{i}" not in self._replaced]
+        sources += node.control_inputs
+        for source in sources:
+            if source not in self._nodes:
+                raise ValueError(f"Node {name!r}: Unknown input node {source!r}.")
+        if node.op == "Merge":
+            return [n for n in sources if self._nodes[n].op != "NextIteration"]
+        return sources
 
     def _add(self, node: GraphNode) -> Operation:
         graph, name = self._graph, f"{self._prefix}{node.name}/"
-        if node.op in VARIABLE_OPS and self._find_variable is not None:
-            return self._add_variable(node, name)
         if node.op == "Placeholder":
             shape = node["shape"] if "shape" in node.proto.attr else None
             return graph.make_placeholder(_get_dtype(node), shape, name).op
@@ -167,43 +179,39 @@ class _Importer:
             with suspend_recording():
                 value = Tensor(np.asarray(node["value"]))
             return graph.make_constant(value, name).op
-        references = [r for r in node.inputs if r[0] not in self._variables]
-        inputs = [t for t in map(self._find_input, references) if t is not None]
-        variables = list(dict.fromkeys(n for n, _, _ in node.inputs if n in self._variables))
+        # The next iteration of a loop of TensorFlow 1 is missing; such nodes cannot run.
+        references = [r for r in node.inputs if self._is_known(r)]
+        inputs = [self._find_input(node, *r) for r in references]
         count = self._count_outputs(node)
-        program = self._make_program(node, references, variables, count)
+        program = self._make_program(node, references, count)
 
         def compute(run: Run) -> Sequence[Any]:
             return list(program.call([run.read(t) for t in inputs]))
 
-        controls = [self._operations[n] for n in node.control_inputs if n in self._operations]
+        controls = [self._operations[n] for n in node.control_inputs]
         operation = Operation(graph, graph.name_operation(name), node.op, compute, inputs, controls)
-        operation.variables = [self._variables[n] for n in variables]
         infer = functools.cache(lambda: _infer_specs(node, program, inputs, count))
         operation.outputs = [_ImportedTensor(operation, i, infer) for i in range(count)]
         for tensor in inputs:
             tensor.add_reader(operation)
         return operation
 
-    def _add_variable(self, node: GraphNode, name: str) -> Operation:
-        assert self._find_variable is not None
-        with create_outside_of_graphs():
-            variable = self._variables[node.name] = self._find_variable(node)
-        graph = self._graph
-        operation = Operation(
-            graph, graph.name_operation(name), node.op, lambda run: [variable._as_tensor()], ()
-        )
-        operation.add_output(TensorSpec(variable.shape, variable.dtype))
-        return operation
-
-    def _find_input(self, reference: tuple[str, str, int]) -> SymbolicTensor | None:
+    def _is_known(self, reference: tuple[str, str, int]) -> bool:
         name, _, index = reference
+        return name in self._operations or f"{name}:{index}" in self._replaced
+
+    def _find_input(self, node: GraphNode, name: str, part: str, index: int) -> SymbolicTensor:
         replaced = self._replaced.get(f"{name}:{index}")
         if replaced is not None:
-            tensor: SymbolicTensor = self._graph.as_graph_element(replaced, allow_operation=False)
-            return tensor
-        operation = self._operations.get(name)
-        return None if operation is None else operation.outputs[index]
+            return replaced
+        outputs = self._operations[name].outputs
+        if not 0 <= index < len(outputs):
+            raise ValueError(
+                f"Node {node.name!r}: Connecting to invalid output {index} of source node {name} which has "
+                f"{len(outputs)} outputs."
+            )
+        tensor: SymbolicTensor = outputs[index]
+        return tensor
 
     def _count_outputs(self, node: GraphNode) -> int:
         attributes = node.proto.attr
@@ -215,30 +223,27 @@ class _Importer:
         if "_output_shapes" in attributes:
             lists.append(len(attributes["_output_shapes"].list.shape))
         named = len(list_output_names(node.op))
-        return max(lists or [named or 1, self._counts.get(node.name, 0)])
+        count = max(lists or [named or 1, self._counts.get(node.name, 0)])
+        if count > _MAX_OUTPUTS:
+            raise ValueError(f"Node {node.name!r} has {count} outputs, more than {_MAX_OUTPUTS}.")
+        return count
 
     def _make_program(
-        self, node: GraphNode, references: list[Any], variables: list[str], count: int
+        self, node: GraphNode, references: list[tuple[str, str, int]], count: int
     ) -> GraphProgram:
         """Return the program of one node, as a function of its inputs."""
-        has_values = [self._nodes[n].op != "VarHandleOp" for n in variables]
 
         def body(run: GraphRun, values: list[Any]) -> list[Any]:
             found: dict[str, Any] = {}
-            for (name, _, index), value in zip(references, values, strict=False):
+            for (name, _, index), value in zip(references, values, strict=True):
                 found.setdefault(name, {})[index] = value
-            for name, ref, has_value in zip(
-                variables, values[len(references) :], has_values, strict=True
-            ):
-                found[name] = {0: run.read(ref) if has_value else ref}
             run.evaluate({node.name: node}, found, [node.name], node.name)
             return list(found[node.name])
 
-        captured = [self._variables[n] for n in variables]
         slots = [TensorSlot(i) for i in range(count)]
         specs = [TensorSpec(None, float32)] * count
         host = self._library.needs_host([node])
-        return GraphProgram(node.name, self._library, body, captured, slots, specs, host)
+        return GraphProgram(node.name, self._library, body, [], slots, specs, host)
 
 
 def _infer_specs(
