@@ -74,9 +74,9 @@ def test_hooks_check_feed_and_finish():
     final = train.FinalOpsHook(2 * x, {x: 3.0})
     hooks = [train.FeedFnHook(lambda: {x: np.nan}), train.NanTensorHook(x, False), final]
     with train.SingularMonitoredSession(hooks) as session:
-        assert np.isnan(session.run(x)) and session.should_stop()
         with pytest.raises(RuntimeError, match="fed by two hooks"):
             session.run(x, {x: 1.0})
+        assert np.isnan(session.run(x)) and session.should_stop()
     assert final.final_ops_values == 6
     error = pytest.raises(train.NanLossDuringTrainingError, match="NaN loss")
     with error, train.MonitoredSession(hooks=[train.NanTensorHook(x)]) as session:
@@ -234,3 +234,72 @@ def test_variables_of_cells_are_named_by_the_scopes_of_their_loops():
     assert [v.shape for v in found[:3]] == [(2, 4, 2), (2, 5, 2), (2, 5, 2)]
     assert (found[1][1, 2:] == 0).all() and (found[2][1, 2:] == 0).all()
     np.testing.assert_allclose(found[3].h[0], found[1][0, 4])
+
+
+class FailingHook(train.SessionRunHook):
+    """Hook that raises an error after some runs."""
+
+    def __init__(self, error, runs):
+        self.error, self.runs, self.count = error, runs, 0
+
+    def after_run(self, run_context, run_values):
+        self.count += 1
+        if self.count in self.runs:
+            raise self.error
+
+
+def test_a_session_recovers_from_lost_workers(tmp_path):
+    _, train_op = make_step()
+    failing = FailingHook(tf.errors.UnavailableError(None, None, "lost"), [4])
+    hooks = [failing, train.StopAtStepHook(last_step=5)]
+    with train.MonitoredTrainingSession(
+        checkpoint_dir=str(tmp_path), hooks=hooks, save_checkpoint_steps=2
+    ) as session:
+        while not session.should_stop():
+            last = session.run(train_op)
+        with pytest.raises(RuntimeError, match="after should_stop"):
+            session.run(train_op)
+        with pytest.raises(RuntimeError, match="after should_stop"):
+            session.run_step_fn(lambda step_context: None)
+    # Step 4 is in a checkpoint, because the hook that saves comes first.
+    assert last == 5 and failing.count == 5
+    failing = FailingHook(tf.errors.AbortedError(None, None, "lost"), range(99))
+    with pytest.raises(tf.errors.AbortedError), train.MonitoredSession(hooks=[failing]) as session:
+        session.run(train_op)
+    assert failing.count == 5
+    failing.count = 0
+    single = train.SingularMonitoredSession
+    with pytest.raises(tf.errors.AbortedError), single([failing]) as session:
+        session.run(train_op)
+    assert failing.count == 1
+
+
+def test_errors_of_hooks_close_the_session(graph):
+    step, train_op = make_step()
+    hook = FailingHook(ValueError("failed"), [1])
+    with pytest.raises(ValueError, match="failed"), train.MonitoredSession(hooks=[hook]) as session:
+        session.run(train_op)
+    assert session.should_stop() and not graph.finalized
+    hook.after_create_session = lambda session, coord: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        train.MonitoredSession(hooks=[hook])
+    assert not graph.finalized
+    scaffold = train.Scaffold(step.initializer, saver=train.Saver()).finalize()
+    graph.finalize()
+    train.MonitoredSession(train.ChiefSessionCreator(scaffold)).close()
+    assert graph.finalized
+
+
+def test_checkpoints_of_earlier_runs_are_deleted(tmp_path):
+    _, train_op = make_step()
+    for last_step in (4, 8):
+        with train.MonitoredTrainingSession(
+            checkpoint_dir=str(tmp_path),
+            hooks=[train.StopAtStepHook(last_step=last_step)],
+            scaffold=train.Scaffold(saver=train.Saver(max_to_keep=3)),
+            save_checkpoint_steps=1,
+        ) as session:
+            while not session.should_stop():
+                session.run(train_op)
+    names = sorted(p.name for p in tmp_path.glob("*.index"))
+    assert names == ["model.ckpt-6.index", "model.ckpt-7.index", "model.ckpt-8.index"]

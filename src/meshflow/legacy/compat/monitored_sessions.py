@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from meshflow.checkpoint.state_file import latest_checkpoint
+from meshflow.checkpoint.state_file import get_checkpoint_state, latest_checkpoint
+from meshflow.core.runtime.errors import AbortedError, OutOfRangeError, UnavailableError
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.legacy.compat.graph_names import (
@@ -25,7 +27,7 @@ from meshflow.legacy.compat.session_hooks import (
     SummarySaverHook,
 )
 from meshflow.legacy.compat.summaries import merge_all
-from meshflow.legacy.graph.graph import Graph, get_default_graph
+from meshflow.legacy.graph.graph import get_default_graph
 from meshflow.legacy.graph.sessions import Session
 
 __all__ = [
@@ -40,6 +42,10 @@ __all__ = [
     "basic_train_loop",
     "start_queue_runners",
 ]
+
+_log = logging.getLogger("meshflow")
+# Consecutive failures of a run after which its error is raised.
+_MAX_FAILURES = 5
 
 
 class Scaffold:
@@ -129,18 +135,29 @@ class ChiefSessionCreator(SessionCreator):
         """Create the session."""
         scaffold = self._scaffold.finalize()
         session = Session(config=self._config)
+        try:
+            self._initialize(scaffold, session)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _initialize(self, scaffold: Scaffold, session: Session) -> None:
         path = self._path
         if path is None and self._folder is not None:
             path = latest_checkpoint(self._folder)
         if path is not None:
             assert scaffold.saver is not None
             scaffold.saver.restore(session, path)
+            state = None if self._folder is None else get_checkpoint_state(self._folder)
+            if state is not None and self._path is None:
+                # The saver also deletes the checkpoints of earlier runs.
+                scaffold.saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
         else:
             session.run(scaffold.init_op, scaffold.init_feed_dict)
             if scaffold.init_fn is not None:
                 scaffold.init_fn(scaffold, session)
         session.run(scaffold.local_init_op, scaffold.local_init_feed_dict)
-        return session
 
 
 class WorkerSessionCreator(ChiefSessionCreator):
@@ -149,6 +166,9 @@ class WorkerSessionCreator(ChiefSessionCreator):
 
 class MonitoredSession:
     """Session that initializes variables, calls hooks, and ends if one of them requests it.
+
+    An `AbortedError` or `UnavailableError` in a run makes the creator create another session, from the latest
+    checkpoint if there is one; the run is then repeated.
 
     Args:
       session_creator: Creator of the session.
@@ -163,17 +183,44 @@ class MonitoredSession:
         stop_grace_period_secs: float = 120,
     ) -> None:
         self._hooks = list(hooks or [])
-        graph = self.graph = get_default_graph()
+        self.graph = get_default_graph()
+        self._was_finalized = self.graph.finalized
         for hook in self._hooks:
             hook.begin()
+        self._creator = session_creator or ChiefSessionCreator()
+        self.session: Any = None
+        try:
+            self._call_with_recovery(lambda: None)
+        except BaseException as error:
+            self._close(error)
+            raise
+
+    # Errors after which another session is created.
+    _recovered_errors: tuple[type[Exception], ...] = (AbortedError, UnavailableError)
+
+    def _create_session(self) -> None:
         self.coordinator = tf.train.Coordinator()
-        creator = session_creator or ChiefSessionCreator()
-        self.session: Any = creator.create_session()
-        graph.finalize()
+        with self.graph.as_default():
+            self.session = self._creator.create_session()
+        self.graph.finalize()
         for hook in self._hooks:
             hook.after_create_session(self.session, self.coordinator)
 
-    graph: Graph
+    def _call_with_recovery(self, function: Callable[[], Any]) -> Any:
+        num_failures = 0
+        while True:
+            try:
+                if self.session is None:
+                    self._create_session()
+                return function()
+            except self._recovered_errors as error:
+                num_failures += 1
+                if num_failures == _MAX_FAILURES:
+                    raise
+                _log.info("A session failed, and is created again: %s", error)
+                if self.session is not None:
+                    self.session.close()
+                    self.session = None
 
     def run(
         self,
@@ -185,10 +232,24 @@ class MonitoredSession:
         """Run operations as `Session.run`, with the fetches and feeds of hooks.
 
         Raises:
-          RuntimeError: If two hooks feed the same tensor, or the session is closed.
+          RuntimeError: If two hooks feed the same tensor, the session is closed, or a hook has requested the end.
         """
-        if self.session is None:
+        self._check_running()
+        return self._call_with_recovery(
+            lambda: self._run_with_hooks(fetches, feed_dict, options, run_metadata)
+        )
+
+    def _check_running(self) -> None:
+        if self.should_stop():
             raise RuntimeError("Run called even after should_stop requested.")
+
+    def _run_with_hooks(
+        self,
+        fetches: PyTree,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: object = None,
+        run_metadata: object = None,
+    ) -> PyTree:
         arguments = SessionRunArgs(fetches, feed_dict)
         context = SessionRunContext(arguments, self.session)
         feeds, added = dict(feed_dict or {}), {}
@@ -212,8 +273,15 @@ class MonitoredSession:
         return results
 
     def run_step_fn(self, step_fn: Callable[..., Any]) -> Any:
-        """Call a function of a context with the `session`, `run_with_hooks` and `request_stop`."""
-        return step_fn(_StepContext(self))
+        """Call a function of a context with the `session`, `run_with_hooks` and `request_stop`.
+
+        Raises:
+          RuntimeError: If the session is closed, or a hook has requested the end.
+        """
+        self._check_running()
+        return self._call_with_recovery(
+            lambda: step_fn(_StepContext(self.session, self._run_with_hooks))
+        )
 
     def should_stop(self) -> bool:
         """Return whether a hook has requested the end, or the session is closed."""
@@ -224,16 +292,15 @@ class MonitoredSession:
         self._close(None)
 
     def _close(self, error: BaseException | None) -> None:
-        if self.session is None:
-            return
         try:
-            if error is None:
+            if error is None and self.session is not None:
                 for hook in self._hooks:
                     hook.end(self.session)
         finally:
-            self.session.close()
-            self.session = None
-            self.graph.finalized = False
+            if self.session is not None:
+                self.session.close()
+                self.session = None
+            self.graph.finalized = self._was_finalized
 
     def __enter__(self) -> Self:
         return self
@@ -241,9 +308,7 @@ class MonitoredSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:  # fmt: skip
-        is_end = isinstance(error, (tf.errors.OutOfRangeError, StopIteration))
-        if is_end:
-            self.coordinator.request_stop()
+        is_end = isinstance(error, (OutOfRangeError, StopIteration))
         self._close(None if is_end else error)
         # The end of the data ends training.
         return is_end
@@ -252,18 +317,20 @@ class MonitoredSession:
 class _StepContext:
     """Argument of the function of `run_step_fn`."""
 
-    def __init__(self, owner: MonitoredSession) -> None:
-        self._owner = owner
-        self.session, self.run_with_hooks = owner.session, owner.run
+    def __init__(self, session: Session, run_with_hooks: Callable[..., Any]) -> None:
+        self.session, self.run_with_hooks = session, run_with_hooks
 
     def request_stop(self) -> None:
-        """End training after this step."""
-        self._owner.coordinator.request_stop()
+        """End training at once.
+
+        Raises:
+          StopIteration: Always; the `with` block of the session ends without an error.
+        """
         raise StopIteration("step_fn has requested the iterations to stop.")
 
 
 class SingularMonitoredSession(MonitoredSession):
-    """`MonitoredSession` with a method that returns the session.
+    """`MonitoredSession` with a method that returns the session, and without recovery from errors.
 
     Args:
       hooks: `SessionRunHook`s.
@@ -274,6 +341,8 @@ class SingularMonitoredSession(MonitoredSession):
       stop_grace_period_secs: Ignored.
       checkpoint_filename_with_path: Path of the checkpoint.
     """
+
+    _recovered_errors = ()
 
     def __init__(
         self,
@@ -357,7 +426,7 @@ def MonitoredTrainingSession(
             )
         )
     creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
-    return MonitoredSession(creator, [*(hooks or []), *all_hooks])
+    return MonitoredSession(creator, [*all_hooks, *(hooks or [])])
 
 
 def assert_global_step(global_step_tensor: Variable) -> None:

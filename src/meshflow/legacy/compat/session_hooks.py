@@ -15,7 +15,7 @@ from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.compat.saver import Saver
-from meshflow.legacy.compat.summaries import FileWriter, FileWriterCache, merge_all
+from meshflow.legacy.compat.summaries import FileWriter, FileWriterCache
 from meshflow.legacy.compat.train import get_global_step
 from meshflow.legacy.graph.sessions import Session
 
@@ -189,7 +189,7 @@ class StopAtStepHook(SessionRunHook):
         self._step = _require_global_step(self)
 
     def after_create_session(self, session: Session, coord: object) -> None:
-        """Determine the last step."""
+        """Determine the last step, which does not change if the session is created again."""
         if self._last_step is None:
             self._last_step = int(session.run(self._step)) + (self._num_steps or 0)
 
@@ -267,7 +267,12 @@ class LoggingTensorHook(SessionRunHook):
         )
         self._formatter, self._at_end = formatter, at_end
         self._timer = None if only_at_end else SecondOrStepTimer(every_n_secs, every_n_iter)
+
+    def begin(self) -> None:
+        """Start to count."""
         self._count = 0
+        if self._timer is not None:
+            self._timer.reset()
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Fetch the tensors if it is time."""
@@ -395,7 +400,10 @@ class SummarySaverHook(SessionRunHook):
       output_dir: Folder of the event file.
       summary_writer: The writer instead of one for the folder.
       scaffold: Object with the attribute `summary_op`, which is written.
-      summary_op: Serialized summary. Default: all summaries of the graph.
+      summary_op: Serialized summary, instead of a scaffold.
+
+    Raises:
+      ValueError: If both or neither of `scaffold` and `summary_op` are passed.
     """
 
     def __init__(
@@ -407,6 +415,8 @@ class SummarySaverHook(SessionRunHook):
         scaffold: SavedScaffold | None = None,
         summary_op: TensorLike | None = None,
     ) -> None:
+        if (scaffold is None) == (summary_op is None):
+            raise ValueError("Exactly one of scaffold or summary_op must be provided.")
         self._summary, self._scaffold = summary_op, scaffold
         self._folder, self._writer = output_dir, summary_writer
         self._timer = SecondOrStepTimer(save_secs, save_steps)
@@ -420,9 +430,7 @@ class SummarySaverHook(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Fetch the summaries if it is time."""
-        summary = self._summary
-        if summary is None:
-            summary = self._scaffold.summary_op if self._scaffold is not None else merge_all()
+        summary = self._summary if self._scaffold is None else self._scaffold.summary_op
         step = self._next_step
         self._is_due = summary is not None and (
             step is None or self._timer.should_trigger_for_step(step)
@@ -478,11 +486,10 @@ class StepCounterHook(SessionRunHook):
             return
         seconds, steps = self._timer.update_last_triggered_step(step)
         if seconds and steps is not None:
-            _log.info("global_step/sec: %g", steps / seconds)
+            tag = f"{self._step.name.partition(':')[0]}/sec"
+            _log.info("%s: %g", tag, steps / seconds)
             if self._writer is not None:
-                value = tf.compat.v1.Summary.Value(
-                    tag="global_step/sec", simple_value=steps / seconds
-                )
+                value = tf.compat.v1.Summary.Value(tag=tag, simple_value=steps / seconds)
                 self._writer.add_summary(tf.compat.v1.Summary(value=[value]), step)
 
 
