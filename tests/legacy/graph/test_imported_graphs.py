@@ -206,3 +206,13 @@ def test_the_shapes_of_a_deep_graph_are_inferred():
     with tf.Graph().as_default():
         last = tf.import_graph_def(_make_definition(_INPUT, *nodes), return_elements=["n199:0"])[0]
         assert last.shape == [2]
+
+
+def test_identities_between_nodes_are_removed():
+    identities = [("a", "Identity", ["x:0"]), ("b", "Identity", ["a:0"]), ("c", "Identity", ["b"])]
+    nodes = [_INPUT, *identities, ("y", "Neg", ["b:0"]), ("z", "Add", ["c", "b", "^c"])]
+    result = v1.graph_util.remove_training_nodes(_make_definition(*nodes))
+    inputs = {n.name: list(n.input) for n in result.node}
+    assert inputs == {"x": [], "c": ["x:0"], "y": ["x:0"], "z": ["c", "x:0", "^c"]}
+    cycle = _make_definition(("a", "Identity", ["b"]), ("b", "Identity", ["a"]))
+    assert not v1.graph_util.remove_training_nodes(cycle).node

@@ -179,25 +179,29 @@ def remove_training_nodes(input_graph: Message, protected_nodes: Sequence[str] =
       input_graph: A `GraphDef`.
       protected_nodes: Names of nodes that are kept.
     """
+    controls = {i[1:] for n in input_graph.node for i in n.input if i.startswith("^")}
+    kept = {*protected_nodes, *controls}
     removed = {
         n.name: n.input[0]
         for n in input_graph.node
-        if n.op in ("Identity", "CheckNumerics")
-        and n.name not in protected_nodes
-        and not any(i.startswith("^") for i in n.input)
+        if n.op in ("Identity", "CheckNumerics") and n.name not in kept and len(n.input) == 1
     }
     read = {i.partition(":")[0] for n in input_graph.node for i in n.input}
+
+    def find_source(reference: str) -> str:
+        passed = set()
+        while (name := reference.removesuffix(":0")) in removed and name not in passed:
+            passed.add(name)
+            reference = removed[name]
+        return reference
+
     result = GraphDef()
     for node in input_graph.node:
         if node.name in removed and node.name in read:
             continue
         copied = result.node.add()
         copied.CopyFrom(node)
-        del copied.input[:]
-        for reference in node.input:
-            while reference in removed:
-                reference = removed[reference]
-            copied.input.append(reference)
+        copied.input[:] = map(find_source, node.input)
     result.library.CopyFrom(input_graph.library)
     result.versions.CopyFrom(input_graph.versions)
     return result
