@@ -1,5 +1,7 @@
 """Monitored sessions, hooks, templates, and datasets with tensors of a graph."""
 
+import concurrent.futures
+import functools
 import os
 
 import numpy as np
@@ -303,3 +305,26 @@ def test_checkpoints_of_earlier_runs_are_deleted(tmp_path):
                 session.run(train_op)
     names = sorted(p.name for p in tmp_path.glob("*.index"))
     assert names == ["model.ckpt-6.index", "model.ckpt-7.index", "model.ckpt-8.index"]
+
+
+def test_threads_run_sessions_of_one_graph(graph):
+    step, train_op = make_step()
+    element = v1.data.make_one_shot_iterator(tf.data.Dataset.range(60)).get_next()
+    sessions = [v1.Session(graph=graph) for _ in range(3)]
+    seen = []
+
+    def count(session):
+        session.run(step.initializer)
+        for _ in range(20):
+            session.run(train_op)
+
+    def read():
+        seen.extend(int(sessions[0].run(element)) for _ in range(20))
+
+    tasks = [functools.partial(count, s) for s in sessions]
+    for group in (tasks, [read] * 3):
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            for future in [pool.submit(task) for task in group]:
+                future.result()
+    assert [s.run(step) for s in sessions] == [20, 20, 20]
+    assert sorted(seen) == list(range(60))

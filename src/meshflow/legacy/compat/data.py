@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from collections.abc import Iterator as PythonIterator
@@ -71,6 +72,8 @@ class GraphIterator:
             weakref.WeakKeyDictionary()
         )
         self._handle: Tensor | None = None
+        # Several threads may run a session.
+        self._lock = threading.Lock()
         if isinstance(dataset, (Dataset, GraphDataset)):
             self._initializer: Operation = self.make_initializer(dataset)
 
@@ -210,7 +213,8 @@ class GraphIterator:
                 )
             self._start(self._dataset, Run({}).find)
         try:
-            return next(self._running[self._graph.session])
+            with self._lock:
+                return next(self._running[self._graph.session])
         except StopIteration:
             raise _tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 

@@ -91,8 +91,7 @@ def freeze_graph(
         run.execute(operations)
         return [run.read(t) for t in results]
 
-    with suspend_recording():
-        session.restore_variables()
+    with suspend_recording(), session.hold_variables():
         triples = [
             (t.op.name, TensorSpec(t.shape, t.dtype), _find_default(t)) for t in fed.values()
         ]

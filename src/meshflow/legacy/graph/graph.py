@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
 import functools
 import importlib
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -84,6 +86,10 @@ class Graph(GraphBase, metaclass=_GraphType):
         self.finalized = False
         # The session that set the values of the variables.
         self.session: Any = None
+        # Runs of the graph in the order of their requests, and the number of active ones by thread.
+        self.turns = threading.Condition()
+        self.requests: collections.deque[object] = collections.deque()
+        self.active_runs: collections.Counter[int] = collections.Counter()
         # The session that Keras uses.
         self.keras_session: Any = None
         # The current variable scope; see `legacy.compat.variables`.
@@ -123,8 +129,7 @@ class Graph(GraphBase, metaclass=_GraphType):
                 "The values of a graph's variables are in a session. Please create a session of this graph, for "
                 "example by `with tf.compat.v1.Session():`, or pass it as the argument `session`."
             ) from error
-        with suspend_recording():
-            found.restore_variables()
+        with suspend_recording(), found.hold_variables():
             yield
 
     # ---- operations ------------------------------------------------------------------------

@@ -157,8 +157,8 @@ class RunningSession(Protocol):
     def run(self, fetches: PyTree, feed_dict: PyTree = None) -> PyTree:
         """Compute tensors, with the values of others."""
 
-    def restore_variables(self) -> None:
-        """Set the variables of the graph to the values that they have in this session."""
+    def hold_variables(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the variables keep the values of the session."""
 
 
 class OwningGraph(GraphRecorder, Protocol):

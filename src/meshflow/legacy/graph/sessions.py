@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -112,8 +113,7 @@ class Session:
         _map_fetches(
             lambda e: leaves.extend(filter(_is_symbolic, nest.flatten_parts([e]))), elements
         )
-        with suspend_recording():
-            self.restore_variables()
+        with suspend_recording(), self.hold_variables():
             values = self._convert_feeds(feed_dict or {})
             fetched = [leaf for leaf in leaves if id(leaf) not in values]
             roots = [leaf if isinstance(leaf, Operation) else leaf.op for leaf in fetched]
@@ -198,6 +198,39 @@ class Session:
     def _check_open(self) -> None:
         if self.is_closed:
             raise RuntimeError("Attempted to use a closed Session.")
+
+    @contextlib.contextmanager
+    def hold_variables(self) -> Iterator[None]:
+        """Run a block on the values of the variables in this session.
+
+        Threads that use other sessions of the graph wait for its end; those of this session do not.
+        """
+        graph, thread = self._graph, threading.get_ident()
+        turns, requests, runs = graph.turns, graph.requests, graph.active_runs
+
+        def is_allowed() -> bool:
+            if thread in runs:
+                return True
+            return requests[0] is request and (graph.session is self or not runs)
+
+        with turns:
+            request = object()
+            requests.append(request)
+            try:
+                turns.wait_for(is_allowed)
+                self.restore_variables()
+                runs[thread] += 1
+            finally:
+                requests.remove(request)
+                turns.notify_all()
+        try:
+            yield
+        finally:
+            with turns:
+                runs[thread] -= 1
+                if not runs[thread]:
+                    del runs[thread]
+                turns.notify_all()
 
     def restore_variables(self) -> None:
         """Set the variables of the graph to the values that they have in this session.
@@ -305,9 +338,10 @@ def _map_fetches(function: Callable[[Any], Any], fetches: PyTree) -> PyTree:
 @contextlib.contextmanager
 def use_session(session: object) -> Iterator[None]:
     """Run a block at once, on the values that the variables have in a session, if it is one."""
-    with suspend_recording():
-        if isinstance(session, Session):
-            session.restore_variables()
+    with (
+        suspend_recording(),
+        session.hold_variables() if isinstance(session, Session) else contextlib.nullcontext(),
+    ):
         yield
 
 

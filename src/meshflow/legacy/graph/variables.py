@@ -233,8 +233,7 @@ class GraphVariable(Variable):
     def load(self, value: PyTree, session: Any = None) -> None:
         """Set the value in a session."""
         found = find_session(session, self.graph)
-        with suspend_recording():
-            found.restore_variables()
+        with suspend_recording(), found.hold_variables():
             self._write(self._check_value(value, "load a value"))
 
     def __hash__(self) -> int:
