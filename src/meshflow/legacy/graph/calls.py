@@ -27,7 +27,11 @@ graph_functions: dict[int, Callable[..., Any]] = {}
 
 def replace_in_graphs(function: Callable[..., Any], own: Callable[..., Any]) -> None:
     """Make graphs call `own(graph, ...)` instead of recording a function."""
-    graph_functions[id(function)] = own
+    # A decorator may have wrapped the function that a graph is given.
+    wrapped: Callable[..., Any] | None = function
+    while wrapped is not None:
+        graph_functions[id(wrapped)] = own
+        wrapped = getattr(wrapped, "__wrapped__", None)
 
 
 # Functions with functions as arguments, which a graph calls once.
