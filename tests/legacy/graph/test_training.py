@@ -312,9 +312,9 @@ def test_writers_record_sessions_and_runs(tmp_path):
         v1.summary.FileWriter(tmp_path / "other", "graph")
     with v1.summary.FileWriter(tmp_path / "logs", v1.get_default_graph()) as writer:
         writer.add_session_log(v1.SessionLog(status=v1.SessionLog.START), 1)
-        writer.add_run_metadata(v1.Summary(), "run", 2)
+        writer.add_run_metadata(v1.RunMetadata(), "run", 2)
         with pytest.raises(ValueError, match="already used"):
-            writer.add_run_metadata(v1.Summary(), "run", 3)
+            writer.add_run_metadata(v1.RunMetadata(), "run", 3)
         writer.add_event(v1.Event(step=4, wall_time=1.0))
     (path,) = (tmp_path / "logs").iterdir()
     graph, *events = list(v1.train.summary_iterator(str(path)))[1:]

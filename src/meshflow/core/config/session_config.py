@@ -156,6 +156,10 @@ class RunMetadata(_ConfigMessage):
 
     _fields = {"function_graphs": list, "partition_graphs": list, "step_stats": dict}
 
+    def SerializeToString(self) -> bytes:
+        """Return the serialized message, which is empty."""
+        return b""
+
 
 class _Experimental(_ConfigMessage):
     _fields = {

@@ -152,7 +152,6 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
     (
         _expand(
             "compat.v1",
-            "SessionLog "
             "container delete_session_tensor get_session_handle get_session_tensor "
             "op_scope variable_op_scope "
             "create_partitioned_variables "
@@ -160,13 +159,13 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
             "ConditionalAccumulator ConditionalAccumulatorBase "
             "SparseConditionalAccumulator sparse.SparseConditionalAccumulator ragged.placeholder "
             "errors.raise_exception_on_not_ok_status "
-            "lite.constants.GRAPHVIZ_DOT saved_model.signature_def_utils.MethodNameUpdater test.compute_gradient_error "
+            "saved_model.signature_def_utils.MethodNameUpdater test.compute_gradient_error "
             "test.StubOutForTesting test.test_src_dir_path distribute.get_loss_reduction nn.raw_rnn "
             "nn.static_state_saving_rnn feature_column.input_layer feature_column.linear_model "
             "feature_column.shared_embedding_columns "
             "summary.SummaryDescription summary.TaggedRunMetadata summary.all_v2_summary_ops "
             "summary.get_summary_description summary.initialize "
-            "summary.tensor_summary summary.SessionLog "
+            "summary.tensor_summary "
             "train.experimental.MixedPrecisionLossScaleOptimizer",
         ),
         _expand(

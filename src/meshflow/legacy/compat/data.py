@@ -8,7 +8,6 @@ from collections.abc import Callable
 from collections.abc import Iterator as PythonIterator
 from typing import Any
 
-from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TypeSpec
@@ -16,7 +15,6 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.data.dataset import Dataset
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf as _tf
-from meshflow.legacy.graph.calls import list_tensors
 from meshflow.legacy.graph.datasets import GraphDataset
 from meshflow.legacy.graph.execution import Find, Run
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
@@ -187,15 +185,9 @@ class GraphIterator:
         if isinstance(self._dataset, (Dataset, GraphDataset, type(None))):
             return self._graph.record_source(self.take, specs, name)
         handle = _tf.convert_to_tensor(self._dataset)
-        operation = Operation(
-            self._graph,
-            self._graph.name_operation(name),
-            "IteratorGetNext",
-            lambda run: list_tensors(_find_iterator(run.read(handle)).take()),
-            [handle],
+        return self._graph.record_source(
+            lambda value: _find_iterator(value).take(), specs, name, [handle]
         )
-        parts = _tf.nest.map_structure(operation.add_output, nest.split_composites(specs))
-        return nest.join_composites(specs, parts)
 
     def take(self) -> PyTree:
         """Return the next element of the iterator in the session that runs.

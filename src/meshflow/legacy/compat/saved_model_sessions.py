@@ -158,7 +158,6 @@ class _SignatureLoader:
         for operation_name, keys in groups.items():
             self._add_outputs(operation_name, keys, values)
         for info in definition.outputs.values():
-            self._tensors.setdefault(info.name, self._tensors[info.name])
             info.name = self._get_name(self._tensors[info.name])
 
     def _add_outputs(
