@@ -263,6 +263,8 @@ def test_a_session_recovers_from_lost_workers(tmp_path):
             session.run(train_op)
         with pytest.raises(RuntimeError, match="after should_stop"):
             session.run_step_fn(lambda step_context: None)
+        with pytest.raises(ValueError, match="`step_context`"):
+            session.run_step_fn(lambda session: None)
     # Step 4 is in a checkpoint, because the hook that saves comes first.
     assert last == 5 and failing.count == 5
     failing = FailingHook(tf.errors.AbortedError(None, None, "lost"), range(99))
@@ -290,6 +292,8 @@ def test_errors_of_hooks_close_the_session(graph):
     graph.finalize()
     train.MonitoredSession(train.ChiefSessionCreator(scaffold)).close()
     assert graph.finalized
+    with pytest.raises(RuntimeError, match="finalized"):
+        tf.constant(1)
 
 
 def test_checkpoints_of_earlier_runs_are_deleted(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -277,7 +278,12 @@ class MonitoredSession:
 
         Raises:
           RuntimeError: If the session is closed, or a hook has requested the end.
+          ValueError: If the parameter of the function is not `step_context`.
         """
+        if list(inspect.signature(step_fn).parameters) != ["step_context"]:
+            raise ValueError(
+                f"`step_fn` must have one parameter with the name `step_context`: {step_fn}."
+            )
         self._check_running()
         return self._call_with_recovery(
             lambda: step_fn(_StepContext(self.session, self._run_with_hooks))

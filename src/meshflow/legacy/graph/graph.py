@@ -157,7 +157,6 @@ class Graph(GraphBase, metaclass=_GraphType):
         name: str | None = None,
     ) -> PyTree:
         """Record a call as an operation with a name; see `call`."""
-        self._check_open()
         kwargs = kwargs or {}
         call = GraphCall(self, function, args, kwargs)
         try:
@@ -245,7 +244,6 @@ class Graph(GraphBase, metaclass=_GraphType):
         inputs: Sequence[SymbolicTensor] = (),
     ) -> PyTree:
         """Record a call on tensors that is not traced; its result has the structure and the specs `specs`."""
-        self._check_open()
 
         def compute(run: Run) -> Sequence[Any]:
             return list_tensors(function(*map(run.find, inputs)))
@@ -265,7 +263,6 @@ class Graph(GraphBase, metaclass=_GraphType):
         self, dtype: DTypeLike, shape: ShapeLike = None, name: str | None = None
     ) -> SymbolicTensor:
         """Add a tensor that a session must feed."""
-        self._check_open()
         kind, sizes = as_dtype(dtype), TensorShape(shape)
         full_name = self.name_operation(name or "Placeholder")
 
@@ -316,15 +313,17 @@ class Graph(GraphBase, metaclass=_GraphType):
             _default_graph.reset(token)
 
     def add_operation(self, operation: Operation) -> int:
-        """Add an operation, and return its number in the order of creation."""
+        """Add an operation, and return its number in the order of creation.
+
+        Raises:
+          RuntimeError: If the graph is finalized.
+        """
+        if self.finalized:
+            raise RuntimeError("Graph is finalized and cannot be modified.")
         self._num_operations += 1
         (self._recorded[-1] if self._recorded else self._operations).append(operation)
         self._by_name[operation.name] = operation
         return self._num_operations
-
-    def _check_open(self) -> None:
-        if self.finalized:
-            raise RuntimeError("Graph is finalized and cannot be modified.")
 
     def finalize(self) -> None:
         """Make the graph read-only."""
