@@ -168,7 +168,32 @@ def _require_global_step(hook: SessionRunHook) -> Variable:
     return step
 
 
-class StopAtStepHook(SessionRunHook):
+class _StepHook(SessionRunHook):
+    """Hook that acts at some global steps."""
+
+    def begin(self) -> None:
+        """Find the global step."""
+        self._step = _require_global_step(self)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetch the global step."""
+        return SessionRunArgs(self._step)
+
+    def _find_step(
+        self,
+        run_context: SessionRunContext,
+        run_values: SessionRunValues,
+        is_due: Callable[[int], bool],
+    ) -> int | None:
+        """Return the global step after a run if it is due, or None."""
+        # The fetched value may be that before the run, which saves another run for most steps.
+        if not is_due(int(run_values.results) + 1):
+            return None
+        step = int(run_context.session.run(self._step))
+        return step if is_due(step) else None
+
+
+class StopAtStepHook(_StepHook):
     """Hook that ends training.
 
     Args:
@@ -184,10 +209,6 @@ class StopAtStepHook(SessionRunHook):
             raise ValueError("Exactly one of num_steps or last_step must be specified.")
         self._num_steps, self._last_step = num_steps, last_step
 
-    def begin(self) -> None:
-        """Find the global step."""
-        self._step = _require_global_step(self)
-
     def after_create_session(self, session: Session, coord: object) -> None:
         """Determine the last step, which does not change if the session is created again."""
         if self._last_step is None:
@@ -195,7 +216,8 @@ class StopAtStepHook(SessionRunHook):
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Request the end at the last step."""
-        if int(run_context.session.run(self._step)) >= (self._last_step or 0):
+        last = self._last_step or 0
+        if self._find_step(run_context, run_values, lambda step: step >= last) is not None:
             run_context.request_stop()
 
 
@@ -316,7 +338,7 @@ class CheckpointSaverListener:
         """Finish."""
 
 
-class CheckpointSaverHook(SessionRunHook):
+class CheckpointSaverHook(_StepHook):
     """Hook that writes checkpoints, also of the first and the last step.
 
     Args:
@@ -350,7 +372,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     def begin(self) -> None:
         """Find the global step."""
-        self._step = _require_global_step(self)
+        super().begin()
         for listener in self._listeners:
             listener.begin()
 
@@ -362,8 +384,8 @@ class CheckpointSaverHook(SessionRunHook):
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Write a checkpoint if it is time."""
-        step = int(run_context.session.run(self._step))
-        if self._timer.should_trigger_for_step(step):
+        step = self._find_step(run_context, run_values, self._timer.should_trigger_for_step)
+        if step is not None:
             self._timer.update_last_triggered_step(step)
             if self._save(run_context.session, step):
                 run_context.request_stop()
@@ -440,8 +462,9 @@ class SummarySaverHook(SessionRunHook):
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Write the summaries."""
-        step = int(run_values.results["step"])
+        step = int(run_values.results["step"]) + 1
         if self._is_due:
+            step = int(run_context.session.run(self._step))
             self._timer.update_last_triggered_step(step)
             if self._writer is not None:
                 self._writer.add_summary(run_values.results["summary"], step)
@@ -453,7 +476,7 @@ class SummarySaverHook(SessionRunHook):
             self._writer.flush()
 
 
-class StepCounterHook(SessionRunHook):
+class StepCounterHook(_StepHook):
     """Hook that measures steps per second.
 
     Args:
@@ -475,14 +498,14 @@ class StepCounterHook(SessionRunHook):
 
     def begin(self) -> None:
         """Find the global step and the writer."""
-        self._step = _require_global_step(self)
+        super().begin()
         if self._writer is None and self._folder is not None:
             self._writer = FileWriterCache.get(self._folder)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Log the steps per second if it is time."""
-        step = int(run_context.session.run(self._step))
-        if not self._timer.should_trigger_for_step(step):
+        step = self._find_step(run_context, run_values, self._timer.should_trigger_for_step)
+        if step is None:
             return
         seconds, steps = self._timer.update_last_triggered_step(step)
         if seconds and steps is not None:
