@@ -160,17 +160,6 @@ def load(
         return root
 
 
-def make_variable_finder(path: str, meta: Message) -> Callable[[GraphNode], Variable]:
-    """Return a function that returns the variable of a variable node, with its saved value.
-
-    Args:
-      path: Folder of the model.
-      meta: Its `MetaGraphDef`.
-    """
-    loader = _ObjectGraphLoader if meta.object_graph_def.nodes else _SignatureLoader
-    return loader(path, meta).get_variable
-
-
 class _SignatureLoader:
     """Loader for any SavedModel: a graph with signatures, and variables by name."""
 
@@ -191,7 +180,7 @@ class _SignatureLoader:
         """Create the object with signatures, variables and the graph."""
         for node in self._nodes.values():
             if node.op in VARIABLE_OPS and self._get_variable_name(node) in (self._bundle or ()):
-                self.get_variable(node)
+                self._get_variable(node)
         root = RestoredObject(name=None)
         root.signatures = SignatureMap(
             {
@@ -201,7 +190,7 @@ class _SignatureLoader:
             }
         )
         root._ordered_variables = tuple(self._variables.values())
-        graph = ImportedGraph(self.get_variable)
+        graph = ImportedGraph(self._get_variable)
         graph.load_definition(self._meta.graph_def, "")
         root.graph, root.prune = graph, WrappedFunction(graph).prune
         return root
@@ -223,7 +212,7 @@ class _SignatureLoader:
             self._nodes,
             fed,
             fetched,
-            self.get_variable,
+            self._get_variable,
             *make_result_slots(outs),
         )
         return RestoredSignature(
@@ -233,8 +222,7 @@ class _SignatureLoader:
     def _get_variable_name(self, node: GraphNode) -> str:
         return node.text("shared_name") or node.name
 
-    def get_variable(self, node: GraphNode) -> Variable:
-        """Return the variable of a variable node."""
+    def _get_variable(self, node: GraphNode) -> Variable:
         name = self._get_variable_name(node)
         if name not in self._variables:
             self._variables[name] = Variable(self._read_value(name), name=name)
@@ -332,16 +320,6 @@ class _ObjectGraphLoader(_SignatureLoader):
             aggregation=VariableAggregation(saved.aggregation),
             shape=None if shape.is_fully_defined() else shape,
         )
-
-    def get_variable(self, node: GraphNode) -> Variable:
-        """Return the variable of a variable node of the main graph."""
-        name = self._get_variable_name(node)
-        for index, proto in enumerate(self._objects.nodes):
-            is_variable = proto.WhichOneof("kind") == "variable"
-            if is_variable and name in (proto.variable.name, f"variable_{index}"):
-                found: Variable = self._items[index]
-                return found
-        return super().get_variable(node)
 
     def _get_child(self, proto: Message, name: str) -> Message | None:
         for child in proto.children:
