@@ -349,3 +349,14 @@ def test_sessions_report_invalid_values_of_constants():
         tf.reshape(tf.constant([1.0, 2.0, 3.0]), [2, 2])
     with pytest.raises(ValueError, match="incompatible"):
         tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
+
+
+def test_seeds_of_graphs_do_not_depend_on_other_graphs():
+    drawn = []
+    for _ in range(2):
+        with tf.Graph().as_default() as graph, v1.Session() as session:
+            v1.set_random_seed(3)
+            x = tf.random.uniform([2])
+            assert [o.name for o in graph.get_operations()] == [x.op.name]
+            drawn.append([*session.run(x), *session.run(x)])
+    assert drawn[0] == drawn[1] and len(set(drawn[0])) == 4

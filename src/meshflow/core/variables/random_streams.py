@@ -255,7 +255,8 @@ class SeedStream:
     def reset(self, start: list[int]) -> None:
         """Set another state, in the same variable."""
         with init_scope():
-            self.state.assign(np.array(start, np.int64))
+            # An array would become a constant of the current graph.
+            self.state.assign(Tensor(np.array(start, np.int64)))
 
 
 class OpStreams:
