@@ -585,7 +585,7 @@ def defer_sizes(get_sizes: Callable[[Any], Any]) -> Callable[[F], F]:
         ) -> PyTree:
             recording = context.host_recorder
             if recording is None or recording.inlines or not isinstance(input, DeferredValue):
-                return function(input, out_type, name)
+                return function(input, out_type, name=name)
             dtype = dtypes.as_dtype(out_type)
             example = np.asarray(get_sizes(np.broadcast_to(np.int8(0), (0,) * input.ndim)))
             return recording.measure(function, input, get_sizes, TensorSpec(example.shape, dtype))

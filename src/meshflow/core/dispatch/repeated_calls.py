@@ -39,10 +39,10 @@ class RepeatedCalls:
       unique: Primitive with equations that may not be copied.
 
     Example:
-      >>> import functools
+      >>> import functools, numpy as np
       >>> calls = RepeatedCalls(jex_core.Primitive("capture"))
       >>> double = lambda x: calls.run(functools.partial(lambda x: 2 * x, x), "double", x)
-      >>> jax.make_jaxpr(lambda x, y: [double(x), double(y)])(1.0, 3.0)
+      >>> jax.make_jaxpr(lambda x, y: [double(x), double(y)])(*np.float32([1, 3]))
       { lambda ; a:f32[] b:f32[]. let
           c:f32[] = mul 2.0:f32[] a
           d:f32[] = mul 2.0:f32[] b

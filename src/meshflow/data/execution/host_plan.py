@@ -18,6 +18,7 @@ import numpy as np
 
 from meshflow.core.dispatch.tiers import InterpretedProgram, is_interpreter_enabled
 from meshflow.core.runtime import transfers
+from meshflow.core.tracing.branch_checks import make_row_function
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
@@ -43,7 +44,6 @@ from meshflow.ops.deferred_host_values import (
 )
 from meshflow.ops.files import FileContents, read_file
 from meshflow.ops.host import host_scope
-from meshflow.passes.branch_checks import make_row_function
 from meshflow.passes.jaxprs import select_needed_equations
 
 __all__ = ["HostPlan", "PendingHostResult", "split_blocks"]
@@ -398,7 +398,7 @@ class HostPlan:
     def _run_program(self, *arguments: Any) -> Sequence[Any]:
         """Run the program of numeric values.
 
-        Loading images takes much longer than a short program, which therefore need not be compiled.
+        Strings and images take much longer than a short program, which therefore need not be compiled.
         """
         operands = nest.flatten(list(arguments))
         size = len(arguments[0])
@@ -408,8 +408,7 @@ class HostPlan:
                 run = compile_for_cpu(jex_core.jaxpr_as_fun(closed))
                 self._programs[size] = InterpretedProgram(closed), run
             interpreted, compiled = self._programs[size]
-            can_interpret = self.loads and is_interpreter_enabled()
-            if can_interpret and interpreted.estimate_limit(operands) >= _MIN_RUNS:
+            if is_interpreter_enabled() and interpreted.estimate_limit(operands) >= _MIN_RUNS:
                 return interpreted.run_on_host(operands)
         results: Sequence[Any] = compiled(*operands)
         return results
