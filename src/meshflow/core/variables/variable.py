@@ -110,7 +110,9 @@ def restore_variables() -> Iterator[None]:
 def remember_values(variables: Iterable[Any]) -> None:
     """Keep the values of variables that are assigned next, if `restore_variables` restores them."""
     values = context.overwritten_values
-    for variable in () if values is None else variables:
+    if values is None:
+        return
+    for variable in variables:
         if isinstance(variable, Variable) and id(variable) not in values:
             values[id(variable)] = variable, Tensor(np.array(variable.numpy()))
 
