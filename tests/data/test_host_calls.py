@@ -226,3 +226,50 @@ def test_small_datasets_are_repeated_in_blocks():
     assert (
         list(D.choose_from_datasets(parts, D.range(2).repeat(2)).as_numpy_iterator()) == [5, 6] * 2
     )
+
+
+def test_groups_compute_the_bits_of_single_elements():
+    lines = [" ".join(f"{n * m % 17 / 7:.4f}" for m in range(1, 41)) for n in range(70)]
+    parse = lambda s: tf.strings.to_number(tf.strings.split(s)) * 1.5
+    for change in (tf.exp, tf.tanh, tf.sigmoid, tf.sin):
+        make = lambda texts, change=change: D.from_tensor_slices(texts).map(
+            lambda s: change(parse(s))
+        )
+        found = list(make(lines).as_numpy_iterator())
+        for n in (40, 69):
+            (single,) = make(lines[n : n + 1]).as_numpy_iterator()
+            assert single.tobytes() == found[n].tobytes()
+
+
+def test_programs_for_groups_are_limited():
+    lines = [" ".join("7" * (n // 8 + 1)) for n in range(300)]
+    data = D.from_tensor_slices(lines).map(
+        lambda s: tf.strings.to_number(tf.strings.split(s)) * 2 + 1
+    )
+    assert [len(row) for row in data] == [n // 8 + 1 for n in range(300)]
+    assert len(data.function.plan._numeric_calls._stacked) <= 16
+
+
+def test_errors_of_batches_have_their_places():
+    data = D.from_tensor_slices(["1", "2", "3", "4", "x", "6", "7"]).map(tf.strings.to_number)
+    batches, found = iter(data.batch(2)), []
+    for _ in range(4):
+        try:
+            found.append(next(batches).numpy().tolist())
+        except tf.errors.InvalidArgumentError:
+            found.append(None)
+    assert found == [[1, 2], [3, 4], None, [7]]
+
+
+def test_threads_read_files_and_decode_images(paths):  # noqa: F811
+    decode = lambda path: tf.io.decode_image(
+        tf.io.read_file(path), channels=3, expand_animations=False
+    )
+    changes = [
+        *(tf.io.read_file, lambda p: tf.strings.length(tf.io.read_file(p)), decode),
+        *(lambda p: tf.shape(decode(p)), lambda p: decode(p)[:4]),
+    ]
+    for change in changes:
+        plan = D.from_tensor_slices(paths).map(change, 2).function.plan
+        assert plan.loads and not plan.holds_lock and not plan.vectorizes
+    assert D.from_tensor_slices(LINES).map(find_words, 2).function.plan.holds_lock
