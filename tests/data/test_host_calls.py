@@ -273,3 +273,11 @@ def test_threads_read_files_and_decode_images(paths):  # noqa: F811
         plan = D.from_tensor_slices(paths).map(change, 2).function.plan
         assert plan.loads and not plan.holds_lock and not plan.vectorizes
     assert D.from_tensor_slices(LINES).map(find_words, 2).function.plan.holds_lock
+
+
+def test_strings_in_lists_are_strings():
+    mark = lambda line: tf.concat([["<s>"], tf.strings.split(line), ["</s>"]], 0)
+    data = D.from_tensor_slices(["a b", "c"]).map(mark)
+    assert data.element_spec == tf.TensorSpec([None], tf.string)
+    found = [row.tolist() for row in data.map(lambda words: words[1:]).as_numpy_iterator()]
+    assert found == [[b"a", b"b", b"</s>"], [b"c", b"</s>"]]

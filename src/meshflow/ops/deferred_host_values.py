@@ -437,7 +437,7 @@ class HostCallRecording:
                 return TensorSpec([None if n < 0 else n for n in sizes], value.dtype)
         has_strings = any(
             isinstance(v, DeferredValue) and v.dtype is dtypes.string
-            for v in (*args, *kwargs.values())
+            for v in nest.flatten((args, kwargs))
         )
         treatment = None if op is None else op.strings
         if has_strings and function is not _get_item and treatment is None:
