@@ -281,3 +281,10 @@ def test_strings_in_lists_are_strings():
     assert data.element_spec == tf.TensorSpec([None], tf.string)
     found = [row.tolist() for row in data.map(lambda words: words[1:]).as_numpy_iterator()]
     assert found == [[b"a", b"b", b"</s>"], [b"c", b"</s>"]]
+
+
+def test_small_parts_do_not_keep_images():
+    contents = tf.io.encode_png(np.zeros((64, 64, 3), np.uint8)).numpy()
+    data = D.from_tensor_slices([contents] * 2).map(lambda c: tf.io.decode_png(c, 3)[:4])
+    for part in data.as_numpy_iterator():
+        assert part.base is None or part.base.nbytes == part.nbytes

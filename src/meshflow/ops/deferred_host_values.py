@@ -143,7 +143,8 @@ def _get_items(key: object, arrays: list[np.ndarray]) -> list[Column]:
         if not isinstance(item, np.ndarray):
             item, value = np.empty((), array.dtype), item
             item[()] = value
-        items.append(item)
+        # A view of a small part would keep the whole array in memory.
+        items.append(item.copy() if 2 * item.nbytes < array.nbytes else item)
     return [items]
 
 
@@ -252,7 +253,6 @@ class HostCallRecording:
 
     Attributes:
       inputs: Tensors that the program captures for values from the host, with their sources.
-      num_calls: Number of recorded calls.
       on_host: Whether functions of images were recorded, which no program should run for all sizes.
       sources: Sources of the placeholders of inputs in the trace, by id.
       inlines: Whether functions that the traced function calls become part of it.
@@ -263,7 +263,6 @@ class HostCallRecording:
     def __init__(self) -> None:
         self.inputs: list[tuple[Tensor, _Source]] = []
         self.sources: dict[int, _Source] = {}
-        self.num_calls = 0
         self.on_host = False
         # The tensors are kept alive because their ids are keys of `sources`.
         self._input_tensors: list[Tensor] = []
@@ -405,7 +404,6 @@ class HostCallRecording:
 
     def _record_call(self, call: RecordedHostCall, spec: PyTree) -> PyTree:
         self._check_top_level()
-        self.num_calls += 1
         for value in nest.flatten((call.args, call.kwargs)):
             is_recorded = isinstance(value, DeferredValue) or id(value) in self.sources
             if not is_recorded and is_runtime_value(value):
