@@ -71,6 +71,8 @@ def test_index_after_the_end_is_an_error_of_its_element():
     with pytest.raises(tf.errors.InvalidArgumentError):
         next(iterator)
     assert [s.numpy() for s in data.ignore_errors()] == [b"b", b"e"]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be non-zero"):
+        next(iter(D.from_tensor_slices(["a b"]).map(lambda s: tf.strings.split(s)[::0])))
 
 
 def test_filters_of_strings_and_numbers():
@@ -177,7 +179,7 @@ def test_sounds(samples, monkeypatch, tmp_path):
     )
 
     def load(path):
-        sound, rate = tf.audio.decode_wav(tf.io.read_file(path), 1, samples)
+        sound, rate = tf.audio.decode_wav(tf.io.read_file(path), 1, samples, name="wav")
         spectra = tf.abs(tf.signal.stft(sound[:, 0], 128, 64))
         return tf.math.log(spectra @ mel + 1e-3), rate
 

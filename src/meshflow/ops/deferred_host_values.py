@@ -461,8 +461,9 @@ def _are_integers(values: object) -> bool:
 
 
 def _is_constant_key(key: object) -> bool:
-    parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
-    return all(type(part) in (int, type(None), type(Ellipsis)) for part in parts)
+    if isinstance(key, slice):
+        return key.step != 0 and all(map(_is_constant_key, (key.start, key.stop, key.step)))
+    return type(key) in (int, type(None), type(Ellipsis))
 
 
 def _index_sizes(sizes: Sequence[int | None], keys: tuple[Any, ...]) -> list[int | None]:
