@@ -269,7 +269,7 @@ def test_threads_read_files_and_decode_images(paths):  # noqa: F811
     )
     changes = [
         *(tf.io.read_file, lambda p: tf.strings.length(tf.io.read_file(p)), decode),
-        *(lambda p: tf.shape(decode(p)), lambda p: decode(p)[:4]),
+        *(lambda p: tf.shape(decode(p)), lambda p: decode(p)[:4], lambda p: decode(p)[0, 0]),
     ]
     for change in changes:
         plan = D.from_tensor_slices(paths).map(change, 2).function.plan

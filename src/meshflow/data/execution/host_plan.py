@@ -209,7 +209,7 @@ class HostPlan:
         calls = self._numeric_calls.list_other_calls(sources)
         self.loads = any(call.batch is None for call in calls)
         specs = [v.spec for call in calls for v in call.args if isinstance(v, DeferredValue)]
-        specs += [value.spec for value in host_results]
+        specs += [*(value.spec for value in host_results), *self._numeric_calls.input_specs]
         self.holds_lock = not any(
             spec.shape.rank is None or spec.shape.rank > 2 for spec in specs
         ) and not any(call.function is read_file for call in calls)

@@ -68,6 +68,7 @@ class NumericCalls:
 
     Attributes:
       outputs: The calls with results that other parts of the plan use; empty if there is nothing to run together.
+      input_specs: Specs of the values that the calls take from other calls or from elements.
     """
 
     def __init__(self, sources: Sequence[Any], placeholders: dict[int, Any]) -> None:
@@ -82,8 +83,8 @@ class NumericCalls:
         if not self._inputs:
             self.outputs = []
         self._is_traceable = True
-        self._spec = tuple(self._inputs.values())
-        self._programs = SizedPrograms(self._spec, self._trace, self._trace)
+        self.input_specs = tuple(self._inputs.values())
+        self._programs = SizedPrograms(self.input_specs, self._trace, self._trace)
         # The programs for stacked values by their shapes and dtypes, None if the calls run for each element.
         self._stacked: dict[Any, tuple[TracedFunction, InterpretedProgram] | None] = {}
 
