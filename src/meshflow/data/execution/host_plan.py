@@ -178,8 +178,8 @@ class HostPlan:
       spec: Spec of the results.
       draws: For each random op its seed (None if it has none), and how far it advances its counter.
       loads: Whether the host does more than parsing strings.
-      holds_lock: Whether groups are mostly computed by Python, under the interpreter lock, because no call takes an
-        image. Several threads would wait for each other.
+      holds_lock: Whether groups are mostly computed by Python, under the interpreter lock, because there are no images
+        or files. Several threads would wait for each other.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class HostPlan:
             (s.seed, s.num_counters) for _, s in recording.inputs if isinstance(s, KeyDraw)
         ]
         self.traced, self._sources = _add_inputs(traced, sources, recording)
-        host_results = [
+        host_results: list[DeferredValue] = [
             leaf.pending
             for leaf in nest.flatten(traced.structure)
             if isinstance(leaf, PendingHostResult)
@@ -209,7 +209,10 @@ class HostPlan:
         calls = self._numeric_calls.list_other_calls(sources)
         self.loads = any(call.batch is None for call in calls)
         specs = [v.spec for call in calls for v in call.args if isinstance(v, DeferredValue)]
-        self.holds_lock = not any(len(spec.shape) > 2 for spec in specs if spec.shape.rank)
+        specs += [*(value.spec for value in host_results), *self._numeric_calls.input_specs]
+        self.holds_lock = not any(
+            spec.shape.rank is None or spec.shape.rank > 2 for spec in specs
+        ) and not any(call.function is read_file for call in calls)
         self._partition_results()
 
     @property
