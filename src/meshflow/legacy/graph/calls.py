@@ -26,9 +26,8 @@ graph_functions: dict[int, Callable[..., Any]] = {}
 
 
 def replace_in_graphs(function: Callable[..., Any], own: Callable[..., Any]) -> None:
-    """Make graphs call `own(graph, ...)` instead of recording a function."""
-    # A decorator may have wrapped the function that a graph is given.
-    wrapped: Callable[..., Any] | None = function
+    """Make graphs call `own(graph, ...)` instead of recording a function, or one that it wraps."""
+    wrapped: Any = function
     while wrapped is not None:
         graph_functions[id(wrapped)] = own
         wrapped = getattr(wrapped, "__wrapped__", None)
