@@ -18,6 +18,8 @@ class Own(tf.keras.Model):
         super().__init__()
         self.body = body
         self.average = tf.Variable(0.5, trainable=False)
+        # Float32 has no number between this one and the next but one.
+        self.seen = tf.Variable(2**24 + 1, trainable=False, dtype=tf.int64)
         self.error = tf.keras.metrics.MeanAbsoluteError(name="error")
 
     @property
@@ -40,6 +42,7 @@ class Own(tf.keras.Model):
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
         self.error.update_state(y, y_pred)
         self.average.assign(0.9 * self.average + 0.1 * loss)
+        self.seen.assign_add(tf.reduce_sum(tf.cast(y > 0, tf.int64)))
         positive = tf.reduce_sum(tf.cast(y_pred > 0, tf.int32))
         return {"loss": loss, "norm": norm, "positive": positive, "error": self.error.result()}
 
@@ -123,6 +126,7 @@ def compare(make, sizes, **options):
         np.testing.assert_allclose(history[name], curve, rtol=2e-6)
     same_weights(model, plain, rtol=1e-5, atol=2e-6)
     np.testing.assert_allclose(model.average.numpy(), plain.average.numpy(), rtol=1e-6)
+    assert int(model.seen) == int(plain.seen)
     return model, strategy, [str(w.message) for w in found]
 
 
