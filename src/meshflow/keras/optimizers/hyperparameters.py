@@ -109,7 +109,8 @@ class Hyperparameters:
                 # Rates may become fractions later; flags and counts of other optimizers do not.
                 is_rate = name in ("learning_rate", "decay", *self.hyper_names)
                 if is_rate or not isinstance(start, (int, np.integer, np.bool_)):
-                    is_double = name == "learning_rate" and settings.floatx() == "float64"
+                    has_floatx = self._since_2_11 and name == "learning_rate"
+                    is_double = has_floatx and settings.floatx() == "float64"
                     start = np.float64(start) if is_double else np.float32(start)
                 value = Variable(start, trainable=False, name=name)
             self._hyper[name] = value
