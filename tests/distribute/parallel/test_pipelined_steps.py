@@ -86,6 +86,31 @@ class Scaled(Own):
         return tf.reduce_mean((y_pred - y) ** 2) * self.factor, y_pred
 
 
+class Seeded(Own):
+    """Gradients of the predictions, from those of the loss, and a value that is read after it was assigned."""
+
+    def train_step(self, batch):
+        x, y = batch
+        weights = self.trainable_variables
+        with tf.GradientTape(persistent=True) as tape:
+            y_pred = self(x, training=True)
+            self.average.assign(tf.norm(weights[0]))
+            seeds = 0.1 * (y_pred - y)
+            target = y_pred * (1.0 + self.average)
+            gradients = tape.gradient(target, weights, output_gradients=seeds)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return {"loss": tf.reduce_mean(seeds**2)}
+
+
+class Assigned(Own):
+    """A weight that is changed before the predictions, as by spectral normalization."""
+
+    def compute_own_loss(self, x, y):
+        kernel = self.trainable_variables[0]
+        kernel.assign(0.9 * kernel)
+        return super().compute_own_loss(x, y)
+
+
 class Alternating(Own):
     """A second update that depends on the first one."""
 
@@ -135,6 +160,7 @@ def compare(make, sizes, **options):
     [
         (dense, {"stage": 2, "data": 2}, {"micro_batches": 2, "zero": 1}),
         (random, {"stage": 2}, {"micro_batches": 4}),
+        (lambda: dense(Seeded), {"stage": 2}, {"micro_batches": 2}),
         pytest.param(residual, {"stage": 4}, {"micro_batches": 4}, marks=pytest.mark.soak),
         pytest.param(
             lambda: dense(Twice), {"stage": 2}, {"micro_batches": 2}, marks=pytest.mark.soak
@@ -158,6 +184,7 @@ def test_steps_equal_those_of_one_device(make, sizes, options):
     [
         (Penalized, "computes gradients of tensors"),
         (Alternating, "computes with rows after its first gradients of variables"),
+        (Assigned, "assigns variables before it computes their gradients"),
         (Scaled, "computes a part of the target of its tape from variables outside of the tape"),
     ],
 )
