@@ -86,6 +86,18 @@ class Scaled(Own):
         return tf.reduce_mean((y_pred - y) ** 2) * self.factor, y_pred
 
 
+class Compiled(Own):
+    """A function that is traced for the same shapes in a loop over shares, and in the pipeline."""
+
+    def __init__(self, body):
+        super().__init__(body)
+        self.compute_squares = tf.function(lambda a, b: (a - b) ** 2)
+
+    def compute_own_loss(self, x, y):
+        y_pred = self(x, training=True)
+        return tf.reduce_mean(self.compute_squares(y_pred, y)), y_pred
+
+
 class Seeded(Own):
     """Gradients of the predictions, from those of the loss, and a value that is read after it was assigned."""
 
@@ -160,6 +172,7 @@ def compare(make, sizes, **options):
     [
         (dense, {"stage": 2, "data": 2}, {"micro_batches": 2, "zero": 1}),
         (random, {"stage": 2}, {"micro_batches": 4}),
+        (lambda: dense(Compiled), {"stage": 2, "data": 2}, {"micro_batches": 2}),
         (lambda: dense(Seeded), {"stage": 2}, {"micro_batches": 2}),
         pytest.param(residual, {"stage": 4}, {"micro_batches": 4}, marks=pytest.mark.soak),
         pytest.param(

@@ -151,6 +151,8 @@ class ValueProbe(Protocol):
 class BatchGradients(Protocol):
     """Replaces the gradients of a share of a batch; see `StepShares`."""
 
+    in_pipeline: bool
+
     def reduce_gradients(
         self,
         tape: Any,

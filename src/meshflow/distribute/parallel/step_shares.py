@@ -288,8 +288,10 @@ _OUTSIDE_OF_TAPE = "outside-of-tape"
 
 
 def _label_op(op: Op) -> AbstractContextManager[None]:
-    """Return a scope that marks the equations of an op if no tape records it."""
-    return nullcontext() if context.tapes else jax.named_scope(_OUTSIDE_OF_TAPE)
+    """Return a scope that marks the equations of an op if no tape records it; tapes record calls of functions, not their ops."""
+    shares = context.batch_gradients
+    is_recorded = context.tapes or context.trace is not shares.scope  # type: ignore[union-attr]
+    return nullcontext() if is_recorded else jax.named_scope(_OUTSIDE_OF_TAPE)
 
 
 def is_outside_of_tape(eqn: JaxprEqn) -> bool:
