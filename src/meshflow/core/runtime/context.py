@@ -151,7 +151,7 @@ class ValueProbe(Protocol):
 class BatchGradients(Protocol):
     """Replaces the gradients of a share of a batch; see `StepShares`."""
 
-    in_pipeline: bool
+    trace_number: int
 
     def reduce_gradients(
         self,

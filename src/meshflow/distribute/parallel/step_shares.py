@@ -7,6 +7,7 @@ batch, so the code that follows, such as clipping and optimizers, computes with 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -41,6 +42,10 @@ __all__ = [
     "is_outside_of_tape",
     "trace_step",
 ]
+
+
+# From 1, so that a number is not equal to "no trace".
+_trace_numbers = itertools.count(1)
 
 
 class StepNotSplitError(Exception):
@@ -155,6 +160,7 @@ class StepShares(BatchShares):
       share_rows: Number of rows of a share.
       num_rows: Number of rows of the batch.
       index: Placeholder of the index of the share.
+      trace_number: Number of the trace in progress, among all traces of shares.
       objectives: Sums of the targets of the tapes.
       source_shapes: Shapes of the tensors that the step differentiates with respect to.
       custom_gradients: For each custom gradient whether it is proportional to that of its result.
@@ -186,6 +192,8 @@ class StepShares(BatchShares):
     def start(self, scope: ActiveTrace | None) -> None:
         """Start a trace."""
         self.scope = scope
+        # Functions are traced again, so that this trace notes their custom gradients and random numbers.
+        self.trace_number = next(_trace_numbers)
         self.totals.clear()
         self.finishers.clear()
         self.objectives: list[Tensor] = []
