@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-# From 1, so that a number is not equal to "no trace".
+# The numbers start at 1, because 0 would be false.
 _trace_numbers = itertools.count(1)
 
 
