@@ -62,4 +62,4 @@ def test_missing_names_are_no_attributes():
         _ = tf.nothing
     with pytest.raises(NotImplementedError, match=r"tf\.io\.decode_proto: "):
         _ = tf.io.decode_proto
-    assert not hasattr(tf.compat.v1, "SessionLog")
+    assert not hasattr(tf.compat.v1, "ConditionalAccumulator")

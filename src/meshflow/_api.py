@@ -249,6 +249,7 @@ if TYPE_CHECKING:
         distribute,
         dtypes,
         experimental,
+        graph_util,
         image,
         io,
         keras,

@@ -216,6 +216,18 @@ def test_specs_of_libraries_are_compared_and_generalized():
     assert three.is_subtype_of(make(None)) and not make(None).is_subtype_of(three)
     assert make(None).is_compatible_with(four) and not three.is_compatible_with(four)
     assert make(2, np.ones([2])) == make(2, np.ones([2]))
+    weighted = make(2, np.ones([2])).most_specific_compatible_type(make(3, np.ones([2])))
+    assert weighted == make(None, np.ones([2]))
+
+    @tf.function
+    def select(x):
+        shape = x[x > 0].shape
+        # The shape that users' code reads has a class of its own.
+        assert type(shape) is not tf.TensorShape
+        assert make(None, tf.TensorShape([None])).is_compatible_with(make(None, shape))
+        return x
+
+    select(tf.constant([1.0, -1.0]))
     assert three._flat_tensor_specs == [three.first, three.second]
     parts = three._to_tensor_list(Pair(tf.zeros([3]), tf.ones([2, 3])))
     assert three._from_tensor_list(parts).second is parts[1]

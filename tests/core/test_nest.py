@@ -71,6 +71,21 @@ def test_objects_of_attrs_are_nested():
     assert traced.experimental_get_tracing_count() == 1
 
 
+@attr.s(frozen=True)
+class Labeled:
+    _value = attr.ib()
+    label = attr.ib(init=False, default="x")
+    scale = attr.ib(kw_only=True)
+
+
+def test_objects_of_attrs_with_other_arguments_than_fields():
+    value = Labeled(1, scale=2)
+    assert tf.nest.flatten(value) == [1, "x", 2]
+    doubled = tf.nest.map_structure(lambda x: 2 * x, value)
+    assert (doubled._value, doubled.label, doubled.scale) == (2, "xx", 4)
+    assert tf.function(lambda v, x: v._value + x)(value, tf.constant(2)).numpy() == 3
+
+
 def test_named_tuples_of_other_names_differ_and_keywords_are_checked():
     one, two = collections.namedtuple("One", "a b"), collections.namedtuple("Two", "a b")
     with pytest.raises(TypeError, match="sequence type"):

@@ -131,7 +131,6 @@ tf.cast(tf.minimum(tf.shape(x)[0],4),tf.float32)*x
 x*float(x.shape[1])
 tf.keras.losses.mse(x,x*2)
 tf.keras.backend.mean(x)
-tf.keras.ops.arange(x.shape[0])
 tf.keras.ops.pad(x,((1,0),(0,0)))
 tf.signal.frame(x[:,0],2,1)
 tf.signal.fft(tf.cast(x,tf.complex64))
@@ -160,8 +159,6 @@ tf.image.extract_patches(x[None,:,:,None],[1,3,3,1],[1,1,1,1],[1,1,1,1],"SAME")
 tf.signal.overlap_and_add(x,1)
 tf.concat([x,tf.repeat(tf.nn.max_pool1d(x[None],2,2,"SAME")[0],2,axis=0)[:tf.shape(x)[0]]],1)
 tf.reshape(x[:tf.shape(x)[0]//2*2],[2,-1])
-tf.cast(x.shape[0],tf.float32)*x
-tf.stack([x.shape[0],3])
 tf.pad(x,[[0,20-tf.shape(x)[0]],[0,0]])
 tf.image.resize(x[None,:,:,None],[tf.shape(x)[0]*2,6])
 tf.sort(x,0)[tf.shape(x)[0]//2]

@@ -71,6 +71,8 @@ def test_index_after_the_end_is_an_error_of_its_element():
     with pytest.raises(tf.errors.InvalidArgumentError):
         next(iterator)
     assert [s.numpy() for s in data.ignore_errors()] == [b"b", b"e"]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be non-zero"):
+        next(iter(D.from_tensor_slices(["a b"]).map(lambda s: tf.strings.split(s)[::0])))
 
 
 def test_filters_of_strings_and_numbers():
@@ -177,7 +179,7 @@ def test_sounds(samples, monkeypatch, tmp_path):
     )
 
     def load(path):
-        sound, rate = tf.audio.decode_wav(tf.io.read_file(path), 1, samples)
+        sound, rate = tf.audio.decode_wav(tf.io.read_file(path), 1, samples, name="wav")
         spectra = tf.abs(tf.signal.stft(sound[:, 0], 128, 64))
         return tf.math.log(spectra @ mel + 1e-3), rate
 
@@ -226,3 +228,65 @@ def test_small_datasets_are_repeated_in_blocks():
     assert (
         list(D.choose_from_datasets(parts, D.range(2).repeat(2)).as_numpy_iterator()) == [5, 6] * 2
     )
+
+
+def test_groups_compute_the_bits_of_single_elements():
+    lines = [" ".join(f"{n * m % 17 / 7:.4f}" for m in range(1, 41)) for n in range(70)]
+    parse = lambda s: tf.strings.to_number(tf.strings.split(s)) * 1.5
+    for change in (tf.exp, tf.tanh, tf.sigmoid, tf.sin):
+        make = lambda texts, change=change: D.from_tensor_slices(texts).map(
+            lambda s: change(parse(s))
+        )
+        found = list(make(lines).as_numpy_iterator())
+        for n in (40, 69):
+            (single,) = make(lines[n : n + 1]).as_numpy_iterator()
+            assert single.tobytes() == found[n].tobytes()
+
+
+def test_programs_for_groups_are_limited():
+    lines = [" ".join("7" * (n // 8 + 1)) for n in range(300)]
+    data = D.from_tensor_slices(lines).map(
+        lambda s: tf.strings.to_number(tf.strings.split(s)) * 2 + 1
+    )
+    assert [len(row) for row in data] == [n // 8 + 1 for n in range(300)]
+    assert len(data.function.plan._numeric_calls._stacked) <= 16
+
+
+def test_errors_of_batches_have_their_places():
+    data = D.from_tensor_slices(["1", "2", "3", "4", "x", "6", "7"]).map(tf.strings.to_number)
+    batches, found = iter(data.batch(2)), []
+    for _ in range(4):
+        try:
+            found.append(next(batches).numpy().tolist())
+        except tf.errors.InvalidArgumentError:
+            found.append(None)
+    assert found == [[1, 2], [3, 4], None, [7]]
+
+
+def test_threads_read_files_and_decode_images(paths):  # noqa: F811
+    decode = lambda path: tf.io.decode_image(
+        tf.io.read_file(path), channels=3, expand_animations=False
+    )
+    changes = [
+        *(tf.io.read_file, lambda p: tf.strings.length(tf.io.read_file(p)), decode),
+        *(lambda p: tf.shape(decode(p)), lambda p: decode(p)[:4], lambda p: decode(p)[0, 0]),
+    ]
+    for change in changes:
+        plan = D.from_tensor_slices(paths).map(change, 2).function.plan
+        assert plan.loads and not plan.holds_lock and not plan.vectorizes
+    assert D.from_tensor_slices(LINES).map(find_words, 2).function.plan.holds_lock
+
+
+def test_strings_in_lists_are_strings():
+    mark = lambda line: tf.concat([["<s>"], tf.strings.split(line), ["</s>"]], 0)
+    data = D.from_tensor_slices(["a b", "c"]).map(mark)
+    assert data.element_spec == tf.TensorSpec([None], tf.string)
+    found = [row.tolist() for row in data.map(lambda words: words[1:]).as_numpy_iterator()]
+    assert found == [[b"a", b"b", b"</s>"], [b"c", b"</s>"]]
+
+
+def test_small_parts_do_not_keep_images():
+    contents = tf.io.encode_png(np.zeros((64, 64, 3), np.uint8)).numpy()
+    data = D.from_tensor_slices([contents] * 2).map(lambda c: tf.io.decode_png(c, 3)[:4])
+    for part in data.as_numpy_iterator():
+        assert part.base is None or part.base.nbytes == part.nbytes

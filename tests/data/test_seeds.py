@@ -139,3 +139,22 @@ def test_the_spec_of_an_eager_map_does_not_draw_numbers():
         [b"and", b"Tensorflow", b"Keras"],
     ]
     assert generator.state.numpy().tolist() == [1578, 0, 0]
+
+
+def test_inspecting_a_dataset_restores_variables_that_a_function_assigns():
+    generator, count = tf.random.Generator.from_seed(42), tf.Variable(0)
+
+    @tf.function
+    def draw(x):
+        count.assign_add(1)
+        return tf.cast(x, tf.float32) + generator.normal([])
+
+    inner = D.range(3).map(lambda x: (tf.strings.as_string(x), draw(x)))
+
+    def count_and_inspect(x):
+        assert inner.element_spec[1].dtype is tf.float32
+        return tf.py_function(draw, [x], tf.float32)
+
+    assert D.range(3).map(count_and_inspect).element_spec.dtype is tf.float32
+    assert count.numpy() == 0
+    assert generator.state.numpy().tolist() == [42, 0, 0]

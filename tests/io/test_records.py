@@ -336,6 +336,13 @@ def test_ragged_features_of_sequences():
         tf.io.parse_sequence_example([misaligned], sequence_features=features)
 
 
+def test_no_sequences():
+    features = {"a": tf.io.FixedLenSequenceFeature([2], tf.int64)}
+    empty = tf.constant([], tf.string)
+    _, steps, lengths = tf.io.parse_sequence_example(empty, sequence_features=features)
+    assert steps["a"].shape == [0, 0, 2] and lengths["a"].shape == [0]
+
+
 def test_errors_of_steps_name_their_index():
     message = tf.train.SequenceExample()
     message.feature_lists.feature_list["a"].feature.add().int64_list.value.append(1)

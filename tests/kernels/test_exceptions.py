@@ -18,7 +18,7 @@ def test_c_functions_and_handlers_catch_all_exceptions(path):
     handlers = re.findall(r"XLA_FFI_DEFINE_HANDLER_SYMBOL\(\s*(\w+), (\w+)(?:<\w+>)?,", source)
     assert len(handlers) == source.count("XLA_FFI_DEFINE_HANDLER")
     for symbol, function in handlers:
-        guarded = rf'^ffi::Error {function}\([^{{]*\{{\n  return handled\("'
+        guarded = rf'^ffi::Error {function}\([^{{]*\{{\n  return (?:meshflow::)?handled\("'
         assert re.search(guarded, source, re.MULTILINE), symbol
 
 

@@ -1,6 +1,7 @@
 """Test encoded images against TensorFlow's decoders (tests/reference/generate_images.py), and round
 trips."""
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -136,3 +137,16 @@ def test_quality_of_a_traced_function():
     assert np.array_equal(adjust(image, tf.constant(30)), expected)
     draw = tf.function(lambda x: tf.image.random_jpeg_quality(x, 30, 31))
     assert np.array_equal(draw(image), expected)
+
+
+def test_chunks_before_the_header_of_png_files_do_not_change_its_size():
+    image = np.full((300, 300, 3), 7, np.uint8)
+    contents = tf.io.encode_png(image).numpy()
+    # A chunk that decoders skip, with the contents of a header of a smaller image.
+    chunk = b"aaAa" + b"\0\0\0\2" * 2 + b"\x08\2\0\0\0"
+    chunk = b"\0\0\0\x0d" + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+    try:
+        found = tf.io.decode_png(contents[:8] + chunk + contents[8:], channels=3)
+    except tf.errors.InvalidArgumentError:
+        return
+    np.testing.assert_array_equal(found, image)

@@ -120,3 +120,10 @@ def test_moments_of_integers_and_sufficient_statistics(rng):
     expected = np.average(x, 0, weights[:, 0])
     assert_close(mean, expected)
     assert_close(variance, np.average((x - expected) ** 2, 0, weights[:, 0]))
+
+
+def test_small_integer_labels_of_many_classes():
+    for dtype in (tf.int8, tf.uint8, tf.int16):
+        labels = tf.constant([1, 100], dtype)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.zeros([2, 40000]))
+        assert_close(losses, np.log([40000.0, 40000.0]))

@@ -724,7 +724,8 @@ def _parse_sequence_examples(
         values, counts = _parse_fixed_steps(examples, key, feature, labels)
         lengths[key] = convert_to_tensor(np.array(counts, np.int64))
         shape = _get_static_shape(key, feature.shape)
-        arrays = [vary_sizes(rows, 0) for rows in np.split(values, np.cumsum(counts)[:-1])]
+        ends = [0, *itertools.accumulate(counts)]
+        arrays = [vary_sizes(values[i:j], 0) for i, j in itertools.pairwise(ends)]
         steps[key] = convert_to_tensor(
             arrays[0] if single else _pad_sequences(arrays, shape, kind, feature.default_value, key)
         )

@@ -26,6 +26,7 @@ constexpr uint32_t kColor = 2;
 struct Api {
   int (*begin)(Image*, const void*, size_t);
   int (*finish)(Image*, const void*, void*, int32_t, void*);
+  void (*free)(Image*);
 } api;
 
 constexpr unsigned char kSignature[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
@@ -37,7 +38,10 @@ uint32_t number(const unsigned char* data) {
 // Returns whether pixels are stored as requested: bytes of one or three channels, without transparency and
 // without gamma information, which libpng would correct.
 bool is_plain(const unsigned char* data, size_t bytes, int channels) {
-  if (bytes < 33 || std::memcmp(data, kSignature, sizeof(kSignature)) != 0) return false;
+  // libpng skips unknown chunks before the header, which other sizes could follow.
+  constexpr unsigned char kHeader[] = {0, 0, 0, 13, 'I', 'H', 'D', 'R'};
+  if (bytes < 33 || std::memcmp(data, kSignature, sizeof(kSignature)) != 0 || std::memcmp(data + 8, kHeader, sizeof(kHeader)) != 0)
+    return false;
   const int depth = data[24], kind = data[25];
   if (depth != 8 || kind != (channels == 3 ? 2 : 0)) return false;
   for (size_t at = 33; at + 8 <= bytes;) {
@@ -56,10 +60,10 @@ bool is_plain(const unsigned char* data, size_t bytes, int channels) {
 extern "C" int meshflow_png_library(const char* path) noexcept {
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!handle) return 1;
-  const char* names[] = {"png_image_begin_read_from_memory", "png_image_finish_read"};
-  void* functions[2];
+  const char* names[] = {"png_image_begin_read_from_memory", "png_image_finish_read", "png_image_free"};
+  void* functions[3];
   static_assert(sizeof(functions) == sizeof(api));
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < 3; ++i)
     if (!(functions[i] = dlsym(handle, names[i]))) return 2;
   std::memcpy(&api, functions, sizeof(api));
   return 0;
@@ -78,14 +82,18 @@ bool read_size(const unsigned char* data, int64_t bytes, int channels, int64_t l
   return true;
 }
 
-// Decodes an image, whose size was read.
-bool read_pixels(const unsigned char* data, int64_t bytes, int channels, unsigned char* pixels) {
+// Decodes an image of a shape that was read, for which there is memory.
+bool read_pixels(const unsigned char* data, int64_t bytes, const int32_t* shape, unsigned char* pixels) {
   Image image = {};
   image.version = 1;
   if (!api.begin(&image, data, bytes)) return false;
-  image.format = channels == 3 ? kColor : 0;
+  if (image.height != uint32_t(shape[0]) || image.width != uint32_t(shape[1])) {
+    api.free(&image);
+    return false;
+  }
+  image.format = shape[2] == 3 ? kColor : 0;
   // This frees the image. Warnings count as errors, which Pillow handles.
-  const int done = api.finish(&image, nullptr, pixels, int32_t(image.width) * channels, nullptr);
+  const int done = api.finish(&image, nullptr, pixels, shape[1] * shape[2], nullptr);
   return done && image.problem == 0;
 }
 
@@ -95,11 +103,11 @@ bool decode_png(const unsigned char* data, int64_t bytes, int channels, int64_t 
                 std::vector<unsigned char>* pixels) {
   if (!read_size(data, bytes, channels, limit, shape)) return false;
   pixels->resize(size_t(shape[0]) * shape[1] * channels);
-  return read_pixels(data, bytes, channels, pixels->data());
+  return read_pixels(data, bytes, shape, pixels->data());
 }
 
 // Reads the size of an image if `pixels` is null, or decodes it; returns 0 if it was possible.
 extern "C" int meshflow_png(const unsigned char* data, int64_t bytes, int channels, int64_t limit, int32_t* shape,
                             unsigned char* pixels) noexcept {
-  return !(read_size(data, bytes, channels, limit, shape) && (!pixels || read_pixels(data, bytes, channels, pixels)));
+  return !(read_size(data, bytes, channels, limit, shape) && (!pixels || read_pixels(data, bytes, shape, pixels)));
 }

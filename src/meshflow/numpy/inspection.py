@@ -82,8 +82,8 @@ def size(x: TensorLike, axis: int | None = None) -> int | np.int64 | Tensor:
     The number of elements is an int32 tensor if it is not known while a function is traced.
 
     Example:
-      >>> tnp.size([[1, 2, 3]]) == 3, tnp.size([[1, 2, 3]]).dtype, tnp.size([[1, 2, 3]], 0)
-      (True, dtype('int64'), 1)
+      >>> int(tnp.size([[1, 2, 3]])), tnp.size([[1, 2, 3]]).dtype, tnp.size([[1, 2, 3]], 0)
+      (3, dtype('int64'), 1)
     """
     array = asarray(x)
     sizes = array.shape.as_list()

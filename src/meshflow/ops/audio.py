@@ -36,7 +36,10 @@ class DecodeWav(NamedTuple):
 
 
 def _make_wav_spec(
-    contents: DeferredValue, desired_channels: int = -1, desired_samples: int = -1, *_: object
+    contents: DeferredValue,
+    desired_channels: int = -1,
+    desired_samples: int = -1,
+    name: str | None = None,
 ) -> DecodeWav:
     sizes = [None if n < 0 else n for n in (desired_samples, desired_channels)]
     return DecodeWav(TensorSpec(sizes, float32), TensorSpec([], int32))  # type: ignore[arg-type]

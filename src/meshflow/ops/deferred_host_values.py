@@ -143,7 +143,8 @@ def _get_items(key: object, arrays: list[np.ndarray]) -> list[Column]:
         if not isinstance(item, np.ndarray):
             item, value = np.empty((), array.dtype), item
             item[()] = value
-        items.append(item)
+        # A view of a small part would keep the whole array in memory.
+        items.append(item.copy() if 2 * item.nbytes < array.nbytes else item)
     return [items]
 
 
@@ -252,7 +253,6 @@ class HostCallRecording:
 
     Attributes:
       inputs: Tensors that the program captures for values from the host, with their sources.
-      num_calls: Number of recorded calls.
       on_host: Whether functions of images were recorded, which no program should run for all sizes.
       sources: Sources of the placeholders of inputs in the trace, by id.
       inlines: Whether functions that the traced function calls become part of it.
@@ -263,7 +263,6 @@ class HostCallRecording:
     def __init__(self) -> None:
         self.inputs: list[tuple[Tensor, _Source]] = []
         self.sources: dict[int, _Source] = {}
-        self.num_calls = 0
         self.on_host = False
         # The tensors are kept alive because their ids are keys of `sources`.
         self._input_tensors: list[Tensor] = []
@@ -405,7 +404,6 @@ class HostCallRecording:
 
     def _record_call(self, call: RecordedHostCall, spec: PyTree) -> PyTree:
         self._check_top_level()
-        self.num_calls += 1
         for value in nest.flatten((call.args, call.kwargs)):
             is_recorded = isinstance(value, DeferredValue) or id(value) in self.sources
             if not is_recorded and is_runtime_value(value):
@@ -437,7 +435,7 @@ class HostCallRecording:
                 return TensorSpec([None if n < 0 else n for n in sizes], value.dtype)
         has_strings = any(
             isinstance(v, DeferredValue) and v.dtype is dtypes.string
-            for v in (*args, *kwargs.values())
+            for v in nest.flatten((args, kwargs))
         )
         treatment = None if op is None else op.strings
         if has_strings and function is not _get_item and treatment is None:
@@ -463,8 +461,9 @@ def _are_integers(values: object) -> bool:
 
 
 def _is_constant_key(key: object) -> bool:
-    parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
-    return all(type(part) in (int, type(None), type(Ellipsis)) for part in parts)
+    if isinstance(key, slice):
+        return key.step != 0 and all(map(_is_constant_key, (key.start, key.stop, key.step)))
+    return type(key) in (int, type(None), type(Ellipsis))
 
 
 def _index_sizes(sizes: Sequence[int | None], keys: tuple[Any, ...]) -> list[int | None]:
@@ -585,7 +584,7 @@ def defer_sizes(get_sizes: Callable[[Any], Any]) -> Callable[[F], F]:
         ) -> PyTree:
             recording = context.host_recorder
             if recording is None or recording.inlines or not isinstance(input, DeferredValue):
-                return function(input, out_type, name)
+                return function(input, out_type, name=name)
             dtype = dtypes.as_dtype(out_type)
             example = np.asarray(get_sizes(np.broadcast_to(np.int8(0), (0,) * input.ndim)))
             return recording.measure(function, input, get_sizes, TensorSpec(example.shape, dtype))

@@ -151,7 +151,7 @@ def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
     return Tensor(np.array(sorted(paths), object))
 
 
-def _defer_raw(function: Callable[..., Any]) -> Callable[..., Any]:
+def _defer_raw(function: F) -> F:
     """Decorate `decode_raw` so that it accepts the string of each element."""
 
     @functools.wraps(function)
@@ -170,7 +170,7 @@ def _defer_raw(function: Callable[..., Any]) -> Callable[..., Any]:
         size = None if length is None else length // dtype.size
         return context.host_recorder.parse(input_bytes, decode, TensorSpec([size], dtype))
 
-    return public
+    return cast(F, public)
 
 
 @dispatch_composites

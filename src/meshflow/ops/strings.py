@@ -9,7 +9,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -55,6 +55,8 @@ __all__ = [
     "unsorted_segment_join",
     "upper",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _len = len
 
@@ -430,7 +432,7 @@ def split_each(input: TensorLike, op: str, split_one: Callable[[bytes], list[byt
     return split_strings(get_host_strings(input, op), split_one, make_string_tensor)
 
 
-def defer_parts(function: Callable[..., Any]) -> Callable[..., Any]:
+def defer_parts(function: F) -> F:
     """Decorate a function that splits strings, so that it accepts a string of each element."""
 
     @functools.wraps(function)
@@ -445,7 +447,7 @@ def defer_parts(function: Callable[..., Any]) -> Callable[..., Any]:
         split_all = lambda texts: function(texts, *args, **kwargs)
         return recorder.parse(input, split_all, TensorSpec([None], string))
 
-    return public
+    return cast(F, public)
 
 
 def record_rows(

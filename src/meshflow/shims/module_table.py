@@ -158,7 +158,7 @@ MODULES = {
     "python.eager": "tf tf.compat.v1",
     "python.eager.backprop": "tf tf.autodiff meshflow.shims.gradient_functions",
     "python.eager.context": f"{_HELPERS} tf.config tf.config.experimental "
-    f"num_gpus={_HELPERS}:count_gpus global_seed={_HELPERS}:read_global_seed "
+    f"num_gpus={_HELPERS}:count_gpus global_seed=meshflow.core.variables.random_streams:get_global_seed "
     "in_eager_mode=tf.executing_eagerly",
     "python.eager.def_function": "Function=tf.types.experimental.GenericFunction",
     "python.eager.function": "defun=tf.function ConcreteFunction=tf.types.experimental.ConcreteFunction",

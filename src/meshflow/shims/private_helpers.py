@@ -22,7 +22,6 @@ from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import composite
 from meshflow.core.values.bounded_spec import BoundedTensorSpec as BoundedTensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables import random_streams
 from meshflow.environment.types import PyTree
 from meshflow.shims.graph_test_modes import (  # noqa: F401 - private names of TensorFlow
     deprecated_graph_mode_only,
@@ -236,11 +235,6 @@ def _describe_device(device: Any) -> DeviceAttributes:
 def count_gpus() -> int:
     """Return the number of GPUs."""
     return len(tf.config.list_logical_devices("GPU"))
-
-
-def read_global_seed() -> int | None:
-    """Return the seed of `tf.random.set_seed`, or None."""
-    return random_streams.global_seed.seed
 
 
 class EagerContext:

@@ -218,11 +218,17 @@ class Op:
 
     def call_in_trace(self, values: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
         """Call the array function in a trace, which copies the equations of an equal call."""
+        return self._run_in_trace(
+            functools.partial(self.call, values, static), (self, static), values
+        )
+
+    def _run_in_trace(
+        self, run: Callable[[], PyTree], key: Hashable, values: Sequence[Any]
+    ) -> PyTree:
         trace = context.trace
         if trace is None or self.is_opaque or not self.is_foldable:
-            return self.call(values, static)
-        run = functools.partial(self.call, values, static)
-        return trace.repeated_calls.run(run, (self, static), *values)
+            return run()
+        return trace.repeated_calls.run(run, key, *values)
 
     def call_with_pullback(
         self, values: Sequence[Any], static: tuple[Any, ...], requested: tuple[bool, ...]
@@ -233,13 +239,7 @@ class Op:
             function = self.get_residual_function(static, requested)
             return *function(*values), source_info_util.current_name_stack()
 
-        trace = context.trace
-        if trace is None or self.is_opaque or not self.is_foldable:
-            outputs, pullback, scopes = run()
-        else:
-            outputs, pullback, scopes = trace.repeated_calls.run(
-                run, (self, static, requested), *values
-            )
+        outputs, pullback, scopes = self._run_in_trace(run, (self, static, requested), values)
         return outputs, ScopedPullback(pullback, scopes)
 
     def get_residual_function(

@@ -39,10 +39,10 @@ class RepeatedCalls:
       unique: Primitive with equations that may not be copied.
 
     Example:
-      >>> import functools
+      >>> import functools, numpy as np
       >>> calls = RepeatedCalls(jex_core.Primitive("capture"))
       >>> double = lambda x: calls.run(functools.partial(lambda x: 2 * x, x), "double", x)
-      >>> jax.make_jaxpr(lambda x, y: [double(x), double(y)])(1.0, 3.0)
+      >>> jax.make_jaxpr(lambda x, y: [double(x), double(y)])(*np.float32([1, 3]))
       { lambda ; a:f32[] b:f32[]. let
           c:f32[] = mul 2.0:f32[] a
           d:f32[] = mul 2.0:f32[] b
@@ -91,20 +91,16 @@ class RepeatedCalls:
             record = self._records[key]
             return function() if record is None else record.copy(trace, leaves, pullback)
         equations, start = trace.frame.tracing_eqns, len(trace.frame.tracing_eqns)
-        num_sources, num_writes, num_random = (
-            len(scope.sources),
-            len(scope.writes),
-            scope.num_random_ops,
-        )
-        num_sizes = None if sizes is None else (sizes.num_unknown, len(sizes.anchors))
+
+        def count_effects() -> tuple[Any, ...]:
+            counts = len(scope.sources), len(scope.writes), scope.num_random_ops
+            return counts if sizes is None else (*counts, sizes.num_unknown, len(sizes.anchors))
+
+        before = count_effects()
         results = function()
         self._records[key] = None
         # Calls with other effects on the trace run again.
-        if (
-            (num_sources, num_writes) != (len(scope.sources), len(scope.writes))
-            or num_random != scope.num_random_ops
-            or (sizes is not None and num_sizes != (sizes.num_unknown, len(sizes.anchors)))
-        ):
+        if count_effects() != before:
             return results
         new = equations[start:]
         for equation in new:

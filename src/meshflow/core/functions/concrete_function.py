@@ -75,7 +75,7 @@ from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, remember_values
 from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.jax_internals import jex_core, persistent_cache_min_compile_time_secs
 from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
@@ -458,6 +458,7 @@ class ConcreteFunction(SignedFunction):
         """Run the function with the interpreter, after `should_interpret` returned True."""
         traced, program = self.traced, self._interpreted_program
         assert program is not None
+        remember_values(traced.writes)
         with lock:
             try:
                 outputs = program.run([*arrays, *[c._value for c in traced.captures]])
@@ -583,6 +584,7 @@ class ConcreteFunction(SignedFunction):
             raise SizeGuardError({})
         self.prepare()
         traced = self.traced
+        remember_values(traced.writes)
         if self.early_checks and not is_checked and self._donated:
             self.early_checks.run(arrays)
         if self._donated:

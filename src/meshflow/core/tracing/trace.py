@@ -44,6 +44,7 @@ from meshflow.core.runtime.context import (
 )
 from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.core.tracing import host_callbacks
+from meshflow.core.tracing.branch_checks import has_conditional_checks, make_row_function
 from meshflow.core.tracing.pass_pipeline import PassPipeline, apply_installed_passes
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DType
@@ -58,7 +59,6 @@ from meshflow.environment.jax_internals import (
     jex_core,
 )
 from meshflow.environment.types import ClosedJaxpr, PyTree, Var
-from meshflow.passes.branch_checks import has_conditional_checks, make_row_function
 from meshflow.passes.jaxprs import summarize_jaxpr
 from meshflow.passes.simplification_barriers import insert_simplification_barriers
 from meshflow.passes.size_specialization import SizeSpecializer

@@ -79,7 +79,16 @@ def split_parts(structure: PyTree) -> tuple[Any, tuple[Any, ...]]:
 
 def join_parts(cls: PyTree, metadata: PyTree, parts: Iterable[PyTree]) -> PyTree:
     """Undo `split_parts`."""
-    return cls.__tf_unflatten__(metadata, parts) if hasattr(cls, "__tf_flatten__") else cls(*parts)
+    if hasattr(cls, "__tf_flatten__"):
+        return cls.__tf_unflatten__(metadata, parts)
+    pairs = list(zip(cls.__attrs_attrs__, parts, strict=True))
+    # Private fields have other names as arguments, and some fields are no arguments.
+    names = {a.name: getattr(a, "alias", None) or a.name.lstrip("_") for a, _ in pairs}
+    result = cls(**{names[a.name]: part for a, part in pairs if a.init})
+    for field, part in pairs:
+        if not field.init:
+            object.__setattr__(result, field.name, part)
+    return result
 
 
 def sort_keys(mapping: Mapping[Any, Any]) -> list[Any]:

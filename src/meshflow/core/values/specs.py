@@ -240,7 +240,7 @@ def generalize(first: PyTree, second: PyTree) -> PyTree:
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
     if isinstance(first, Mapping) and isinstance(second, Mapping) and first.keys() == second.keys():
         return {key: generalize(value, second[key]) for key, value in first.items()}
-    if not is_same or first != second:
+    if not is_same or _make_key(first) != _make_key(second):
         raise ValueError(f"No TypeSpec is compatible with both {first!r} and {second!r}")
     return first
 
@@ -248,8 +248,11 @@ def generalize(first: PyTree, second: PyTree) -> PyTree:
 def _are_compatible(first: PyTree, second: PyTree) -> bool:
     """Compare the serializations of two specs."""
     check = getattr(first, "is_compatible_with", None)
-    if isinstance(first, TypeSpec) and check:
-        return check(second)
+    # A shape that users' code reads has a class of its own.
+    if isinstance(first, TypeSpec) or (
+        isinstance(first, TensorShape) and isinstance(second, TensorShape)
+    ):
+        return first.is_compatible_with(second)
     if not _have_same_type(first, second):
         return False
     if isinstance(first, (list, tuple)):

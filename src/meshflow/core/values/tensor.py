@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     _Operators = Operators["Tensor"]
 else:
     _Operators = object
+
+_ValueFunction = TypeVar("_ValueFunction", bound=Callable[..., Any])
 
 # A value that `convert_to_tensor` accepts: a tensor, variable, array, number or nested list.
 TensorLike = Any
@@ -96,6 +98,14 @@ class _ValueMethod:
                 + _SYMBOLIC_HELP
             )
         return types.MethodType(self._function, tensor)
+
+
+if TYPE_CHECKING:
+
+    def _value_method(function: _ValueFunction) -> _ValueFunction: ...
+
+else:
+    _value_method = _ValueMethod
 
 
 class Tensor(_Operators):
@@ -218,7 +228,7 @@ class Tensor(_Operators):
                 f"Tensor's shape {self.shape} is not compatible with supplied shape {TensorShape(shape)}."
             )
 
-    @_ValueMethod
+    @_value_method
     def numpy(self) -> NumpyValue:
         """Return the value as a NumPy array, or as a NumPy scalar if the tensor has no dimensions.
 

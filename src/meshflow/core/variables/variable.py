@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
@@ -94,15 +94,27 @@ _creation_numbers = itertools.count()
 
 @contextlib.contextmanager
 def restore_variables() -> Iterator[None]:
-    """Restore, after a block, the values of the variables that it assigns eagerly."""
+    """Restore, after a block, the values of the variables that it assigns."""
     outer, values = context.overwritten_values, dict[int, tuple[Any, Any]]()
     context.overwritten_values = values
     try:
         yield
     finally:
-        context.overwritten_values = outer
+        # An outer block keeps the values of its own start.
+        context.overwritten_values = None
         for variable, value in values.values():
             variable.assign(value, read_value=False)
+        context.overwritten_values = outer
+
+
+def remember_values(variables: Iterable[Any]) -> None:
+    """Keep the values of variables that are assigned next, if `restore_variables` restores them."""
+    values = context.overwritten_values
+    if values is None:
+        return
+    for variable in variables:
+        if isinstance(variable, Variable) and id(variable) not in values:
+            values[id(variable)] = variable, Tensor(np.array(variable.numpy()))
 
 
 class Variable(VariableRowMethods, _Operators):
@@ -511,8 +523,8 @@ class Variable(VariableRowMethods, _Operators):
         """Replace the value after dtype and shape have been checked."""
         if context.trace is None and self.has_no_value:
             return
-        if context.overwritten_values is not None and context.trace is None:
-            context.overwritten_values.setdefault(id(self), (self, Tensor(self.numpy())))
+        if context.trace is None:
+            remember_values([self])
         if self._own_layout is not None:
             value = self._own_layout.constrain(value)
         if context.trace is not None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from meshflow.core.dispatch.tiers import InterpretedProgram, is_interpreter_enabled
 from meshflow.core.runtime import transfers
+from meshflow.core.tracing.branch_checks import make_row_function
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
@@ -43,7 +44,6 @@ from meshflow.ops.deferred_host_values import (
 )
 from meshflow.ops.files import FileContents, read_file
 from meshflow.ops.host import host_scope
-from meshflow.passes.branch_checks import make_row_function
 from meshflow.passes.jaxprs import select_needed_equations
 
 __all__ = ["HostPlan", "PendingHostResult", "split_blocks"]
@@ -178,8 +178,8 @@ class HostPlan:
       spec: Spec of the results.
       draws: For each random op its seed (None if it has none), and how far it advances its counter.
       loads: Whether the host does more than parsing strings.
-      holds_lock: Whether groups are mostly computed by Python, under the interpreter lock, because no call takes an
-        image. Several threads would wait for each other.
+      holds_lock: Whether groups are mostly computed by Python, under the interpreter lock, because there are no images
+        or files. Several threads would wait for each other.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class HostPlan:
             (s.seed, s.num_counters) for _, s in recording.inputs if isinstance(s, KeyDraw)
         ]
         self.traced, self._sources = _add_inputs(traced, sources, recording)
-        host_results = [
+        host_results: list[DeferredValue] = [
             leaf.pending
             for leaf in nest.flatten(traced.structure)
             if isinstance(leaf, PendingHostResult)
@@ -209,7 +209,10 @@ class HostPlan:
         calls = self._numeric_calls.list_other_calls(sources)
         self.loads = any(call.batch is None for call in calls)
         specs = [v.spec for call in calls for v in call.args if isinstance(v, DeferredValue)]
-        self.holds_lock = not any(len(spec.shape) > 2 for spec in specs if spec.shape.rank)
+        specs += [*(value.spec for value in host_results), *self._numeric_calls.input_specs]
+        self.holds_lock = not any(
+            spec.shape.rank is None or spec.shape.rank > 2 for spec in specs
+        ) and not any(call.function is read_file for call in calls)
         self._partition_results()
 
     @property
@@ -398,7 +401,7 @@ class HostPlan:
     def _run_program(self, *arguments: Any) -> Sequence[Any]:
         """Run the program of numeric values.
 
-        Loading images takes much longer than a short program, which therefore need not be compiled.
+        Strings and images take much longer than a short program, which therefore need not be compiled.
         """
         operands = nest.flatten(list(arguments))
         size = len(arguments[0])
@@ -408,8 +411,7 @@ class HostPlan:
                 run = compile_for_cpu(jex_core.jaxpr_as_fun(closed))
                 self._programs[size] = InterpretedProgram(closed), run
             interpreted, compiled = self._programs[size]
-            can_interpret = self.loads and is_interpreter_enabled()
-            if can_interpret and interpreted.estimate_limit(operands) >= _MIN_RUNS:
+            if is_interpreter_enabled() and interpreted.estimate_limit(operands) >= _MIN_RUNS:
                 return interpreted.run_on_host(operands)
         results: Sequence[Any] = compiled(*operands)
         return results

@@ -24,6 +24,7 @@ from meshflow.data.execution.element_programs import SizedPrograms, trace_with_f
 from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.types import Jaxpr, PyTree
 from meshflow.interpreter.table import INLINED, RULES
+from meshflow.kernels import host_math
 from meshflow.ops.deferred_host_values import (
     CallResult,
     Column,
@@ -41,6 +42,8 @@ _log = logging.getLogger("meshflow")
 _MIN_CALLS = 2
 # Number of elements from which the calls are traced for all of them together.
 _MIN_STACKED = 8
+# Arrays of more bytes are not stacked, and at most so many programs are kept for stacked arrays of different shapes.
+_MAX_STACKED_BYTES, _MAX_STACKED_PROGRAMS = 1 << 22, 16
 # Primitives that compute each row by itself, in addition to elementwise ones and views.
 _ROW_PRIMITIVES = frozenset(
     ["concatenate", "pad", "gather", "dynamic_slice", "sort", "argmax", "argmin"]
@@ -65,6 +68,7 @@ class NumericCalls:
 
     Attributes:
       outputs: The calls with results that other parts of the plan use; empty if there is nothing to run together.
+      input_specs: Specs of the values that the calls take from other calls or from elements.
     """
 
     def __init__(self, sources: Sequence[Any], placeholders: dict[int, Any]) -> None:
@@ -79,14 +83,21 @@ class NumericCalls:
         if not self._inputs:
             self.outputs = []
         self._is_traceable = True
-        self._spec = tuple(self._inputs.values())
-        self._programs = SizedPrograms(self._spec, self._trace, self._trace)
+        self.input_specs = tuple(self._inputs.values())
+        self._programs = SizedPrograms(self.input_specs, self._trace, self._trace)
         # The programs for stacked values by their shapes and dtypes, None if the calls run for each element.
         self._stacked: dict[Any, tuple[TracedFunction, InterpretedProgram] | None] = {}
 
     def list_other_calls(self, sources: Sequence[Any]) -> list[RecordedHostCall]:
-        """Return the calls that compute sources, or operands of the calls on numbers, in another way."""
-        calls = [s.call for s in (*sources, *self._inputs) if isinstance(s, CallResult)]
+        """Return all calls that sources depend on, except for those on numbers."""
+        calls: dict[RecordedHostCall, None] = {}
+        pending = list(sources)
+        while pending:
+            source = pending.pop()
+            if isinstance(source, CallResult) and source.call not in calls:
+                calls[source.call] = None
+                values = nest.flatten((source.call.args, source.call.kwargs))
+                pending += map(self._find_source, values)
         return [call for call in calls if call not in self._calls]
 
     def _find_source(self, value: PyTree) -> PyTree:
@@ -171,12 +182,18 @@ class NumericCalls:
         self, columns: Sequence[Column]
     ) -> dict[RecordedHostCall, list[Column]] | None:
         """Compute the results at once; None if the values differ in size, or their results depended on their number."""
+        # The first array shows whether stacking would need much memory.
+        num_bytes = sum(structure.item_to_array(column[0]).nbytes for column in columns)
+        if num_bytes * len(columns[0]) > _MAX_STACKED_BYTES:
+            return None
         stacked = [c if isinstance(c, np.ndarray) else _stack_equal(c) for c in columns]
         leaves = [leaf for leaf in stacked if leaf is not None]
         if len(leaves) < len(stacked):
             return None
         key = tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
         if key not in self._stacked:
+            if len(self._stacked) >= _MAX_STACKED_PROGRAMS:
+                return None
             specs = tuple([TensorSpec(leaf.shape[1:], leaf.dtype) for leaf in leaves])
             traced = self._trace(specs)
             run = jax.vmap(traced.run_on_arrays, in_axes=(0, None))
@@ -209,8 +226,10 @@ def _computes_rows_alone(jaxpr: Jaxpr) -> bool:
             if not all(_computes_rows_alone(to_open_jaxpr(part)) for part in inner):
                 return False
             continue
-        rule = RULES.get(equation.primitive.name)
+        name = equation.primitive.name
+        rule = RULES.get(name)
         is_local = rule is not None and (rule.is_elementwise or rule.is_view)
-        if not is_local and equation.primitive.name not in _ROW_PRIMITIVES:
+        # Compiled functions, with other rounding errors, compute only large arrays.
+        if name in host_math.FUNCTIONS or not (is_local or name in _ROW_PRIMITIVES):
             return False
     return True

@@ -36,7 +36,7 @@ class PrefetchedBatches(ResumingIterator):
     def __init__(
         self, blocks: Iterator[np.ndarray], gather: Gather, spec: PyTree, size: int, drop: bool
     ) -> None:
-        self._blocks, self._gather = blocks, gather
+        self._batches, self._gather = iter(resize_blocks(blocks, size)), gather
         self._pack, self._size, self._drop = structure.make_packer(spec), size, drop
         # Two groups are gathered in advance, because the other thread may be descheduled for a
         # while. Large groups are only gathered in advance if `start_prefetching` was called.
@@ -67,19 +67,19 @@ class PrefetchedBatches(ResumingIterator):
                     yield pack(rows)
 
     def _iter_groups(self) -> Iterator[list[Any]]:
-        batch_blocks = resize_blocks(self._blocks, self._size)
-        first = next(batch_blocks, None)
+        first = next(self._batches, None)
         if first is None:
             return
         leaves = self._gather(first)
         yield leaves
         size = sum(a.nbytes for a in leaves)
         groups = _group_blocks(
-            batch_blocks, max(1, min(_GROUP_SIZE // len(first), _GROUP_BYTES // (size + 1)))
+            self._batches, max(1, min(_GROUP_SIZE // len(first), _GROUP_BYTES // (size + 1)))
         )
         gather = self._gather
         if not isinstance(gather, BatchedGather):
-            yield from map(gather, groups)
+            for group in groups:
+                yield from self._gather_group(group)
             return
         started: collections.deque[StartedGather] = collections.deque()
         for group in groups:
@@ -91,6 +91,21 @@ class PrefetchedBatches(ResumingIterator):
                 yield gather(group)
         while started:
             yield gather.finish(started.popleft())
+
+    def _gather_group(self, indices: np.ndarray) -> Iterator[list[Any]]:
+        """Gather several batches together, or one by one if one of them raises an error."""
+        try:
+            leaves = self._gather(indices)
+        except Exception:
+            if len(indices) <= self._size:
+                raise
+            starts = range(0, len(indices), self._size)
+            batches = iter([indices[i : i + self._size] for i in starts])
+            # Iteration continues with the batches after the error.
+            self._batches = itertools.chain(batches, self._batches)
+            yield from map(self._gather, batches)
+        else:
+            yield leaves
 
 
 def _group_blocks(blocks: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:

@@ -31,17 +31,11 @@ __all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]
 
 
 def _subtract_from_one(operands: tuple[Array], static: tuple[np.dtype]) -> Array:
-    """Compute 1 - beta for the decimal number with up to 7 digits that rounds to beta, a float32.
-
-    Optimizers of Keras since 2.11 subtract Python's number. The difference of a rounded 0.999 from 1 has an error of 1e-5.
-    """
-    difference = 1 - operands[0].astype(np.float64)
-    decimal = jnp.round(difference * 1e7) / 1e7
-    is_same = jnp.abs(decimal - difference) <= 3e-8
-    return jnp.where(is_same, decimal, difference).astype(static[0])
+    """Compute 1 - beta for a float64 beta; the difference of a float32 0.999 from 1 has an error of 1e-5."""
+    return (1 - operands[0]).astype(static[0])
 
 
-_decimal_complement = Op("subtract", _subtract_from_one, differentiable=False)
+_difference_from_one = Op("subtract", _subtract_from_one, differentiable=False)
 
 
 def _get_gain(values: Scalars, name: str) -> Array:
@@ -123,9 +117,11 @@ class Adam(RuleOptimizer):
             values = apply_state[var_device, var_dtype]
             for name in ("beta_1", "beta_2"):
                 beta = read_tensor(self._get_hyper(name))
-                values[f"one_minus_{name}"] = apply(
-                    _decimal_complement, (beta,), (var_dtype.dtype,)
-                )
+                difference = apply(_difference_from_one, (beta,), (var_dtype.dtype,))
+                values[f"one_minus_{name}"] = difference
+                if var_dtype.name == "float64":
+                    # As in Keras, the powers are those of a float32.
+                    values[name] = math.cast(math.cast(beta, "float32"), var_dtype)
 
     @staticmethod
     def rule(

@@ -220,7 +220,7 @@ _by_handle: weakref.WeakValueDictionary[bytes, GraphIterator] = weakref.WeakValu
 
 
 def _find_iterator(handle: Tensor) -> GraphIterator:
-    key = handle.numpy()
+    key: Any = handle.numpy()
     if key not in _by_handle:
         raise _tf.errors.NotFoundError(
             None, None, f"There is no iterator with the handle {key.decode()!r}."

@@ -26,8 +26,11 @@ graph_functions: dict[int, Callable[..., Any]] = {}
 
 
 def replace_in_graphs(function: Callable[..., Any], own: Callable[..., Any]) -> None:
-    """Make graphs call `own(graph, ...)` instead of recording a function."""
-    graph_functions[id(function)] = own
+    """Make graphs call `own(graph, ...)` instead of recording a function, or one that it wraps."""
+    wrapped: Any = function
+    while wrapped is not None:
+        graph_functions[id(wrapped)] = own
+        wrapped = getattr(wrapped, "__wrapped__", None)
 
 
 # Functions with functions as arguments, which a graph calls once.

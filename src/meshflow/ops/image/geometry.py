@@ -230,8 +230,8 @@ def _check_target_size(height: object, width: object) -> None:
             raise InvalidValueError(f"{name} must be > 0. Got {size}.")
 
 
-@record_in_graph
 @defer_host_values()
+@record_in_graph
 def resize_with_pad(
     image: TensorLike,
     target_height: int,
@@ -280,8 +280,8 @@ def resize_and_pad(
     return pad_to_bounding_box(resized, max(top, 0), max(left, 0), target_height, target_width)
 
 
-@record_in_graph
 @defer_host_values()
+@record_in_graph
 def crop_to_bounding_box(
     image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Tensor:
@@ -384,8 +384,8 @@ def pad_to_bounding_box(
     return pad(image, edges if image.ndim == 3 else [(0, 0), *edges])
 
 
-@record_in_graph
 @defer_host_values()
+@record_in_graph
 def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width: int) -> Tensor:
     """Crop images centrally or pad them with zeros on all sides, to a given size.
 
@@ -417,8 +417,8 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width:
     )
 
 
-@record_in_graph
 @defer_host_values()
+@record_in_graph
 def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
     """Crop the central window of images.
 

@@ -86,6 +86,9 @@ def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Ten
             f"`labels.shape` must equal `logits.shape` except for the last dimension. Received: labels.shape="
             f"{labels.shape} and logits.shape={logits.shape}"
         )
+    if labels.dtype.itemsize < 4:
+        # The number of classes may exceed the range of the dtype.
+        labels = jax.lax.convert_element_type(labels, np.int32)
     zero = labels.dtype.type(0)
     valid = jax.lax.bitwise_and(jax.lax.ge(labels, zero), labels < classes)
     index = jax.lax.convert_element_type(select(valid, labels, zero), np.int32)

@@ -293,10 +293,9 @@ class TextVectorization(EncodingLayer):
         words = list(itertools.chain.from_iterable(rows))
         flat = np.array(self._lookup_layer.find_row_ids(words), np.int64)
         lengths = np.array(list(map(len, rows)), np.int64)
-        width = self.output_sequence_length
         if self.ragged and shape:
-            result = RaggedTensor.from_row_lengths(flat, lengths, validate=False)
-            return result if width is None else result[:, :width]
+            return RaggedTensor.from_row_lengths(flat, lengths, validate=False)
+        width = self.output_sequence_length
         width = lengths.max(initial=0) if width is None else width
         ids = pad_values(flat, lengths, len(lengths), width, self._padding_id)
         if self.split is None and len(shape) == 1 and len(rows) == 1 and len(rows[0]) == shape[0]:

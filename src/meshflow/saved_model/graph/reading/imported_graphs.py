@@ -212,7 +212,7 @@ def import_graph_def(
     input_map: Mapping[str, Any] | None = None,
     return_elements: Sequence[str] | None = None,
     name: str | None = None,
-) -> list[Any] | None:
+) -> list[GraphTensor | Tensor | Operation] | None:
     """Import a graph into the graph of the context, or in a function that `wrap_function` calls.
 
     Args:

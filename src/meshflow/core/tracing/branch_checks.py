@@ -34,12 +34,12 @@ def make_row_function(
         inside them then concern all rows.
 
     Example:
-      >>> import jax, meshflow as tf
+      >>> import jax, meshflow as tf, numpy as np
       >>> from meshflow.core.tracing.trace import trace
-      >>> from meshflow.passes.branch_checks import make_row_function
+      >>> from meshflow.core.tracing.branch_checks import make_row_function
       >>> divide = lambda x: tf.cond(x > 0, lambda: 6 // x, lambda: -1)
       >>> program = trace(divide, (tf.TensorSpec([], tf.int32),)).closed_jaxpr
-      >>> print(jax.vmap(make_row_function(program))(jax.numpy.array([0, 3]))[0])
+      >>> print(jax.vmap(make_row_function(program))(np.array([0, 3], np.int32))[0])
       [-1  2]
     """
     if not has_conditional_checks(closed.jaxpr):
