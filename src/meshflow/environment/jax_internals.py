@@ -450,6 +450,8 @@ class SizeDecisions:
 _BROADCASTING = ("jax._src.core", "jax._src.lax.lax", "jax._src.numpy.util")
 # Modules of JAX that check the sizes of operands.
 _SIZE_CHECKS = ("jax._src.lax.", "jax._src.numpy.", "jax._src.nn.", "jax._src.ops.")
+# Module of JAX that compares the keys of caches.
+_CACHE_KEYS = "jax._src.tree_util"
 # A large size, and whether it decides inconclusive inequalities.
 _LARGE = 1009
 _are_sizes_large = contextvars.ContextVar("are_sizes_large", default=False)
@@ -482,7 +484,7 @@ def _install_size_decisions() -> None:
                 return False
         elif not isinstance(other, (int, np.integer)):
             return False
-        elif is_jax and other not in (0, 1):
+        elif is_jax and (other not in (0, 1) or module == _CACHE_KEYS):
             # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
             return is_check and decisions.is_number(self, int(other))
         difference = self - other

@@ -18,6 +18,8 @@ class Own(tf.keras.Model):
         super().__init__()
         self.body = body
         self.average = tf.Variable(0.5, trainable=False)
+        # Float32 has no number between this one and the next but one.
+        self.seen = tf.Variable(2**24 + 1, trainable=False, dtype=tf.int64)
         self.error = tf.keras.metrics.MeanAbsoluteError(name="error")
 
     @property
@@ -40,6 +42,7 @@ class Own(tf.keras.Model):
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
         self.error.update_state(y, y_pred)
         self.average.assign(0.9 * self.average + 0.1 * loss)
+        self.seen.assign_add(tf.reduce_sum(tf.cast(y > 0, tf.int64)))
         positive = tf.reduce_sum(tf.cast(y_pred > 0, tf.int32))
         return {"loss": loss, "norm": norm, "positive": positive, "error": self.error.result()}
 
@@ -83,6 +86,43 @@ class Scaled(Own):
         return tf.reduce_mean((y_pred - y) ** 2) * self.factor, y_pred
 
 
+class Compiled(Own):
+    """A function that is traced for the same shapes in a loop over shares, and in the pipeline."""
+
+    def __init__(self, body):
+        super().__init__(body)
+        self.compute_squares = tf.function(lambda a, b: (a - b) ** 2)
+
+    def compute_own_loss(self, x, y):
+        y_pred = self(x, training=True)
+        return tf.reduce_mean(self.compute_squares(y_pred, y)), y_pred
+
+
+class Seeded(Own):
+    """Gradients of the predictions, from those of the loss, and a value that is read after it was assigned."""
+
+    def train_step(self, batch):
+        x, y = batch
+        weights = self.trainable_variables
+        with tf.GradientTape(persistent=True) as tape:
+            y_pred = self(x, training=True)
+            self.average.assign(tf.norm(weights[0]))
+            seeds = 0.1 * (y_pred - y)
+            target = y_pred * (1.0 + self.average)
+            gradients = tape.gradient(target, weights, output_gradients=seeds)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return {"loss": tf.reduce_mean(seeds**2)}
+
+
+class Assigned(Own):
+    """A weight that is changed before the predictions, as by spectral normalization."""
+
+    def compute_own_loss(self, x, y):
+        kernel = self.trainable_variables[0]
+        kernel.assign(0.9 * kernel)
+        return super().compute_own_loss(x, y)
+
+
 class Alternating(Own):
     """A second update that depends on the first one."""
 
@@ -123,6 +163,7 @@ def compare(make, sizes, **options):
         np.testing.assert_allclose(history[name], curve, rtol=2e-6)
     same_weights(model, plain, rtol=1e-5, atol=2e-6)
     np.testing.assert_allclose(model.average.numpy(), plain.average.numpy(), rtol=1e-6)
+    assert int(model.seen) == int(plain.seen)
     return model, strategy, [str(w.message) for w in found]
 
 
@@ -131,6 +172,8 @@ def compare(make, sizes, **options):
     [
         (dense, {"stage": 2, "data": 2}, {"micro_batches": 2, "zero": 1}),
         (random, {"stage": 2}, {"micro_batches": 4}),
+        (lambda: dense(Compiled), {"stage": 2, "data": 2}, {"micro_batches": 2}),
+        (lambda: dense(Seeded), {"stage": 2}, {"micro_batches": 2}),
         pytest.param(residual, {"stage": 4}, {"micro_batches": 4}, marks=pytest.mark.soak),
         pytest.param(
             lambda: dense(Twice), {"stage": 2}, {"micro_batches": 2}, marks=pytest.mark.soak
@@ -154,6 +197,7 @@ def test_steps_equal_those_of_one_device(make, sizes, options):
     [
         (Penalized, "computes gradients of tensors"),
         (Alternating, "computes with rows after its first gradients of variables"),
+        (Assigned, "assigns variables before it computes their gradients"),
         (Scaled, "computes a part of the target of its tape from variables outside of the tape"),
     ],
 )

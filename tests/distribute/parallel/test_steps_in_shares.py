@@ -136,6 +136,18 @@ class Limited(Own):
         return tf.reduce_mean((limit(self(x, training=True)) - y) ** 2)
 
 
+class LimitedByFunction(Own):
+    """The same custom gradient in a function that is traced before the step."""
+
+    def __init__(self, parts):
+        super().__init__(parts)
+        limit = lambda g: tf.clip_by_value(g, -0.001, 0.001)
+        self.limit = tf.function(tf.custom_gradient(lambda v: (v + 0.0, limit)))
+
+    def compute_own_loss(self, x, y):
+        return tf.reduce_mean((self.limit(self(x, training=True)) - y) ** 2)
+
+
 class Combined(Own):
     """A custom gradient that combines the rows."""
 
@@ -426,3 +438,16 @@ def test_bfloat16_gradients_are_summed_in_float32():
     ]
     # A value rounded to bfloat16 has a relative error of 2**-9 at most.
     assert errors[0] < 2**-6 and errors[1] < 1.1 * errors[0]
+
+
+def test_functions_of_a_new_step_are_traced_again():
+    def train(strategy=None):
+        model, _ = trained(lambda: LimitedByFunction(layers()), strategy)
+        model.make_train_function(force=True)
+        model.fit(*data(), batch_size=16, epochs=3, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    with pytest.warns(UserWarning, match="custom gradient that is not proportional"):
+        weights = train(STRATEGY(mesh(data=2), "batch:data", **HALVES))
+    for found, expected in zip(weights, train(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

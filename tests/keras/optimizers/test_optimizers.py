@@ -638,5 +638,6 @@ def test_rates_have_the_dtype_of_floatx():
     tf.keras.backend.set_floatx("float64")
     try:
         assert tf.keras.optimizers.SGD(0.01).learning_rate.dtype == tf.float64
+        assert tf.keras.optimizers.legacy.SGD(0.01).learning_rate.dtype == tf.float32
     finally:
         tf.keras.backend.set_floatx("float32")

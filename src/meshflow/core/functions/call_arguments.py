@@ -76,6 +76,7 @@ class CallArguments:
             context.exporting,
             context.has_symbolic_sizes,
             context.worker_closure and context.worker_closure.trace_key,
+            context.batch_gradients and context.batch_gradients.trace_number,
         )
         return arrays, (tree, tuple(key), NumpyRules.promote, *placement)
 

@@ -435,7 +435,8 @@ class Function:
                     self._cache_trace(key, concrete, args, kwargs)
                     return concrete
             concrete = self._trace(args, kwargs, key, runs)
-        if runs and self.input_signature is None and not self._reduce_retracing:
+        is_counted = not self._reduce_retracing and context.batch_gradients is None
+        if runs and self.input_signature is None and is_counted:
             owner = None if self._instance is None else self._instance()
             self._history.add_trace(
                 retracing.describe_function(self._python_function, owner),

@@ -151,6 +151,8 @@ class ValueProbe(Protocol):
 class BatchGradients(Protocol):
     """Replaces the gradients of a share of a batch; see `StepShares`."""
 
+    trace_number: int
+
     def reduce_gradients(
         self,
         tape: Any,

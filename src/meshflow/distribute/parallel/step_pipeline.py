@@ -138,8 +138,7 @@ class StepPipeline(PipelinedStep):
         def run(*operands: jax.Array) -> list[jax.Array]:
             objective, *values = program(*operands)
             sums = [
-                v.astype(jnp.promote_types(v.dtype, jnp.float32))
-                - (0 if k is None else operands[k])
+                _widen(v) - (0 if k is None else _widen(operands[k]))
                 for v, k in zip(values, positions, strict=False)
             ]
             return [objective * needed.factor, *sums, *values[len(sums) :]]
@@ -157,6 +156,12 @@ class StepPipeline(PipelinedStep):
             slots[1 + len(needed.sums) :],
         )
         return TracedFunction("pipelined", closed, captures, [*needed.states], structure, count)
+
+
+def _widen(value: jax.Array) -> jax.Array:
+    """Convert a value to the dtype in which the pipeline averages it, which holds integers exactly."""
+    is_integer = jnp.issubdtype(value.dtype, jnp.integer)
+    return value.astype(jnp.float64 if is_integer else jnp.promote_types(value.dtype, jnp.float32))
 
 
 def _check_path(jaxpr: Jaxpr, trained: set[Var], objective: Atom) -> None:

@@ -407,8 +407,7 @@ class _StepRegion:
         env |= {p: g for p, g in zip(self.totals, values, strict=False) if p is not None}
         for v in [*self.partial, *self.states]:
             total = next(values) * (self._get_weight(v) * self.shares.num_parts)
-            dtype = get_aval(v).dtype
-            total = (jnp.rint(total) if dtype.kind in "iu" else total).astype(dtype)
+            total = _convert_total(total, get_aval(v).dtype)
             before = self.states.get(v)
             env[v] = total if before is None else env[before] + total
         env |= zip([*dict.fromkeys(self.rows), *self.carried.values()], values, strict=True)
@@ -519,7 +518,7 @@ class _StepRegion:
         values, errors = loop.run(
             leaves, self._compute(states, env), self._compute(fixed, env), errors, operands
         )
-        totals = [value.astype(get_aval(v).dtype) for v, value in zip(sums, values, strict=False)]
+        totals = [_convert_total(t, get_aval(v).dtype) for v, t in zip(sums, values, strict=False)]
         env |= zip([p for p, _, _ in pairs], totals, strict=False)
         for v, total in zip(sums[len(pairs) :], totals[len(pairs) :], strict=True):
             before = self.states.get(v)
@@ -744,6 +743,11 @@ def _detach(value: ArrayLike) -> np.ndarray:
 def _replace_items(values: Sequence[Any], indices: Sequence[int], new: Sequence[Any]) -> list[Any]:
     replaced = dict(zip(indices, new, strict=True))
     return [replaced.get(i, value) for i, value in enumerate(values)]
+
+
+def _convert_total(total: jax.Array, dtype: np.dtype) -> jax.Array:
+    is_rounded = dtype.kind in "iu" and jnp.issubdtype(total.dtype, jnp.floating)
+    return (jnp.rint(total) if is_rounded else total).astype(dtype)
 
 
 def _widen_dtype(dtype: DTypeLike) -> DTypeLike:

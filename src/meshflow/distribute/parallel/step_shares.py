@@ -7,6 +7,7 @@ batch, so the code that follows, such as clipping and optimizers, computes with 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -31,7 +32,7 @@ from meshflow.distribute.parallel.region import PartitionedBatch
 from meshflow.distribute.parallel.weight_reads import manual_axes_scope
 from meshflow.distribute.replicas.shares import BatchShares, ShareTotal, shares_scope
 from meshflow.environment.types import JaxprEqn, PyTree
-from meshflow.ops import math
+from meshflow.ops import array, math
 
 __all__ = [
     "GradientTotal",
@@ -41,6 +42,10 @@ __all__ = [
     "is_outside_of_tape",
     "trace_step",
 ]
+
+
+# The numbers start at 1, because 0 would be false.
+_trace_numbers = itertools.count(1)
 
 
 class StepNotSplitError(Exception):
@@ -155,6 +160,7 @@ class StepShares(BatchShares):
       share_rows: Number of rows of a share.
       num_rows: Number of rows of the batch.
       index: Placeholder of the index of the share.
+      trace_number: Number of the trace in progress, among all traces of shares.
       objectives: Sums of the targets of the tapes.
       source_shapes: Shapes of the tensors that the step differentiates with respect to.
       custom_gradients: For each custom gradient whether it is proportional to that of its result.
@@ -186,6 +192,8 @@ class StepShares(BatchShares):
     def start(self, scope: ActiveTrace | None) -> None:
         """Start a trace."""
         self.scope = scope
+        # Functions are traced again, so that this trace notes their custom gradients and random numbers.
+        self.trace_number = next(_trace_numbers)
         self.totals.clear()
         self.finishers.clear()
         self.objectives: list[Tensor] = []
@@ -243,6 +251,9 @@ class StepShares(BatchShares):
         ):
             return list(gradients)
         self._check_scope()
+        writes = {} if context.trace is None else context.trace.writes
+        if self.in_pipeline and any(id(source) in writes for source in sources):
+            raise StepNotSplitError("assigns variables before it computes their gradients")
         if any(other is not tape for other in context.tapes):
             raise StepNotSplitError(
                 "computes gradients of variables while another tape records them"
@@ -272,8 +283,9 @@ def _sum_targets(targets: Sequence[Tensor], seeds: Sequence[Any]) -> Tensor:
     if len(targets) == 1 and seeds[0] is None and targets[0].dtype is float32:
         # The step may also use the target itself, such as the loss.
         return targets[0] if not targets[0].ndim else math.reduce_sum(targets[0])
+    weigh = lambda t, s: t if s is None else t * math.cast(array.stop_gradient(s), t.dtype)
     terms = [
-        math.reduce_sum(math.cast(t if s is None else t * math.cast(s, t.dtype), float32))
+        math.reduce_sum(math.cast(weigh(t, s), float32))
         for t, s in zip(targets, seeds, strict=True)
         if t.dtype.is_floating
     ]
@@ -284,8 +296,10 @@ _OUTSIDE_OF_TAPE = "outside-of-tape"
 
 
 def _label_op(op: Op) -> AbstractContextManager[None]:
-    """Return a scope that marks the equations of an op if no tape records it."""
-    return nullcontext() if context.tapes else jax.named_scope(_OUTSIDE_OF_TAPE)
+    """Return a scope that marks the equations of an op if no tape records it; tapes record calls of functions, not their ops."""
+    shares = context.batch_gradients
+    is_recorded = context.tapes or context.trace is not shares.scope  # type: ignore[union-attr]
+    return nullcontext() if is_recorded else jax.named_scope(_OUTSIDE_OF_TAPE)
 
 
 def is_outside_of_tape(eqn: JaxprEqn) -> bool:
@@ -293,16 +307,27 @@ def is_outside_of_tape(eqn: JaxprEqn) -> bool:
     return _OUTSIDE_OF_TAPE in str(eqn.source_info.name_stack)
 
 
+def _read_variable(variable: Variable) -> Tensor:
+    """Read a variable; the computation of a value that the step has assigned has no derivative, as on a tape."""
+    trace = scope = context.trace
+    assert trace is not None
+    tensor = variable._read_in_trace(trace)
+    while scope is not None and id(variable) not in scope.writes:
+        scope = scope.parent
+    return tensor if scope is None else array.stop_gradient(tensor)
+
+
 @contextmanager
 def _derivatives_scope(shares: StepShares) -> Iterator[None]:
     """Keep operations in a form that JAX differentiates as their tape would, if a pipeline computes the gradients."""
-    saved = context.outer_tapes, context.label_op
+    saved = context.outer_tapes, context.label_op, context.override_read
     if shares.in_pipeline:
         context.outer_tapes, context.label_op = True, _label_op
+        context.override_read = _read_variable
     try:
         yield
     finally:
-        context.outer_tapes, context.label_op = saved
+        context.outer_tapes, context.label_op, context.override_read = saved
 
 
 @contextmanager

@@ -109,9 +109,9 @@ class Hyperparameters:
                 # Rates may become fractions later; flags and counts of other optimizers do not.
                 is_rate = name in ("learning_rate", "decay", *self.hyper_names)
                 if is_rate or not isinstance(start, (int, np.integer, np.bool_)):
-                    is_double = name == "learning_rate" and settings.floatx() == "float64"
-                    # Optimizers of Keras since 2.11 subtract Python's number beta from 1.
-                    is_double |= self._since_2_11 and name in ("beta_1", "beta_2")
+                    # Legacy optimizers have float32. Since Keras 2.11, 1 - beta is a difference of Python's numbers.
+                    has_floatx = name == "learning_rate" and settings.floatx() == "float64"
+                    is_double = self._since_2_11 and (has_floatx or name in ("beta_1", "beta_2"))
                     start = np.float64(start) if is_double else np.float32(start)
                 value = Variable(start, trainable=False, name=name)
             self._hyper[name] = value

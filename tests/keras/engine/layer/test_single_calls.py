@@ -33,6 +33,8 @@ class Recorder(layers.Layer):
     ],
 )
 def test_a_layer_is_called_once(shape, function, expected):
+    # Programs for a size of 1 are in caches of JAX, and do not change how the layer is called.
+    tf.random.normal([1, 4]).numpy()
     layer = Recorder(function)
     inputs = tf.keras.Input(shape)
     outputs = layer(inputs)

@@ -24,7 +24,7 @@ from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.dtypes import DTypeLike
-from meshflow.core.values.shapes import TensorShape, hide_symbols
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
@@ -399,7 +399,7 @@ class Layer(  # type: ignore[misc]
             return
         if self._dtype_policy.compute_dtype is None:
             self._dtype_policy = policies.get(nest.flatten(inputs)[0].dtype)
-        shape = map_shapes(hide_symbols, get_shapes(inputs))
+        shape = get_shapes(inputs)
         self._build_input_shape = shape
         # Weights get their initial values immediately, even while a training step is traced.
         with suspend_autocast(), init_scope():

@@ -89,29 +89,31 @@ def infer_outputs(
     inferred = _infer_with_symbol(call, args, kwargs)
     if inferred is not None:
         return inferred[0]
+    return infer_op_outputs(call, args, kwargs, declared)
+
+
+def infer_op_outputs(
+    call: Callable[..., PyTree],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    declared: Callable[[], PyTree] | None = None,
+) -> PyTree:
+    """Return the result structure of an op, where an unknown size may have to equal a known one.
+
+    For example, `[None, 3]` and `[2, None]` are added as `[2, 3]`. Shape tensors keep their values.
+
+    Args:
+      call: The op.
+      args: Positional arguments, which may contain `KerasTensor`s.
+      kwargs: Keyword arguments, which may contain `KerasTensor`s.
+      declared: See `infer_outputs`.
+    """
     probes = ShapeProbe(0), ShapeProbe(1)
     try:
         return _infer_with_probes(call, args, kwargs, probes)
     except Exception as error:
         if declared is not None and any(probe.used for probe in probes):
             return declared()
-        return _infer_with_known_sizes(call, args, kwargs, probes, error)
-
-
-def infer_op_outputs(call: Callable[..., PyTree], args: tuple, kwargs: dict) -> PyTree:
-    """Return the result structure of an op, where an unknown size may have to equal a known one.
-
-    For example, `[None, 3]` and `[2, None]` are added as `[2, 3]`.
-
-    Args:
-      call: The op.
-      args: Positional arguments, which may contain `KerasTensor`s.
-      kwargs: Keyword arguments, which may contain `KerasTensor`s.
-    """
-    probes = ShapeProbe(0), ShapeProbe(1)
-    try:
-        return _infer_with_probes(call, args, kwargs, probes)
-    except Exception as error:
         return _infer_with_known_sizes(call, args, kwargs, probes, error)
 
 
@@ -511,9 +513,8 @@ def _as_keras_tensor(value: Any) -> Any:
         value = TensorSpec(value.shape, value.dtype)
     if isinstance(value, SparseTensor):
         value = SparseTensorSpec(value.shape, value.dtype)
-    return (
-        KerasTensor(value) if (isinstance(value, TensorSpec) or is_composite_spec(value)) else value
-    )
+    is_spec = isinstance(value, TensorSpec) or is_composite_spec(value)
+    return KerasTensor(value) if is_spec else value
 
 
 def infer_output_shape(
