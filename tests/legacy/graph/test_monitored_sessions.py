@@ -204,6 +204,8 @@ def test_flags_are_parsed_at_their_first_use(monkeypatch):
     flags = v1.app.flags
     flags.DEFINE_integer("meshflow_test_steps", default_value=3, docstring="Number of steps.")
     monkeypatch.setattr("sys.argv", ["program", "--meshflow_test_steps=5", "--unknown=1"])
+    # Another test may have parsed the flags.
+    flags.FLAGS.unparse_flags()
     assert flags.FLAGS.meshflow_test_steps == 5 and "meshflow_test_steps" in flags.FLAGS
     flags.FLAGS.meshflow_test_steps = 7
     assert flags.FLAGS["meshflow_test_steps"].value == 7
