@@ -14,6 +14,7 @@ import pytest
 
 import meshflow as tf
 from helpers import assert_close
+from meshflow.environment.garbage_collection import collect_garbage
 
 
 def test_traces_once_per_signature():
@@ -203,12 +204,12 @@ def test_methods_are_bound_per_instance_without_keeping_it_alive():
     a.f.get_concrete_function(tf.TensorSpec([None]))
     reference = weakref.ref(a)
     del a
-    gc.collect()
+    collect_garbage()
     assert reference() is None
     # But an expression that uses the method does, as for other methods.
     assert b.f is b.f
     kept = Model(4.0).f
-    gc.collect()
+    collect_garbage()
     assert float(kept(tf.constant(1.0))) == 4 and float(Model(5.0).f(tf.constant(1.0))) == 5
 
 
@@ -641,7 +642,7 @@ def test_functions_of_functions_methods_and_pickles():
     # Only the method refers to its object.
     scale = Scale(3.0)
     method = pickle.loads(pickle.dumps(scale.times))
-    gc.collect()
+    collect_garbage()
     assert float(method(2.0)) == 6.0
     assert list(inspect.signature(method).parameters) == ["x"]
 

@@ -1,12 +1,11 @@
 """Test that compiled functions cache packed weights until the weights change."""
 
-import gc
-
 import numpy as np
 import pytest
 
 import meshflow as tf
 from meshflow.core.functions.prepacked_weights import PrepackedWeights
+from meshflow.environment.garbage_collection import collect_garbage
 
 pytestmark = pytest.mark.usefixtures("compile_tier")
 
@@ -81,7 +80,7 @@ def test_old_weights_are_released():
     f(tf.ones([2, 256]))
     old = weakref.ref(w._value)
     w.assign(tf.zeros([256, 256]))
-    gc.collect()
+    collect_garbage()
     assert old() is None
 
 

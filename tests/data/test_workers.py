@@ -1,6 +1,5 @@
 """Maps in worker processes."""
 
-import gc
 import os
 import random
 import signal
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.environment.garbage_collection import collect_garbage
 
 pytest.importorskip("cloudpickle")
 D, E = tf.data.Dataset, tf.data.experimental
@@ -134,7 +134,7 @@ def test_broken_off_iteration_leaves_no_process():
         if len(set(pids)) == 2:
             break
     del pid
-    gc.collect()
+    collect_garbage()
     assert wait_until(lambda: not any(map(running, set(pids))))
 
 
@@ -240,6 +240,7 @@ def test_no_thread_works_ahead_when_the_interpreter_ends():
 import atexit, threading
 atexit.register(lambda: print([t.name for t in threading.enumerate() if "tf.data" in t.name]))
 import meshflow as tf
+from meshflow.environment.garbage_collection import collect_garbage
 elements = iter(tf.data.Dataset.range(10**9).map(lambda x: x, num_parallel_calls=2).prefetch(2))
 next(elements)
 print([t.name for t in threading.enumerate() if t.name == "tf.data prefetch"])

@@ -3,11 +3,17 @@
 import gc
 import subprocess
 import sys
+import threading
+import weakref
 
 import pytest
 
 import meshflow as tf
-from meshflow.environment.garbage_collection import freeze_imports, suspend_collector
+from meshflow.environment.garbage_collection import (
+    collect_garbage,
+    freeze_imports,
+    suspend_collector,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +80,37 @@ def test_models_are_collected():
     before = gc.get_freeze_count()
     freeze_imports()
     assert gc.get_freeze_count() == before
+
+
+def test_collections_do_not_depend_on_those_of_other_threads():
+    in_collection, is_over = threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self):
+            self.cycle = self
+
+        def __del__(self):
+            in_collection.set()
+            is_over.wait(10)
+
+    def collect():
+        Slow()
+        gc.collect()
+
+    other = threading.Thread(target=collect)
+    other.start()
+    assert in_collection.wait(10)
+    value = Value()
+    value.cycle = value
+    ended = weakref.ref(value)
+    del value
+    gc.collect()
+    assert ended() is not None
+    threading.Timer(0.05, is_over.set).start()
+    collect_garbage()
+    assert ended() is None
+    other.join()
+
+
+class Value:
+    pass

@@ -1,6 +1,5 @@
 """Test that models exported as ONNX equal the original, for any batch size, run by ONNX Runtime."""
 
-import gc
 import logging
 import os
 import sys
@@ -12,6 +11,7 @@ import pytest
 import meshflow
 import meshflow as tf
 import meshflow.onnx
+from meshflow.environment.garbage_collection import collect_garbage
 from meshflow.saved_model.programs import foreign_modules
 
 L = tf.keras.layers
@@ -332,7 +332,7 @@ def test_foreign_converted_models_require_trust(saved, tmp_path, onnxruntime, ca
     session = tf.experimental.tensorrt.load(tmp_path / "out")
     assert "Building the engines" in caplog.text and os.listdir(temporary)
     del session
-    gc.collect()
+    collect_garbage()
     assert not os.listdir(temporary)
     monkeypatch.setattr(foreign_modules, "_own_digests", set())
     monkeypatch.setattr(foreign_modules, "_read_entry", lambda key: None)

@@ -1,11 +1,10 @@
 """Test `tf.saved_model.experimental`, and errors of options."""
 
-import gc
-
 import pytest
 
 import meshflow as tf
 from meshflow.checkpoint.array_folder import GRAPH_FILE
+from meshflow.environment.garbage_collection import collect_garbage
 from meshflow.saved_model.graph.format.graph_fingerprints import compute_fingerprint
 
 experimental = tf.saved_model.experimental
@@ -108,7 +107,7 @@ def test_resources_are_created_on_demand(tmp_path):
     module.counter = None
     module.count = None
     # A cycle refers to the resource with JAX 0.11.
-    gc.collect()
+    collect_garbage()
     assert destroyed
     with pytest.raises(NotImplementedError, match="_create_resource"):
         experimental.TrackableResource().resource_handle

@@ -1,4 +1,4 @@
-"""Suspension of Python's garbage collector during imports, tracing and lowering, and counts of references.
+"""Control of Python's garbage collector during imports, tracing and lowering, and counts of references.
 
 Imports, tracing and lowering allocate some hundred thousand long-lived objects. Each batch of
 allocations triggers the collector, which visits every object of the process and takes about a tenth
@@ -11,6 +11,8 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
+import weakref
 from types import TracebackType
 
 from meshflow.environment.jax_internals import xla_bridge
@@ -58,6 +60,37 @@ class _CollectorSuspension:
 
 # All threads share this object: the last thread that exits it enables the collector again.
 suspend_collector = _CollectorSuspension()
+
+
+class _Marker:
+    """An object that only the collector frees, because it refers to itself."""
+
+    def __init__(self) -> None:
+        self._reference = self
+
+
+def collect_garbage(timeout: float = 10.0) -> None:
+    """Run a complete garbage collection.
+
+    `gc.collect()` returns at once while another thread is collecting, although that collection may not see the
+    newest garbage. This function repeats it until an object that has just become garbage is free.
+
+    Args:
+      timeout: Seconds after which it returns in any case, because the finalizer that the other thread runs may wait for
+        a lock of this thread.
+
+    Example:
+      >>> cycle = []
+      >>> cycle.append(cycle)
+      >>> del cycle
+      >>> collect_garbage()
+    """
+    marker = weakref.ref(_Marker())
+    end = time.monotonic() + timeout
+    gc.collect()
+    while marker() is not None and time.monotonic() < end:
+        time.sleep(0.001)
+        gc.collect()
 
 
 def freeze_imports() -> None:

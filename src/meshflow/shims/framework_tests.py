@@ -19,6 +19,7 @@ from typing import Any
 from meshflow.core.runtime import determinism
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.garbage_collection import collect_garbage
 from meshflow.environment.types import PyTree
 from meshflow.shims.private_helpers import ignore_decorator
 
@@ -231,7 +232,7 @@ def assert_no_new_tensors(f: _Test) -> _Test:
     def run(self: unittest.TestCase, **kwargs: PyTree) -> PyTree:
         before = {id(tensor) for tensor in _find_tensors()}
         result = f(self, **kwargs)
-        gc.collect()
+        collect_garbage()
         added = [tensor for tensor in _find_tensors() if id(tensor) not in before]
         if added:
             raise AssertionError(f"{len(added)} Tensors not deallocated after test: {added}")

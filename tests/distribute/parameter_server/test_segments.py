@@ -2,7 +2,6 @@
 remains."""
 
 import functools
-import gc
 import itertools
 import os
 import threading
@@ -25,6 +24,7 @@ from meshflow.distribute.parameter_server.transport.messages import (
     VariableRows,
 )
 from meshflow.distribute.parameter_server.worker.worker import _replace_rows
+from meshflow.environment.garbage_collection import collect_garbage
 from meshflow.kernels import array_updates, library
 
 pytestmark = pytest.mark.skipif(not shared_memory.IS_SUPPORTED, reason="needs files without names")
@@ -77,7 +77,7 @@ def test_received_arrays_are_put_on_devices_without_a_copy(wires):
         assert array.unsafe_buffer_pointer() == seen.ctypes.data
         # Only the device array refers to the memory.
         seen = None
-        gc.collect()
+        collect_garbage()
         assert any(s.is_used for s in segments_of(a))
         array = None
         transfers.release_deleted_arrays()
@@ -230,12 +230,12 @@ def test_arrays_outlive_their_connection(kernels):
     for wire in (a, b):
         wire.close()
     del a, b, wire
-    gc.collect()
+    collect_garbage()
     np.testing.assert_array_equal(made, LARGE + 1)
     assert address in output_buffers._retained
     del made
     place_array(pair()[0], 1)
-    gc.collect()
+    collect_garbage()
     assert address not in output_buffers._retained
 
 

@@ -1,12 +1,12 @@
 """Tests of programs for version 1 that train: variables, optimizers, layers, metrics, iterators, savers, summaries."""
 
-import gc
 import weakref
 
 import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.environment.garbage_collection import collect_garbage
 
 v1 = tf.compat.v1
 
@@ -88,7 +88,7 @@ def test_graphs_are_freed():
         session.run(v1.global_variables_initializer())
     references = weakref.ref(other), weakref.ref(session)
     del other, session
-    gc.collect()
+    collect_garbage()
     assert [reference() for reference in references] == [None, None]
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-
 import jax
 
 from meshflow.core.dispatch.operation import clear_op_caches
 from meshflow.core.runtime.forks import ForkState
+from meshflow.environment.garbage_collection import collect_garbage
 from meshflow.kernels import library
 
 __all__ = ["free_memory"]
@@ -22,7 +21,7 @@ def free_memory() -> None:
     clear_op_caches()
     jax.clear_caches()
     # Models and traced functions contain reference cycles.
-    gc.collect()
+    collect_garbage()
     # The thread that owns the kernels' memory does not exist in a forked process.
     if not ForkState.forked_late:
         library.release_memory()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import os
 import threading
@@ -52,6 +51,7 @@ from meshflow.distribute.parameter_server.worker.calls import (
 from meshflow.distribute.parameter_server.worker.dry_run import DryRunWorker
 from meshflow.distribute.parameter_server.worker.server_client import call_outside_closure
 from meshflow.distribute.strategy import Strategy, _check_variable_options
+from meshflow.environment.garbage_collection import collect_garbage
 from meshflow.environment.types import PyTree, StrPath
 
 __all__ = ["ParameterServerStrategy"]
@@ -354,7 +354,7 @@ class ParameterServerStrategy(Strategy):
                     self.create_slots(error.optimizer, error.variables)
             new_keys = range(old_count + 1, self.num_variables + 1)
             if new_keys:
-                gc.collect()
+                collect_garbage()
             if any(key in self._variables for key in new_keys):
                 return True
             with contextlib.suppress(TypeError):

@@ -1,7 +1,6 @@
 """Test that a process that creates many models frees the unused ones."""
 
 import ctypes
-import gc
 import weakref
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import meshflow as tf
 from meshflow.core.dispatch import operation
 from meshflow.core.dispatch.dispatch import apply
+from meshflow.environment.garbage_collection import collect_garbage
 from meshflow.kernels import descriptors, library
 
 x = np.arange(32, dtype=np.float32).reshape(8, 4)
@@ -69,7 +69,7 @@ def own_loop():
 @pytest.mark.parametrize("make", [functional, subclassed, own_loop])
 def test_models_end_with_their_last_reference(make):
     ended = [weakref.ref(each) for _ in range(2) for each in make()]
-    gc.collect()
+    collect_garbage()
     left = [each() for each in ended]
     assert left == [None] * len(ended) and len(left) > 8
 
@@ -99,7 +99,7 @@ def test_ops_of_second_gradients_end_with_their_last_reference():
     assert outer.gradient(slope, a) == 12.0
     ended = weakref.ref(op)
     del op, inner, outer, cube, slope
-    gc.collect()
+    collect_garbage()
     assert ended() is None
 
 
