@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from meshflow.deployment.equations import Equation
+from meshflow.deployment.lowering import LoweringError
 from meshflow.lite.graph import LiteTensor
-from meshflow.lite.lowering import LiteLowering, LoweringError, register_rule, to_supported_dtype
+from meshflow.lite.lowering import LiteLowering, register_rule, to_supported_dtype
 
 _BINARY = {
     "add": "ADD", "add_any": "ADD", "sub": "SUB", "mul": "MUL", "div": "DIV", "pow": "POW",

@@ -14,26 +14,8 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshflow.deployment import lowering
 from meshflow.deployment.equations import DimSize, broadcast_shapes
-from meshflow.deployment.lowering import (
-    LoweringError,
-    Pads,
-    Rule,
-    compute_same_padding,
-    find_tensor_with_size,
-    is_static,
-)
+from meshflow.deployment.lowering import Pads, Rule, find_tensor_with_size, is_static
 from meshflow.lite.graph import LiteModel, LiteOperator, LiteTensor, Subgraph
-
-__all__ = [
-    "SAME",
-    "VALID",
-    "LiteLowering",
-    "LoweringError",
-    "compute_same_padding",
-    "is_static",
-    "register_rule",
-    "to_supported_dtype",
-]
 
 # Padding modes of convolutions and pooling.
 SAME, VALID = 0, 1

@@ -13,8 +13,6 @@ from meshflow.onnx.lowering import (
     to_supported_dtype,
 )
 
-__all__: list[str] = []
-
 _BINARY = {
     "add": "Add", "add_any": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "xor": "Xor",
     "and": "And", "or": "Or", "max": "Max", "min": "Min",

@@ -10,8 +10,6 @@ import numpy as np
 from meshflow.deployment.equations import Equation
 from meshflow.onnx.lowering import OnnxLowering, OnnxTensor, is_static, load_onnx, register_rule
 
-__all__ = ["make_value_info"]
-
 
 def make_value_info(tensor: OnnxTensor) -> Any:
     """Return the `ValueInfoProto` of a tensor."""

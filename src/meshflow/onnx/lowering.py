@@ -14,28 +14,8 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshflow.deployment import lowering
 from meshflow.deployment.equations import DimSize, broadcast_shapes
-from meshflow.deployment.lowering import (
-    LoweringError,
-    Pads,
-    Rule,
-    compute_same_padding,
-    find_tensor_with_size,
-    is_static,
-)
+from meshflow.deployment.lowering import LoweringError, Pads, Rule, find_tensor_with_size, is_static
 from meshflow.environment import optional_packages
-
-__all__ = [
-    "OPSET",
-    "LoweringError",
-    "ModelState",
-    "OnnxLowering",
-    "OnnxTensor",
-    "compute_same_padding",
-    "is_static",
-    "load_onnx",
-    "register_rule",
-    "to_supported_dtype",
-]  # fmt: skip
 
 # Default version of ONNX's operators.
 OPSET = 18

@@ -10,8 +10,6 @@ from meshflow.core.dispatch.operation import clear_op_caches
 from meshflow.core.runtime.forks import ForkState
 from meshflow.kernels import library
 
-__all__ = ["free_memory"]
-
 
 def free_memory() -> None:
     """Free memory that is only kept to make later calls faster: compiled programs and their buffers.

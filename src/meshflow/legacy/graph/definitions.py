@@ -26,8 +26,6 @@ from meshflow.saved_model.graph.format.nodes import (
 )
 from meshflow.saved_model.graph.writing.frozen_graphs import make_frozen_graph
 
-__all__ = ["convert_variables_to_constants", "describe_graph", "freeze_graph", "import_graph_def"]
-
 _PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault")
 # Constants with more elements have no value in a description.
 _MAX_ELEMENTS = 1 << 16

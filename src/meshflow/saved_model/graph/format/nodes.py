@@ -14,23 +14,6 @@ from meshflow.saved_model.graph.format.messages import Message
 # Function that writes a value into an `AttrValue`.
 AttributeWriter: TypeAlias = Callable[[Message], None]
 
-__all__ = [
-    "CHECKSUM_ATTRIBUTE",
-    "RESOURCE",
-    "RESOURCE_DTYPE",
-    "STRING",
-    "VARIANT_DTYPE",
-    "add_node",
-    "make_shape",
-    "make_shape_list",
-    "make_string_list",
-    "make_tensor",
-    "make_type_list",
-    "parse_dtype_enum",
-    "to_dtype_enum",
-    "write_shape",
-]
-
 STRING, RESOURCE = 7, 20
 # Dtypes that only occur in graphs.
 RESOURCE_DTYPE, VARIANT_DTYPE = DType("resource", object, RESOURCE), DType("variant", object, 21)

@@ -50,8 +50,6 @@ from meshflow.saved_model.manifest.json_structures import UnsavableError
 from meshflow.saved_model.programs.stablehlo import NO_GRADIENT
 from meshflow.saved_model.saving.function_saver import SavedFunction
 
-__all__ = ["GraphWriter"]
-
 _log = logging.getLogger("meshflow")
 # The graphs conform to this version of TensorFlow and of its graph format.
 _TENSORFLOW_VERSION, _GRAPH_PRODUCER = "2.21.0", 2286

@@ -28,8 +28,6 @@ from meshflow.saved_model.manifest.json_structures import UnsavableError
 # An argument of a host call. Its lists may contain `PlanValue`s.
 Argument: TypeAlias = PlanValue | Asset | npt.ArrayLike | Sequence[Any] | None
 
-__all__ = ["HostNodeWriter"]
-
 _INT32 = 3
 
 

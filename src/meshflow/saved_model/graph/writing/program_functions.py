@@ -53,17 +53,6 @@ from meshflow.saved_model.programs.stablehlo import (
 IndexFunction: TypeAlias = Callable[[object], int]
 ShapedValue: TypeAlias = "jax.ShapeDtypeStruct | jax.core.ShapedArray | TensorSpec | _ResultSpec"
 
-__all__ = [
-    "WrittenFunction",
-    "add_call",
-    "add_gradient",
-    "add_plan",
-    "add_program",
-    "add_rank_dispatch",
-    "add_wrapper",
-    "is_trainable",
-]
-
 
 @dataclasses.dataclass
 class WrittenFunction:

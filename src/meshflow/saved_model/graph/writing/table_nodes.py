@@ -21,8 +21,6 @@ from meshflow.saved_model.graph.writing.text_nodes import NodeBuilder
 
 HashTable: TypeAlias = StaticHashTable | MutableHashTable
 
-__all__ = ["add_table"]
-
 _INT32 = 3
 
 

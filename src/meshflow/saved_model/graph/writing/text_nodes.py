@@ -21,8 +21,6 @@ from meshflow.saved_model.graph.format.nodes import (
 )
 from meshflow.saved_model.host_steps.text_steps import Steps
 
-__all__ = ["NodeBuilder", "add_text_steps"]
-
 _INT64 = 9
 
 

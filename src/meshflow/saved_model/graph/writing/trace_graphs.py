@@ -30,8 +30,6 @@ from meshflow.saved_model.graph.format.nodes import (
 )
 from meshflow.saved_model.graph.reading.imported_graphs import GraphTensor, ImportedGraph
 
-__all__ = ["FunctionGraph", "make_function_graph"]
-
 # The version of TensorFlow 2.15's graphs.
 _PRODUCER = 1645
 # TensorFlow's op types of public ops and of JAX's primitives, unless they are the name in camel case.
