@@ -10,6 +10,8 @@ from absl import app as _app
 
 from meshflow.legacy.compat import flags
 
+__all__ = ["flags", "run"]
+
 
 def run(main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | None = None) -> None:
     """Run a function of the command line's other arguments, and exit with its result.
