@@ -9,6 +9,15 @@ namesake in TensorFlow, so a namespace suffices for most modules; the ending of 
 
 from __future__ import annotations
 
+__all__ = [
+    "CLASS_MODULES",
+    "MODULES",
+    "PACKAGES",
+    "PRIVATE_PREFIXES",
+    "REMOVED_MODULES",
+    "RENAMED_PREFIXES",
+]
+
 # Modules below these names may have any name.
 PRIVATE_PREFIXES = (
     "keras.src.",

@@ -45,6 +45,15 @@ if TYPE_CHECKING:
 else:
     _Operators = object
 
+__all__ = [
+    "RaggedTensor",
+    "RaggedTensorSpec",
+    "Values",
+    "convert_values",
+    "get_positive_axis",
+    "merge_dims",
+]
+
 Values: TypeAlias = "Tensor | RaggedTensor"
 
 
