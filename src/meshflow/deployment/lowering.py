@@ -157,8 +157,12 @@ class Lowering(Generic[TensorT]):
 
     def compute(self, primitive: str, *operands: TensorT) -> TensorT:
         """Add the operator of an elementwise primitive of one or two operands."""
-        emit = self.emit_unary if len(operands) == 1 else self.emit_binary
-        return emit(self.operators[primitive], *operands)
+        code = self.operators[primitive]
+        return (
+            self.emit_unary(code, *operands)
+            if len(operands) == 1
+            else self.emit_binary(code, *operands)
+        )
 
     def emit_unary(self, code: str, tensor: TensorT) -> TensorT:
         """Add an elementwise operator of one operand."""
