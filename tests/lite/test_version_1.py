@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.saved_model.graph.format.nodes import TypeAttr, add_node, make_shape, make_tensor
+from meshflow.saved_model.graph.format.nodes import add_node, make_shape, make_tensor
 
 pytest.importorskip("ai_edge_litert", reason="needs the extra lite")
 
@@ -40,7 +40,7 @@ def test_files_of_models_and_saved_models_are_converted(tmp_path):
 
 
 def test_a_frozen_graph_is_converted(tmp_path):
-    graph, kind = v1.GraphDef(), TypeAttr(1)
+    graph, kind = v1.GraphDef(), tf.float32
     weights = np.float32([[1.0, -2.0], [3.0, 4.0], [0.0, 1.0]])
     add_node(graph.node, "x", "Placeholder", dtype=kind, shape=make_shape([None, 3]))
     add_node(graph.node, "w", "Const", dtype=kind, value=make_tensor(weights))

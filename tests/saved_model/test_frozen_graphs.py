@@ -8,7 +8,6 @@ from helpers import assert_close
 from meshflow.checkpoint.bundle_writer import write_bundle
 from meshflow.saved_model.graph.format.messages import SavedModel
 from meshflow.saved_model.graph.format.nodes import (
-    TypeAttr,
     add_node,
     make_shape,
     make_tensor,
@@ -23,7 +22,7 @@ WEIGHTS = np.array([[1.0, -2.0], [3.0, 4.0], [0.0, 1.0]], np.float32)
 def definition(tmp_path):
     """A graph as a file has it: relu(x @ w) and its first column's argument."""
     graph = v1.GraphDef()
-    kind = TypeAttr(1)
+    kind = tf.float32
     add_node(graph.node, "x", "Placeholder", dtype=kind, shape=make_shape([None, 3]))
     add_node(graph.node, "w", "Const", dtype=kind, value=make_tensor(WEIGHTS))
     add_node(graph.node, "product", "MatMul", ["x", "w"], T=kind)
@@ -82,7 +81,7 @@ def first_version(tmp_path):
     saved = SavedModel(saved_model_schema_version=1)
     meta = saved.meta_graphs.add()
     meta.meta_info_def.tags.append("serve")
-    nodes, kind = meta.graph_def.node, TypeAttr(1)
+    nodes, kind = meta.graph_def.node, tf.float32
     add_node(nodes, "x", "Placeholder", dtype=kind, shape=make_shape([None, 3]))
     add_node(nodes, "w", "VariableV2", dtype=kind, shape=make_shape([3, 2]))
     add_node(nodes, "w/read", "Identity", ["w"], T=kind)
@@ -140,7 +139,7 @@ def test_signatures_of_version_1_are_messages(first_version):
     with pytest.raises(RuntimeError, match="named tensor of a graph"):
         names.build_tensor_info(tf.constant(1.0))
     words = v1.GraphDef()
-    add_node(words.node, "words", "Placeholder", dtype=TypeAttr(7), shape=make_shape([None]))
+    add_node(words.node, "words", "Placeholder", dtype=tf.string, shape=make_shape([None]))
     wrapped = v1.wrap_function(lambda: v1.import_graph_def(words, name=""), [])
     given = wrapped.graph.get_tensor_by_name("words:0")
     made = names.classification_signature_def(given, given, y)

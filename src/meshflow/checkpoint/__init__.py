@@ -41,25 +41,3 @@ from meshflow.checkpoint.state_file import (
 )
 from meshflow.checkpoint.status import CheckpointLoadStatus
 from meshflow.checkpoint.views import CheckpointView, TrackableView
-
-__all__ = [
-    "Checkpoint",
-    "CheckpointLoadStatus",
-    "CheckpointManager",
-    "CheckpointOptions",
-    "CheckpointReader",
-    "CheckpointState",
-    "CheckpointView",
-    "MaxShardSizePolicy",
-    "PythonState",
-    "ShardByTaskPolicy",
-    "ShardableTensor",
-    "ShardingCallback",
-    "TrackableView",
-    "checkpoints_iterator",
-    "get_checkpoint_state",
-    "latest_checkpoint",
-    "list_variables",
-    "load_checkpoint",
-    "load_variable",
-]

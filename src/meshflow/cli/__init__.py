@@ -6,8 +6,6 @@ import sys
 
 from meshflow.cli.run import run_program
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the `meshflow` command."""

@@ -19,8 +19,6 @@ from meshflow.environment.types import PyTree
 from meshflow.ops import sparse_elements
 from meshflow.ops.array import concat
 
-__all__ = ["concat_rows", "count_rows", "has_rows", "slice_rows", "split_rows_evenly"]
-
 
 def has_rows(leaf: PyTree) -> bool:
     """Check whether a leaf is not a scalar."""

@@ -14,8 +14,6 @@ from meshflow.data.node import DatasetNode
 from meshflow.data.options import AutoShardPolicy
 from meshflow.data.transformations import Cache, FlatMap, ShardHint, Shuffle, Slice
 
-__all__ = ["apply_shard_policy", "auto_shard"]
-
 _ADVICE = (
     "set tf.data.Options().experimental_distribute.auto_shard_policy to AutoShardPolicy.DATA or OFF"
 )

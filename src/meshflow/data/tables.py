@@ -13,14 +13,6 @@ from meshflow.data.dataset import Dataset
 from meshflow.environment.types import PyTree
 from meshflow.lookup import KeyValueTensorInitializer, StaticHashTable, StaticVocabularyTable
 
-__all__ = [
-    "DatasetInitializer",
-    "from_variant",
-    "index_table_from_dataset",
-    "table_from_dataset",
-    "to_variant",
-]
-
 
 class DatasetVariant:
     """A dataset as a value without elements, which only `from_variant` accepts.

@@ -7,7 +7,7 @@ returns the tensors of the results.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -81,11 +81,15 @@ class Lowering(Generic[TensorT]):
       runtime: name of the runtime in errors.
       caller: public function or module that errors name.
       rules: rule of each primitive.
+      operators: operators of primitives of one or two operands, which need no other rule.
+      dtype_replacements: dtypes in which the runtime computes instead of others.
     """
 
     runtime: ClassVar[str]
     caller: ClassVar[str]
     rules: ClassVar[dict[str, Rule]]
+    operators: ClassVar[Mapping[str, str]]
+    dtype_replacements: ClassVar[Mapping[str, str]]
 
     def __init__(self) -> None:
         self._tensors: dict[Value, TensorT] = {}
@@ -113,31 +117,86 @@ class Lowering(Generic[TensorT]):
         """Repeat a tensor along its dimensions of size 1."""
         raise NotImplementedError
 
-    def reshape(self, tensor: TensorT, shape: Sequence[DimSize]) -> TensorT:
-        """Reshape a tensor."""
-        raise NotImplementedError
-
-    def transpose(self, tensor: TensorT, order: Sequence[int]) -> TensorT:
-        """Permute the dimensions of a tensor."""
-        raise NotImplementedError
-
     def slice(self, tensor: TensorT, starts: Sequence[DimSize], limits: Sequence[DimSize], strides: Sequence[int] | None = None) -> TensorT:  # fmt: skip
         """Slice a tensor; a limit that is the symbolic size itself means all elements."""
-        raise NotImplementedError
-
-    def cast(self, tensor: TensorT, dtype: DTypeLike) -> TensorT:
-        """Convert a tensor to another dtype."""
-        raise NotImplementedError
-
-    def emit_size_arithmetic(self, name: str, x: TensorT, y: TensorT) -> TensorT:
-        """Compute 'add', 'sub', 'mul', 'floordiv', 'mod', 'max' or 'min' of two sizes."""
         raise NotImplementedError
 
     def get_symbol_size(self, name: str) -> TensorT:
         """Return the scalar value of a symbolic size."""
         raise NotImplementedError
 
+    def emit(self, code: str, inputs: Iterable[TensorT | None], shape: Iterable[DimSize], dtype: DTypeLike, **options: Any) -> TensorT:  # fmt: skip
+        """Add an operator of one result, and return the result."""
+        raise NotImplementedError
+
+    def emit_binary(self, code: str, x: TensorT, y: TensorT) -> TensorT:
+        """Add an elementwise operator of two operands, which broadcast."""
+        raise NotImplementedError
+
+    def emit_reshape(self, tensor: TensorT, shape: Sequence[DimSize]) -> TensorT:
+        """Add an operator that reshapes a tensor."""
+        raise NotImplementedError
+
+    def emit_transpose(self, tensor: TensorT, order: Sequence[int]) -> TensorT:
+        """Add an operator that permutes the dimensions of a tensor."""
+        raise NotImplementedError
+
+    def emit_cast(self, tensor: TensorT, dtype: np.dtype) -> TensorT:
+        """Add an operator that converts a tensor to another dtype."""
+        raise NotImplementedError
+
     size_dtype: ClassVar[DTypeLike] = np.int32
+
+    # ---- operators that many rules use ------------------------------------------------------
+
+    @classmethod
+    def to_supported_dtype(cls, dtype: DTypeLike) -> np.dtype:
+        """Return the dtype in which the runtime computes."""
+        dtype = np.dtype(dtype)
+        return np.dtype(cls.dtype_replacements.get(dtype.name, dtype))
+
+    def compute(self, primitive: str, *operands: TensorT) -> TensorT:
+        """Add the operator of an elementwise primitive of one or two operands."""
+        code = self.operators[primitive]
+        return (
+            self.emit_unary(code, *operands)
+            if len(operands) == 1
+            else self.emit_binary(code, *operands)
+        )
+
+    def emit_unary(self, code: str, tensor: TensorT) -> TensorT:
+        """Add an elementwise operator of one operand."""
+        return self.emit(code, [tensor], tensor.shape, tensor.dtype)
+
+    def make_scalar(self, like: TensorT, value: float) -> TensorT:
+        """Return a scalar of the dtype of a tensor."""
+        return self.get_constant(np.asarray(value, like.dtype))
+
+    def reshape(self, tensor: TensorT, shape: Sequence[DimSize]) -> TensorT:
+        """Reshape a tensor."""
+        if tuple(shape) == tensor.shape:
+            return tensor
+        if tensor.data is not None and all(map(is_static, shape)):
+            return self.get_constant(tensor.data.reshape(shape))
+        return self.emit_reshape(tensor, shape)
+
+    def transpose(self, tensor: TensorT, order: Iterable[int]) -> TensorT:
+        """Permute the dimensions of a tensor."""
+        order = [int(i) for i in order]
+        if order == list(range(len(order))):
+            return tensor
+        if tensor.data is not None:
+            return self.get_constant(tensor.data.transpose(order))
+        return self.emit_transpose(tensor, order)
+
+    def cast(self, tensor: TensorT, dtype: DTypeLike) -> TensorT:
+        """Convert a tensor to another dtype."""
+        dtype = self.to_supported_dtype(dtype)
+        if tensor.dtype == dtype:
+            return tensor
+        if tensor.data is not None:
+            return self.get_constant(tensor.data.astype(dtype))
+        return self.emit_cast(tensor, dtype)
 
     # ---- programs --------------------------------------------------------------------------
 
@@ -159,6 +218,8 @@ class Lowering(Generic[TensorT]):
     def _lower_equation(self, equation: Equation) -> None:
         self.scope = equation.scope
         rule = self.rules.get(equation.name, _COMMON_RULES.get(equation.name))
+        if rule is None and equation.name in self.operators:
+            rule = _lower_operator
         try:
             if rule is None:
                 raise LoweringError(
@@ -210,7 +271,7 @@ class Lowering(Generic[TensorT]):
         if size not in self._size_tensors:
             terms = [self._lower_term(term, count) for term, count in size._sorted_terms]
             self._size_tensors[size] = functools.reduce(
-                functools.partial(self.emit_size_arithmetic, "add"), terms
+                functools.partial(self.compute, "add"), terms
             )
         return self._size_tensors[size]
 
@@ -219,12 +280,12 @@ class Lowering(Generic[TensorT]):
         factors = [self._lower_factor(f) for f, power in term._factors for _ in range(power)]
         if count != 1 or not factors:
             factors.append(self.get_size(count))
-        return functools.reduce(functools.partial(self.emit_size_arithmetic, "mul"), factors)
+        return functools.reduce(functools.partial(self.compute, "mul"), factors)
 
     def _lower_factor(self, factor: Any) -> TensorT:
         if factor.var is not None:
             return self.get_symbol_size(factor.var)
-        return self.emit_size_arithmetic(factor.operation, *map(self.get_size, factor.operands))
+        return self.compute(factor.operation, *map(self.get_size, factor.operands))
 
 
 # ---- rules that all runtimes share -----------------------------------------------------------
@@ -266,6 +327,43 @@ def _lower_dim_as_value(l: Lowering[TensorT], e: Equation) -> TensorT:
     return l.cast(l.get_size(e.params["dim"]), e.outputs[0].dtype)
 
 
+def _lower_operator(l: Lowering[TensorT], e: Equation) -> TensorT:
+    return l.compute(e.name, *map(l.get_base, e.inputs))
+
+
+def _lower_clamp(l: Lowering[TensorT], e: Equation) -> TensorT:
+    low, value, high = map(l.get_base, e.inputs)
+    return l.compute("min", l.compute("max", value, low), high)
+
+
+def _lower_log1p(l: Lowering[TensorT], e: Equation) -> TensorT:
+    value = l.get_base(e.inputs[0])
+    return l.compute("log", l.compute("add", value, l.make_scalar(value, 1)))
+
+
+def _lower_expm1(l: Lowering[TensorT], e: Equation) -> TensorT:
+    value = l.get_base(e.inputs[0])
+    return l.compute("sub", l.compute("exp", value), l.make_scalar(value, 1))
+
+
+def _lower_exp2(l: Lowering[TensorT], e: Equation) -> TensorT:
+    value = l.get_base(e.inputs[0])
+    return l.compute("exp", l.compute("mul", value, l.make_scalar(value, np.log(2.0))))
+
+
+def _lower_round(l: Lowering[TensorT], e: Equation) -> TensorT:
+    value = l.get_base(e.inputs[0])
+    if int(e.params["rounding_method"]) == 1:
+        return l.compute("round", value)
+    half = l.compute("add", l.compute("abs", value), l.make_scalar(value, 0.5))
+    return l.compute("mul", l.compute("sign", value), l.compute("floor", half))
+
+
+def _lower_is_finite(l: Lowering[TensorT], e: Equation) -> TensorT:
+    value = l.compute("abs", l.get_base(e.inputs[0]))
+    return l.compute("le", value, l.make_scalar(value, np.finfo(value.dtype).max))
+
+
 _COMMON_RULES: dict[str, Rule] = {
     **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _lower_reshape),
     "transpose": _lower_transpose,
@@ -273,4 +371,10 @@ _COMMON_RULES: dict[str, Rule] = {
     "tile": _lower_tile,
     "broadcast": _lower_broadcast,
     "dim_as_value": _lower_dim_as_value,
+    "clamp": _lower_clamp,
+    "log1p": _lower_log1p,
+    "expm1": _lower_expm1,
+    "exp2": _lower_exp2,
+    "round": _lower_round,
+    "is_finite": _lower_is_finite,
 }

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
     from meshflow.distribute.replicas.collectives import ReduceOp
 
-__all__ = ["StrategyExtended"]
-
 
 class ExtendedStrategy(ReplicaStrategy, Protocol):
     """Interface of a strategy that `StrategyExtended` uses."""

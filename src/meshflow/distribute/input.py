@@ -27,8 +27,6 @@ from meshflow.distribute.replicas.values import (
 )
 from meshflow.environment.types import Array, PyTree
 
-__all__ = ["DistributedDataset", "DistributedIterator", "InputContext", "ValueContext"]
-
 
 class InputContext(NamedTuple):
     """Argument of an input function.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("meshflow")
 
-__all__ = ["MirroredStrategy", "OneDeviceStrategy"]
-
 
 class OneDeviceStrategy(Strategy):
     """Strategy that uses one device.

@@ -5,14 +5,6 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-__all__ = [
-    "CommunicationImplementation",
-    "CommunicationOptions",
-    "InputOptions",
-    "InputReplicationMode",
-    "RunOptions",
-]
-
 
 class InputReplicationMode(enum.Enum):
     """Number of input pipelines: one for each worker, or one for each replica."""

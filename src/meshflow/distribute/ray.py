@@ -24,8 +24,6 @@ from meshflow.distribute.cluster.supervision import (
 from meshflow.environment import optional_packages
 from meshflow.shims import activate_as_requested
 
-__all__ = ["run"]
-
 _log = logging.getLogger("meshflow")
 
 _Result = TypeVar("_Result")

@@ -40,15 +40,6 @@ from meshflow.placement.batches import BatchPlacer
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh, create_1d_mesh
 
-__all__ = [
-    "Strategy",
-    "experimental_set_strategy",
-    "get_replica_context",
-    "get_strategy",
-    "has_strategy",
-    "in_cross_replica_context",
-]
-
 # A dataset, and the type of its distributed form for type checkers, which has elements of the same structure.
 Source = TypeVar("Source", bound=Iterable[Any])
 

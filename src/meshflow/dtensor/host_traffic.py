@@ -12,8 +12,6 @@ from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_op
 from meshflow.environment.types import Array, JaxprEqn
 from meshflow.placement.activation_files import count_stored_bytes
 
-__all__ = ["count_bytes_to_files", "count_bytes_to_host", "count_host_bytes"]
-
 
 def count_host_bytes(arrays: Sequence[Array]) -> int:
     """Count the bytes of the shards of one device that are in host memory."""

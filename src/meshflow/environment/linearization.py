@@ -22,8 +22,6 @@ from meshflow.environment.jax_internals import (
 )
 from meshflow.environment.types import Array, Primitive
 
-__all__ = ["install_rules"]
-
 # A primitive, its operands, their tangents, and its parameters. The result is a tangent.
 _Derive: TypeAlias = Callable[[Primitive, Sequence[Array], Sequence[Any], dict[str, Any]], Array]
 

@@ -15,21 +15,12 @@ from typing import Any
 
 try:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError as DecodeError
 except ImportError as error:
     raise ImportError(
         "TensorFlow's files (tf.train.Example, tf.io.serialize_tensor, SavedModels, checkpoints) need the package "
         "protobuf: pip install meshflow-tf."
     ) from error
-
-__all__ = [
-    "DTYPE_NUMBERS",
-    "DecodeError",
-    "MessageTable",
-    "declare_dtypes",
-    "declare_file",
-    "declare_messages",
-]
 
 # A table maps the name of each message to its fields, and each field to its number and type. A type
 # that starts with `*` is repeated, `{}` is a map from strings, `{int32}` a map from integers, and

@@ -15,25 +15,6 @@ import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
 
-__all__ = [
-    "Array",
-    "ArrayLike",
-    "Atom",
-    "ClosedJaxpr",
-    "Config",
-    "Jaxpr",
-    "JaxprEqn",
-    "Json",
-    "Literal",
-    "Logs",
-    "NumpyValue",
-    "Primitive",
-    "PyTree",
-    "StrPath",
-    "Var",
-    "overridable",
-]
-
 # An array in the memory of a device or of the host.
 Array: TypeAlias = jax.Array | np.ndarray
 
@@ -73,7 +54,7 @@ if TYPE_CHECKING:
             """Decode the bytes object."""
 
 else:
-    from jax.typing import ArrayLike
+    from jax.typing import ArrayLike as ArrayLike
 
     NumpyValue = Any
 

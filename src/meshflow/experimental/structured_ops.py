@@ -19,8 +19,6 @@ from meshflow.ops.ragged import DynamicRaggedShape
 from meshflow.ops.ragged.elementwise import get_op_name
 from meshflow.ops.ragged.tensor import convert_values, get_positive_axis
 
-__all__ = ["StructuredTensor"]
-
 
 def _make_zeros(value: StructuredTensor) -> PyTree:
     shape: PyTree = value.ragged_shape

@@ -17,8 +17,6 @@ from meshflow.environment.types import PyTree
 from meshflow.experimental.extension_types import BatchableExtensionType, ImmutableDict
 from meshflow.ops.ragged import DynamicRaggedShape, RaggedTensor, RowPartition, constant, merge_dims
 
-__all__ = ["StructuredTensor"]
-
 
 class StructuredTensor(BatchableExtensionType):
     """A tensor of dictionaries: fields with the same outer dimensions.

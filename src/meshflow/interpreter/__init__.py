@@ -32,16 +32,3 @@ from meshflow.interpreter.indexing import update_rows
 from meshflow.interpreter.plan import Plan, build_plan
 from meshflow.interpreter.symbolic_sizes import SizeGuardError
 from meshflow.interpreter.table import UnsupportedPrimitive
-
-__all__ = [
-    "CostEstimate",
-    "Costs",
-    "Plan",
-    "SizeGuardError",
-    "UnsupportedPrimitive",
-    "build_plan",
-    "can_repeat_rows",
-    "repeat_rows",
-    "take_extremum",
-    "update_rows",
-]

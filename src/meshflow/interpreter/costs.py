@@ -18,8 +18,6 @@ from meshflow.environment.types import JaxprEqn
 from meshflow.interpreter.symbolic_sizes import InputSizes, Symbol, Symbols
 from meshflow.interpreter.table import CALL_RULES, EXPANSIONS, INLINED
 
-__all__ = ["CostEstimate", "Costs"]
-
 # Seconds that NumPy needs for an equation, an operation and a byte, on one core.
 SECONDS_PER_EQUATION, SECONDS_PER_FLOP, SECONDS_PER_BYTE = 1.2e-6, 1e-11, 5e-11
 # Seconds that XLA needs to compile a program, each of its equations, and each of its loops.

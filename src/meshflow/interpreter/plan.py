@@ -31,8 +31,6 @@ _PRODUCTS = frozenset(
 # Options of `mallopt` in <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
-__all__ = ["Plan", "build_plan"]
-
 
 class Plan:
     """A program that runs on host arrays.

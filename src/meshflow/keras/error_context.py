@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from meshflow.core.runtime.errors import OpError
 
-__all__ = ["prefix_errors"]
-
 # A damaged configuration makes Python raise these errors.
 _DAMAGE_ERRORS = (LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 _LIBRARY_MODULES = sys.stdlib_module_names | {"meshflow", "h5py", "numpy", "jax", "jaxlib"}

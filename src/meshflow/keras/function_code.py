@@ -19,8 +19,6 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.keras.safe_mode import BoundCode, require_unsafe_mode
 
-__all__ = ["deserialize_code", "serialize_code"]
-
 
 def serialize_code(function: types.FunctionType) -> BoundCode:
     """Convert a function to its byte code in base 64, its defaults, and its closure values.

@@ -16,8 +16,6 @@ from meshflow.keras.utils import unpack_x_y_sample_weight
 from meshflow.ops import array, math
 from meshflow.ops import linalg as linear_algebra
 
-__all__ = ["LinearModel", "SequenceFeatures", "SharpnessAwareMinimization", "WideDeepModel"]
-
 
 class LinearModel(Model):
     """Sum of a linear function of each input and of a bias.

@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-__all__ = [
-    "CausalPadding",
-    "DataFormat",
-    "FillMode",
-    "Interpolation",
-    "MonitorMode",
-    "OutputMode",
-    "Padding",
-    "SaveFormat",
-    "Verbosity",
-]
-
 DataFormat: TypeAlias = Literal["channels_first", "channels_last"]
 # Borders of convolutions and pools; the case does not matter.
 Padding: TypeAlias = Literal["valid", "same", "VALID", "SAME"]

@@ -10,8 +10,6 @@ import warnings
 
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-__all__ = ["attach_logits", "recover_logits"]
-
 
 def attach_logits(output: TensorLike, logits: TensorLike) -> TensorLike:
     """Attach the logits to the result of a sigmoid or softmax.

@@ -13,15 +13,6 @@ import contextvars
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-__all__ = [
-    "BoundCode",
-    "BoundName",
-    "enable_unsafe_deserialization",
-    "is_in_safe_mode",
-    "require_unsafe_mode",
-    "safe_mode_scope",
-]
-
 HOW_TO_TRUST = (
     "If you trust the author, load it with `safe_mode=False`, or call "
     "`tf.keras.config.enable_unsafe_deserialization()` before."

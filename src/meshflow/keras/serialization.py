@@ -34,17 +34,6 @@ from meshflow.keras.registry import (
 from meshflow.keras.safe_mode import BoundCode, is_in_safe_mode
 from meshflow.keras.safe_mode import safe_mode_scope as safe_mode_scope
 
-__all__ = [
-    "build_and_compile",
-    "deserialize_keras_object",
-    "mark_objects",
-    "serialize",
-    "serialize_keras_object",
-    "serialize_legacy",
-    "to_legacy_config",
-]
-
-
 _marks_objects: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "marks_objects", default=False
 )

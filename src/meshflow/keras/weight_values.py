@@ -12,8 +12,6 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import ArrayLike
 from meshflow.files.arrays import cast_weight
 
-__all__ = ["WeightValues", "set_weights"]
-
 
 class WeightValues:
     """Mixin with `get_weights` and `set_weights` for layers and metrics."""

@@ -8,5 +8,3 @@ computations.
 from __future__ import annotations
 
 from meshflow.kernels.library import KernelsUnavailableError, status
-
-__all__ = ["KernelsUnavailableError", "status"]

@@ -17,8 +17,6 @@ from meshflow.kernels.composite_primitives import move_batch_axes_first
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
-__all__ = ["change_colors", "changed_colors_p", "make_host_call", "register"]
-
 # Operands: images [count, pixels, channels], and a factor for each image [count], both float32.
 # Parameter: `change`, a key of `_CHANGES`. Result: the changed images.
 changed_colors_p = jex_core.Primitive("changed_colors")

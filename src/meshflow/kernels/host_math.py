@@ -11,17 +11,6 @@ import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = [
-    "ADDRESS",
-    "FUNCTIONS",
-    "INTEGER",
-    "MIN_ELEMENTS",
-    "find_float_function",
-    "find_philox",
-    "find_symbol",
-    "get_address",
-]
-
 ADDRESS, INTEGER = ctypes.c_void_p, ctypes.c_int64
 
 # In the order of host_math.cc.

@@ -16,8 +16,6 @@ from meshflow.kernels.composite_primitives import move_batch_axes_first
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
-__all__ = ["FILL_MODES", "make_host_call", "register", "warp_images", "warped_images_p"]
-
 
 class _Shaped(Protocol):
     """The type of an operand."""

@@ -20,23 +20,6 @@ from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.compat.variables import variable_scope
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 
-__all__ = [
-    "BasicLSTMCell",
-    "BasicRNNCell",
-    "DeviceWrapper",
-    "DropoutWrapper",
-    "GRUCell",
-    "LSTMCell",
-    "LSTMStateTuple",
-    "MultiRNNCell",
-    "RNNCell",
-    "ResidualWrapper",
-    "bidirectional_dynamic_rnn",
-    "dynamic_rnn",
-    "static_bidirectional_rnn",
-    "static_rnn",
-]
-
 # An object with the methods of `RNNCell`.
 Cell: TypeAlias = Any
 

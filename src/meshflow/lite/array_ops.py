@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike
 
 from meshflow.deployment.equations import DimSize, Equation
 from meshflow.deployment.gather_patterns import RowGather, classify_gather, order_gathered_axes
+from meshflow.deployment.lowering import LoweringError
 from meshflow.lite.graph import LiteTensor
-from meshflow.lite.lowering import LiteLowering, LoweringError, is_static, register_rule
+from meshflow.lite.lowering import LiteLowering, is_static, register_rule
 
 
 @register_rule("concatenate")

@@ -5,33 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from meshflow.deployment.equations import Equation
+from meshflow.deployment.lowering import LoweringError
 from meshflow.lite.graph import LiteTensor
-from meshflow.lite.lowering import LiteLowering, LoweringError, register_rule, to_supported_dtype
-
-_BINARY = {
-    "add": "ADD", "add_any": "ADD", "sub": "SUB", "mul": "MUL", "div": "DIV", "pow": "POW",
-    "eq": "EQUAL", "ne": "NOT_EQUAL", "lt": "LESS", "le": "LESS_EQUAL", "gt": "GREATER",
-    "ge": "GREATER_EQUAL", "min": "MINIMUM", "lt_to": "LESS", "le_to": "LESS_EQUAL",
-}  # fmt: skip
-_UNARY = {
-    "abs": "ABS", "neg": "NEG", "exp": "EXP", "log": "LOG", "sqrt": "SQRT", "rsqrt": "RSQRT",
-    "square": "SQUARE", "sin": "SIN", "cos": "COS", "tanh": "TANH", "logistic": "LOGISTIC",
-    "floor": "FLOOR", "ceil": "CEIL", "sign": "SIGN",
-}  # fmt: skip
+from meshflow.lite.lowering import LiteLowering, register_rule
 
 
-@register_rule(*_BINARY)
-def _lower_binary(l: LiteLowering, e: Equation) -> LiteTensor:
+@register_rule("min")
+def _lower_min(l: LiteLowering, e: Equation) -> LiteTensor:
     x, y = map(l.get_base, e.inputs)
-    if e.name == "min" and x.dtype == np.bool_:
-        return l.emit_binary("LOGICAL_AND", x, y)
-    # LiteRT's DIV of integers rounds toward zero, as XLA's does.
-    return l.emit_binary(_BINARY[e.name], x, y)
-
-
-@register_rule(*_UNARY)
-def _lower_unary(l: LiteLowering, e: Equation) -> LiteTensor:
-    return l.emit_unary(_UNARY[e.name], l.get_base(e.inputs[0]))
+    return l.emit_binary("LOGICAL_AND" if x.dtype == np.bool_ else "MINIMUM", x, y)
 
 
 @register_rule("max")
@@ -78,16 +60,10 @@ def _lower_select(l: LiteLowering, e: Equation) -> LiteTensor:
     return l.emit("SELECT_V2", [condition, if_true, if_false], e.outputs[0].shape, if_true.dtype, "SelectV2Options")  # fmt: skip
 
 
-@register_rule("clamp")
-def _lower_clamp(l: LiteLowering, e: Equation) -> LiteTensor:
-    low, value, high = map(l.get_base, e.inputs)
-    return l.emit_binary("MINIMUM", l.emit_binary("MAXIMUM", value, low), high)
-
-
 @register_rule("convert_element_type")
 def _lower_convert(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
-    target = to_supported_dtype(e.outputs[0].dtype)
+    target = l.to_supported_dtype(e.outputs[0].dtype)
     if target == np.bool_:
         return l.emit_binary("NOT_EQUAL", value, l.get_constant(np.zeros((), value.dtype)))
     return l.cast(value, target)
@@ -103,29 +79,7 @@ def _lower_integer_pow(l: LiteLowering, e: Equation) -> LiteTensor:
     result = value
     for _ in range(abs(power) - 1):
         result = l.emit_binary("MUL", result, value)
-    return result if power > 0 else l.emit_binary("DIV", _make_scalar(l, result, 1), result)
-
-
-def _make_scalar(l: LiteLowering, like: LiteTensor, scalar: float) -> LiteTensor:
-    return l.get_constant(np.asarray(scalar, like.dtype))
-
-
-@register_rule("log1p")
-def _lower_log1p(l: LiteLowering, e: Equation) -> LiteTensor:
-    value = l.get_base(e.inputs[0])
-    return l.emit_unary("LOG", l.emit_binary("ADD", value, _make_scalar(l, value, 1)))
-
-
-@register_rule("expm1")
-def _lower_expm1(l: LiteLowering, e: Equation) -> LiteTensor:
-    value = l.emit_unary("EXP", l.get_base(e.inputs[0]))
-    return l.emit_binary("SUB", value, _make_scalar(l, value, 1))
-
-
-@register_rule("exp2")
-def _lower_exp2(l: LiteLowering, e: Equation) -> LiteTensor:
-    value = l.get_base(e.inputs[0])
-    return l.emit_unary("EXP", l.emit_binary("MUL", value, _make_scalar(l, value, np.log(2.0))))
+    return result if power > 0 else l.emit_binary("DIV", l.make_scalar(result, 1), result)
 
 
 @register_rule("tan")
@@ -139,7 +93,7 @@ def _lower_hyperbolic(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     up, down = l.emit_unary("EXP", value), l.emit_unary("EXP", l.emit_unary("NEG", value))
     total = l.emit_binary("SUB" if e.name == "sinh" else "ADD", up, down)
-    return l.emit_binary("MUL", total, _make_scalar(l, value, 0.5))
+    return l.emit_binary("MUL", total, l.make_scalar(value, 0.5))
 
 
 @register_rule("atan2")
@@ -153,7 +107,7 @@ def _lower_atan2(l: LiteLowering, e: Equation) -> LiteTensor:
 def _lower_inverse_trigonometric(l: LiteLowering, e: Equation) -> LiteTensor:
     """Compute the angle of a point on the unit circle or with x = 1."""
     value = l.get_base(e.inputs[0])
-    one = _make_scalar(l, value, 1)
+    one = l.make_scalar(value, 1)
     if e.name == "atan":
         second = l.broadcast(l.reshape(one, (1,) * len(value.shape)), value.shape)
     else:
@@ -165,12 +119,12 @@ def _lower_inverse_trigonometric(l: LiteLowering, e: Equation) -> LiteTensor:
 @register_rule("asinh", "acosh", "atanh")
 def _lower_inverse_hyperbolic(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
-    one = _make_scalar(l, value, 1)
+    one = l.make_scalar(value, 1)
     if e.name == "atanh":
         ratio = l.emit_binary(
             "DIV", l.emit_binary("ADD", one, value), l.emit_binary("SUB", one, value)
         )
-        return l.emit_binary("MUL", l.emit_unary("LOG", ratio), _make_scalar(l, value, 0.5))
+        return l.emit_binary("MUL", l.emit_unary("LOG", ratio), l.make_scalar(value, 0.5))
     size, square = l.emit_unary("ABS", value), l.emit_unary("SQUARE", value)
     root = l.emit_unary("SQRT", l.emit_binary("ADD" if e.name == "asinh" else "SUB", square, one))
     logarithm = l.emit_unary("LOG", l.emit_binary("ADD", size, root))
@@ -179,15 +133,6 @@ def _lower_inverse_hyperbolic(l: LiteLowering, e: Equation) -> LiteTensor:
         if e.name == "asinh"
         else logarithm
     )
-
-
-@register_rule("round")
-def _lower_round(l: LiteLowering, e: Equation) -> LiteTensor:
-    value = l.get_base(e.inputs[0])
-    if int(e.params["rounding_method"]) == 1:
-        return l.emit_unary("ROUND", value)
-    half = l.emit_binary("ADD", l.emit_unary("ABS", value), _make_scalar(l, value, 0.5))
-    return l.emit_binary("MUL", l.emit_unary("SIGN", value), l.emit_unary("FLOOR", half))
 
 
 @register_rule("rem")
@@ -200,28 +145,20 @@ def _lower_rem(l: LiteLowering, e: Equation) -> LiteTensor:
     return l.emit_binary("MUL", remainder, l.emit_unary("SIGN", dividend))
 
 
-@register_rule("is_finite")
-def _lower_is_finite(l: LiteLowering, e: Equation) -> LiteTensor:
-    value = l.emit_unary("ABS", l.get_base(e.inputs[0]))
-    return l.emit_binary(
-        "LESS_EQUAL", value, _make_scalar(l, value, float(np.finfo(np.float32).max))
-    )
-
-
 @register_rule("erf", "erfc")
 def _lower_erf(l: LiteLowering, e: Equation) -> LiteTensor:
     """Approximate the error function to 3e-7."""
     value = l.get_base(e.inputs[0])
 
     def multiply(x: LiteTensor, factor: float) -> LiteTensor:
-        return l.emit_binary("MUL", x, _make_scalar(l, value, factor))
+        return l.emit_binary("MUL", x, l.make_scalar(value, factor))
 
     def add(x: LiteTensor, term: float) -> LiteTensor:
-        return l.emit_binary("ADD", x, _make_scalar(l, value, term))
+        return l.emit_binary("ADD", x, l.make_scalar(value, term))
 
     size = l.emit_unary("ABS", value)
     # Abramowitz and Stegun, formula 7.1.26.
-    t = l.emit_binary("DIV", _make_scalar(l, value, 1), add(multiply(size, 0.3275911), 1))
+    t = l.emit_binary("DIV", l.make_scalar(value, 1), add(multiply(size, 0.3275911), 1))
     series = multiply(t, 1.061405429)
     for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
         series = l.emit_binary("MUL", add(series, coefficient), t)
@@ -229,20 +166,15 @@ def _lower_erf(l: LiteLowering, e: Equation) -> LiteTensor:
         "MUL", series, l.emit_unary("EXP", l.emit_unary("NEG", l.emit_unary("SQUARE", value)))
     )
     error = l.emit_binary(
-        "MUL", l.emit_unary("SIGN", value), l.emit_binary("SUB", _make_scalar(l, value, 1), tail)
+        "MUL", l.emit_unary("SIGN", value), l.emit_binary("SUB", l.make_scalar(value, 1), tail)
     )
-    return error if e.name == "erf" else l.emit_binary("SUB", _make_scalar(l, value, 1), error)
+    return error if e.name == "erf" else l.emit_binary("SUB", l.make_scalar(value, 1), error)
 
 
 @register_rule("gelu")
 def _lower_gelu(l: LiteLowering, e: Equation) -> LiteTensor:
     value = l.get_base(e.inputs[0])
     return l.emit("GELU", [value], value.shape, value.dtype, "GeluOptions", approximate=e.params["approximate"])  # fmt: skip
-
-
-@register_rule("elu", "hard_swish")
-def _lower_activation(l: LiteLowering, e: Equation) -> LiteTensor:
-    return l.emit_unary(e.name.upper(), l.get_base(e.inputs[0]))
 
 
 @register_rule("leaky_relu")

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.deployment.equations import DimSize
+from meshflow.deployment.lowering import compute_same_padding
 from meshflow.lite.graph import LiteModel, LiteOperator, LiteTensor, Subgraph
-from meshflow.lite.lowering import SAME, VALID, compute_same_padding
+from meshflow.lite.lowering import SAME, VALID
 
 # Dimension of the output channels in the weights.
 CHANNELS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}

@@ -14,43 +14,11 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshflow.deployment import lowering
 from meshflow.deployment.equations import DimSize, broadcast_shapes
-from meshflow.deployment.lowering import (
-    LoweringError,
-    Pads,
-    Rule,
-    compute_same_padding,
-    find_tensor_with_size,
-    is_static,
-)
+from meshflow.deployment.lowering import Pads, Rule, find_tensor_with_size, is_static
 from meshflow.lite.graph import LiteModel, LiteOperator, LiteTensor, Subgraph
-
-__all__ = [
-    "SAME",
-    "VALID",
-    "LiteLowering",
-    "LoweringError",
-    "compute_same_padding",
-    "is_static",
-    "register_rule",
-    "to_supported_dtype",
-]
 
 # Padding modes of convolutions and pooling.
 SAME, VALID = 0, 1
-
-# LiteRT's operators take int8 for quantized values only.
-_DTYPE_REPLACEMENTS = {
-    "bfloat16": "float32",
-    "float16": "float32",
-    "float64": "float32",
-    "int8": "int32",
-}
-
-
-def to_supported_dtype(dtype: DTypeLike) -> np.dtype:
-    """Return the dtype in which LiteRT computes: float32 for all floats, and int32 for int8."""
-    dtype = np.dtype(dtype)
-    return np.dtype(_DTYPE_REPLACEMENTS.get(dtype.name, dtype))
 
 
 class LiteLowering(lowering.Lowering[LiteTensor]):
@@ -63,6 +31,20 @@ class LiteLowering(lowering.Lowering[LiteTensor]):
 
     runtime, caller = "LiteRT", "tf.lite"
     rules: ClassVar[dict[str, Rule]] = {}
+    operators: ClassVar[dict[str, str]] = {
+        "add": "ADD", "add_any": "ADD", "sub": "SUB", "mul": "MUL", "div": "DIV", "pow": "POW",
+        "eq": "EQUAL", "ne": "NOT_EQUAL", "lt": "LESS", "le": "LESS_EQUAL", "gt": "GREATER",
+        "ge": "GREATER_EQUAL", "lt_to": "LESS", "le_to": "LESS_EQUAL", "max": "MAXIMUM", "min": "MINIMUM",
+        "floordiv": "FLOOR_DIV", "mod": "FLOOR_MOD", "abs": "ABS", "neg": "NEG", "exp": "EXP", "log": "LOG",
+        "sqrt": "SQRT", "rsqrt": "RSQRT", "square": "SQUARE", "sin": "SIN", "cos": "COS", "tanh": "TANH",
+        "logistic": "LOGISTIC", "floor": "FLOOR", "ceil": "CEIL", "round": "ROUND", "sign": "SIGN",
+        "elu": "ELU", "hard_swish": "HARD_SWISH",
+    }  # fmt: skip
+    # LiteRT's operators take int8 for quantized values only.
+    dtype_replacements: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("bfloat16", "float16", "float64"), "float32"),
+        "int8": "int32",
+    }
 
     def __init__(self, graph: LiteModel, subgraph: Subgraph) -> None:
         super().__init__()
@@ -71,12 +53,8 @@ class LiteLowering(lowering.Lowering[LiteTensor]):
 
     def make_constant(self, array: np.ndarray) -> LiteTensor:
         """Create a tensor of constant elements."""
-        data = array.astype(to_supported_dtype(array.dtype), copy=False)
+        data = array.astype(self.to_supported_dtype(array.dtype), copy=False)
         return LiteTensor(data.shape, data.dtype, data=data)
-
-    def emit_size_arithmetic(self, name: str, x: LiteTensor, y: LiteTensor) -> LiteTensor:
-        """Compute an operation of two sizes."""
-        return self.emit_binary(_SIZE_OPERATORS[name], x, y)
 
     def emit(
         self,
@@ -107,7 +85,7 @@ class LiteLowering(lowering.Lowering[LiteTensor]):
         """Create a tensor for the result of an operator."""
         name = f"{self.scope}/{code.lower()}" if self.scope else code.lower()
         return LiteTensor(
-            tuple(shape), to_supported_dtype(dtype), f"{name}_{len(self.subgraph.operators)}"
+            tuple(shape), self.to_supported_dtype(dtype), f"{name}_{len(self.subgraph.operators)}"
         )
 
     def add(
@@ -152,12 +130,8 @@ class LiteLowering(lowering.Lowering[LiteTensor]):
 
     # ---- operators that many rules use ------------------------------------------------------
 
-    def reshape(self, tensor: LiteTensor, shape: Sequence[DimSize]) -> LiteTensor:
-        """Reshape a tensor."""
-        if tuple(shape) == tensor.shape:
-            return tensor
-        if tensor.data is not None and all(map(is_static, shape)):
-            return self.get_constant(tensor.data.reshape(shape))
+    def emit_reshape(self, tensor: LiteTensor, shape: Sequence[DimSize]) -> LiteTensor:
+        """Add an operator that reshapes a tensor."""
         unknown = [i for i, d in enumerate(shape) if not is_static(d)]
         if len(unknown) <= 1 and 0 not in shape:
             sizes = [d if is_static(d) else -1 for d in shape]
@@ -165,12 +139,8 @@ class LiteLowering(lowering.Lowering[LiteTensor]):
             return self.emit("RESHAPE", [tensor, target], shape, tensor.dtype, "ReshapeOptions", newShape=sizes)  # fmt: skip
         return self.emit("RESHAPE", [tensor, self.make_shape_tensor(shape)], shape, tensor.dtype)
 
-    def transpose(self, tensor: LiteTensor, order: Sequence[int]) -> LiteTensor:
-        """Permute the dimensions of a tensor."""
-        if list(order) == list(range(len(order))):
-            return tensor
-        if tensor.data is not None:
-            return self.get_constant(tensor.data.transpose(order))
+    def emit_transpose(self, tensor: LiteTensor, order: Sequence[int]) -> LiteTensor:
+        """Add an operator that permutes the dimensions of a tensor."""
         shape = [tensor.shape[i] for i in order]
         large_axes = [i for i in order if tensor.shape[i] != 1]
         if large_axes == sorted(large_axes) and sum(not is_static(d) for d in shape) <= 1:
@@ -205,22 +175,13 @@ class LiteLowering(lowering.Lowering[LiteTensor]):
         dtype = np.bool_ if table in _COMPARISON_OPTIONS else x.dtype
         return self.emit(code, [x, y], broadcast_shapes(x.shape, y.shape), dtype, table, **fields)
 
-    def emit_unary(self, code: str, tensor: LiteTensor) -> LiteTensor:
-        """Add an elementwise operator of one operand."""
-        return self.emit(code, [tensor], tensor.shape, tensor.dtype)
-
     def copy(self, tensor: LiteTensor) -> LiteTensor:
         """Return a new tensor with the same elements."""
         shape = self.make_shape_tensor(tensor.shape)
         return self.emit("RESHAPE", [tensor, shape], tensor.shape, tensor.dtype)
 
-    def cast(self, tensor: LiteTensor, dtype: DTypeLike) -> LiteTensor:
-        """Convert a tensor to another dtype."""
-        dtype = to_supported_dtype(dtype)
-        if tensor.dtype == dtype:
-            return tensor
-        if tensor.data is not None:
-            return self.get_constant(tensor.data.astype(dtype))
+    def emit_cast(self, tensor: LiteTensor, dtype: np.dtype) -> LiteTensor:
+        """Add an operator that converts a tensor to another dtype."""
         return self.emit("CAST", [tensor], tensor.shape, dtype)
 
     def slice(self, tensor: LiteTensor, starts: Sequence[DimSize], limits: Sequence[DimSize], strides: Sequence[int] | None = None) -> LiteTensor:  # fmt: skip
@@ -258,7 +219,6 @@ class LiteLowering(lowering.Lowering[LiteTensor]):
 
 
 register_rule = LiteLowering.register_rule
-_SIZE_OPERATORS = {"add": "ADD", "sub": "SUB", "mul": "MUL", "floordiv": "FLOOR_DIV", "mod": "FLOOR_MOD", "max": "MAXIMUM", "min": "MINIMUM"}  # fmt: skip
 _COMPARISON_OPTIONS = {"EqualOptions", "NotEqualOptions", "LessOptions", "LessEqualOptions", "GreaterOptions", "GreaterEqualOptions"}  # fmt: skip
 _BINARY_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "ADD": ("AddOptions", {}), "SUB": ("SubOptions", {}), "MUL": ("MulOptions", {}), "DIV": ("DivOptions", {}),

@@ -10,17 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshflow.deployment.equations import DimSize, Equation, Value
-from meshflow.deployment.lowering import Pads
+from meshflow.deployment.lowering import LoweringError, Pads, compute_same_padding
 from meshflow.lite.graph import LiteTensor
-from meshflow.lite.lowering import (
-    SAME,
-    VALID,
-    LiteLowering,
-    LoweringError,
-    compute_same_padding,
-    is_static,
-    register_rule,
-)
+from meshflow.lite.lowering import SAME, VALID, LiteLowering, is_static, register_rule
 
 
 def _pad_windows(

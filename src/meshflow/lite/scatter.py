@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from meshflow.deployment.equations import Equation
+from meshflow.deployment.lowering import LoweringError
 from meshflow.lite.graph import LiteTensor
-from meshflow.lite.lowering import LiteLowering, LoweringError, is_static, register_rule
+from meshflow.lite.lowering import LiteLowering, is_static, register_rule
 
 # Limit on the elements of the table of all pairs of a row and an update.
 _MAX_TABLE_ELEMENTS = 1 << 22

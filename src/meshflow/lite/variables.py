@@ -12,7 +12,7 @@ from meshflow.core.variables.random_streams import STATE_NAME
 from meshflow.deployment.deployable_function import DeployableFunction
 from meshflow.deployment.equations import Program, remove_unused_equations
 from meshflow.lite.graph import RESOURCE, LiteModel, LiteTensor, Subgraph
-from meshflow.lite.lowering import LiteLowering, to_supported_dtype
+from meshflow.lite.lowering import LiteLowering
 from meshflow.lite.patterns import fuse_lite_patterns
 
 if TYPE_CHECKING:
@@ -109,4 +109,4 @@ def _get_shape_and_dtype(variable: Variable) -> tuple[list[int], np.dtype]:
             f"tf.lite: the variable {variable.name} has the shape {variable.shape}: variables that a converted "
             "function writes need static shapes."
         )
-    return variable.shape.as_list(), to_supported_dtype(variable.dtype.dtype)
+    return variable.shape.as_list(), LiteLowering.to_supported_dtype(variable.dtype.dtype)

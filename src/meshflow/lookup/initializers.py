@@ -11,8 +11,6 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.files.gfile import GFile
 
-__all__ = ["KeyValueTensorInitializer", "TextFileIndex", "TextFileInitializer"]
-
 
 class KeyValueTensorInitializer:
     """Keys and values of a table, from tensors.

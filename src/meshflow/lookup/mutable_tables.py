@@ -22,8 +22,6 @@ from meshflow.environment.types import Json
 from meshflow.lookup.table import Table, apply_to_values, stack_values
 from meshflow.ops.python_function import numpy_function
 
-__all__ = ["DenseHashTable", "MutableHashTable"]
-
 
 @hide_frames_of_methods
 class MutableHashTable(Table):

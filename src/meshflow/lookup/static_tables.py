@@ -25,8 +25,6 @@ from meshflow.ops.array.ordering import search_left
 from meshflow.ops.hashing import to_hash_bucket_fast
 from meshflow.ops.strings import as_string
 
-__all__ = ["StaticHashTable", "StaticVocabularyTable"]
-
 
 class TableInitializer(Protocol):
     """Source of the keys and values of a table."""
@@ -44,7 +42,36 @@ class TableInitializer(Protocol):
 
 
 @hide_frames_of_methods
-class StaticHashTable(Table):
+class _StaticTable(Table):
+    """Base class of tables whose content does not change."""
+
+    @record_in_graph
+    def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
+        """Look up the values of keys.
+
+        Args:
+          keys: Tensor or `SparseTensor` of the key dtype.
+          name: Ignored.
+
+        Returns:
+          Values in the shape of `keys`; a `SparseTensor` if `keys` is one.
+
+        Raises:
+          TypeError: If the keys have another dtype.
+        """
+        if context.host_recorder is not None and context.host_recorder.should_record(
+            (self, keys), {}
+        ):
+            return context.host_recorder.look_up(self, keys)
+        result = apply_to_values(self, keys)
+        return self._look_up(keys) if result is NotImplemented else result
+
+    def _look_up(self, keys: TensorLike) -> Tensor:
+        raise NotImplementedError
+
+
+@hide_frames_of_methods
+class StaticHashTable(_StaticTable):
     """An immutable hash table.
 
     Numbers can be looked up in compiled functions. Strings exist only on the host, so tables of
@@ -117,27 +144,6 @@ class StaticHashTable(Table):
         keys, values = self._content
         return convert_to_tensor(keys), convert_to_tensor(values)
 
-    @record_in_graph
-    def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
-        """Look up the values of keys.
-
-        Args:
-          keys: Tensor or `SparseTensor` of the key dtype.
-          name: Ignored.
-
-        Returns:
-          Values in the shape of `keys`; a `SparseTensor` if `keys` is one.
-
-        Raises:
-          TypeError: If the keys have another dtype.
-        """
-        if context.host_recorder is not None and context.host_recorder.should_record(
-            (self, keys), {}
-        ):
-            return context.host_recorder.look_up(self, keys)
-        result = apply_to_values(self, keys)
-        return self._look_up(keys) if result is NotImplemented else result
-
     def _look_up(self, keys: TensorLike) -> Tensor:
         tensor = self._convert_keys(keys)
         if isinstance(tensor.array, jax.core.Tracer) and tensor.dtype is not string:
@@ -160,11 +166,11 @@ class StaticHashTable(Table):
 
 
 @hide_frames_of_methods
-class StaticVocabularyTable(Table):
+class StaticVocabularyTable(_StaticTable):
     """A table of int64 values that hashes missing keys to additional values.
 
     The keys of the table have their own values, starting with 0; other keys get one of the
-    `num_oov_buckets` integers that follow.
+    `num_oov_buckets` integers that follow. A lookup needs the values of its keys, because their text is hashed.
 
     Args:
       initializer: `KeyValueTensorInitializer` or `TextFileInitializer` with int64 values; None to
@@ -223,28 +229,6 @@ class StaticVocabularyTable(Table):
     def count_keys(self) -> int:
         """Return the number of known keys, without the buckets for missing ones."""
         return 0 if self.static_table is None else len(self.static_table._indices)
-
-    @record_in_graph
-    def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
-        """Look up the values of keys.
-
-        Args:
-          keys: Tensor or `SparseTensor` of the key dtype, with known values, because their text is
-            hashed.
-          name: Ignored.
-
-        Returns:
-          int64 values in the shape of `keys`; a `SparseTensor` if `keys` is one.
-
-        Raises:
-          TypeError: If the keys have another dtype.
-        """
-        if context.host_recorder is not None and context.host_recorder.should_record(
-            (self, keys), {}
-        ):
-            return context.host_recorder.look_up(self, keys)
-        result = apply_to_values(self, keys)
-        return self._look_up(keys) if result is NotImplemented else result
 
     def _look_up(self, keys: TensorLike) -> Tensor:
         tensor = self._convert_keys(keys)

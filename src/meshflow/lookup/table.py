@@ -14,8 +14,6 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 from meshflow.ops.ragged import RaggedTensor
 
-__all__ = ["Table", "stack_values"]
-
 
 def stack_values(values: list[Any], shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """Stack scalars or arrays to an array of a shape; strings become an array of objects."""

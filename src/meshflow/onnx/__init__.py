@@ -4,5 +4,3 @@ The extra `onnx` installs the packages.
 """
 
 from meshflow.onnx.exporter import convert_to_onnx, export
-
-__all__ = ["convert_to_onnx", "export"]

@@ -11,8 +11,6 @@ from meshflow.deployment.equations import DimSize, Equation
 from meshflow.deployment.gather_patterns import RowGather, classify_gather, order_gathered_axes
 from meshflow.onnx.lowering import LoweringError, OnnxLowering, OnnxTensor, is_static, register_rule
 
-__all__: list[str] = []
-
 
 @register_rule("concatenate")
 def _lower_concatenate(l: OnnxLowering, e: Equation) -> OnnxTensor:

@@ -18,8 +18,6 @@ from meshflow.onnx import array_ops, elementwise, loops, products  # noqa: F401
 from meshflow.onnx.loops import make_value_info
 from meshflow.onnx.lowering import OPSET, ModelState, OnnxLowering, OnnxTensor, load_onnx
 
-__all__ = ["convert_to_onnx", "export"]
-
 # Older opsets take axes and shapes as attributes of many operators.
 _MIN_OPSET = 13
 _MAX_BYTES = 1 << 31

@@ -10,8 +10,6 @@ import numpy as np
 from meshflow.deployment.equations import Equation
 from meshflow.onnx.lowering import OnnxLowering, OnnxTensor, is_static, load_onnx, register_rule
 
-__all__ = ["make_value_info"]
-
 
 def make_value_info(tensor: OnnxTensor) -> Any:
     """Return the `ValueInfoProto` of a tensor."""
@@ -112,8 +110,6 @@ def _add_if(l: OnnxLowering, index: OnnxTensor, e: Equation, operands: list[Onnx
         results = _add_if(other, index, e, operands, first + 1)
     otherwise = _make_graph(l, other, [], results)
     outputs = [l.new_tensor(v.shape, v.dtype, "If") for v in e.outputs]
-    test = l.emit_binary(
-        "LessOrEqual", index, l.get_constant(np.asarray(first, np.int64)), np.bool_
-    )
+    test = l.compute("le", index, l.get_constant(np.asarray(first, np.int64)))
     l.add("If", [test], outputs, then_branch=then, else_branch=otherwise)
     return outputs

@@ -14,32 +14,12 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshflow.deployment import lowering
 from meshflow.deployment.equations import DimSize, broadcast_shapes
-from meshflow.deployment.lowering import (
-    LoweringError,
-    Pads,
-    Rule,
-    compute_same_padding,
-    find_tensor_with_size,
-    is_static,
-)
+from meshflow.deployment.lowering import LoweringError, Pads, Rule, find_tensor_with_size, is_static
 from meshflow.environment import optional_packages
-
-__all__ = [
-    "OPSET",
-    "LoweringError",
-    "ModelState",
-    "OnnxLowering",
-    "OnnxTensor",
-    "compute_same_padding",
-    "is_static",
-    "load_onnx",
-    "register_rule",
-    "to_supported_dtype",
-]  # fmt: skip
 
 # Default version of ONNX's operators.
 OPSET = 18
-_DTYPE_REPLACEMENTS = {"bfloat16": "float32", "float16": "float32"}
+_COMPARISONS = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 
 
 def load_onnx(part: str = "") -> Any:
@@ -49,12 +29,6 @@ def load_onnx(part: str = "") -> Any:
       ImportError: if the extra `onnx` is not installed.
     """
     return optional_packages.import_extra(f"onnx{part}", "onnx", "ONNX files need the package onnx")
-
-
-def to_supported_dtype(dtype: DTypeLike) -> np.dtype:
-    """Return the dtype to write: float32 for 16-bit floats, which few runtimes' operators support."""
-    dtype = np.dtype(dtype)
-    return np.dtype(_DTYPE_REPLACEMENTS.get(dtype.name, dtype))
 
 
 @dataclasses.dataclass(eq=False)
@@ -108,6 +82,17 @@ class OnnxLowering(lowering.Lowering[OnnxTensor]):
 
     runtime, caller = "ONNX", "Model.export"
     rules: ClassVar[dict[str, Rule]] = {}
+    operators: ClassVar[dict[str, str]] = {
+        "add": "Add", "add_any": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "mod": "Mod",
+        "xor": "Xor", "and": "And", "or": "Or", "max": "Max", "min": "Min", "eq": "Equal", "lt": "Less",
+        "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "lt_to": "Less", "le_to": "LessOrEqual",
+        "abs": "Abs", "neg": "Neg", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos",
+        "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh",
+        "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "tanh": "Tanh", "logistic": "Sigmoid",
+        "floor": "Floor", "ceil": "Ceil", "round": "Round", "sign": "Sign", "erf": "Erf", "elu": "Elu",
+    }  # fmt: skip
+    # Few runtimes' operators support 16-bit floats.
+    dtype_replacements: ClassVar[dict[str, str]] = {"bfloat16": "float32", "float16": "float32"}
     size_dtype = np.int64
 
     def __init__(self, names: ModelState, outer: OnnxLowering | None = None) -> None:
@@ -119,7 +104,7 @@ class OnnxLowering(lowering.Lowering[OnnxTensor]):
 
     def make_constant(self, array: np.ndarray) -> OnnxTensor:
         """Create a tensor of constant elements."""
-        data = array.astype(to_supported_dtype(array.dtype), copy=False)
+        data = array.astype(self.to_supported_dtype(array.dtype), copy=False)
         tensor = OnnxTensor(self.names.make_name("constant"), data.shape, data.dtype, data)
         self.names.constants.append(tensor)
         return tensor
@@ -127,10 +112,6 @@ class OnnxLowering(lowering.Lowering[OnnxTensor]):
     def make_vector(self, values: Iterable[int]) -> OnnxTensor:
         """Return integers as a vector of int64."""
         return self.get_constant(np.asarray(list(values), np.int64))
-
-    def make_scalar(self, like: OnnxTensor, value: float) -> OnnxTensor:
-        """Return a scalar of the dtype of a tensor."""
-        return self.get_constant(np.asarray(value, like.dtype))
 
     def emit(
         self, code: str, inputs: Iterable[OnnxTensor | None], shape: Iterable[DimSize], dtype: DTypeLike, **attributes: Any
@@ -151,7 +132,7 @@ class OnnxLowering(lowering.Lowering[OnnxTensor]):
     def new_tensor(self, shape: Iterable[DimSize], dtype: DTypeLike, code: str) -> OnnxTensor:
         """Create a tensor for the result of a node."""
         name = f"{self.scope}/{code}" if self.scope else code
-        return OnnxTensor(self.names.make_name(name), tuple(shape), to_supported_dtype(dtype))
+        return OnnxTensor(self.names.make_name(name), tuple(shape), self.to_supported_dtype(dtype))
 
     def add(
         self,
@@ -196,13 +177,13 @@ class OnnxLowering(lowering.Lowering[OnnxTensor]):
 
     # ---- sizes -----------------------------------------------------------------------------
 
-    def emit_size_arithmetic(self, name: str, x: OnnxTensor, y: OnnxTensor) -> OnnxTensor:
-        """Compute an operation of two sizes."""
-        if name == "floordiv":
-            # ONNX's division rounds toward zero, and its remainder has the sign of the divisor.
-            multiple = self.emit_binary("Sub", x, self.emit_binary("Mod", x, y))
-            return self.emit_binary("Div", multiple, y)
-        return self.emit_binary(name.capitalize(), x, y)
+    def compute(self, primitive: str, *operands: OnnxTensor) -> OnnxTensor:
+        """Add the operator of an elementwise primitive of one or two operands, or 'floordiv' of sizes."""
+        if primitive != "floordiv":
+            return super().compute(primitive, *operands)
+        # ONNX's division rounds toward zero, and its remainder has the sign of the divisor.
+        multiple = self.compute("sub", operands[0], self.compute("mod", *operands))
+        return self.compute("div", multiple, operands[1])
 
     def get_symbol_size(self, name: str) -> OnnxTensor:
         """Return a symbolic size, read from the shape of an input of the model."""
@@ -223,12 +204,8 @@ class OnnxLowering(lowering.Lowering[OnnxTensor]):
 
     # ---- operators that many rules use ------------------------------------------------------
 
-    def reshape(self, tensor: OnnxTensor, shape: Sequence[DimSize]) -> OnnxTensor:
-        """Reshape a tensor."""
-        if tuple(shape) == tensor.shape:
-            return tensor
-        if tensor.data is not None and all(map(is_static, shape)):
-            return self.get_constant(tensor.data.reshape(shape))
+    def emit_reshape(self, tensor: OnnxTensor, shape: Sequence[DimSize]) -> OnnxTensor:
+        """Add a node that reshapes a tensor."""
         unknown = [i for i, d in enumerate(shape) if not is_static(d)]
         if len(unknown) <= 1 and 0 not in shape:
             target = self.make_vector(int(d) if is_static(d) else -1 for d in shape)
@@ -236,13 +213,8 @@ class OnnxLowering(lowering.Lowering[OnnxTensor]):
             target = self.make_shape_tensor(shape)
         return self.emit("Reshape", [tensor, target], shape, tensor.dtype)
 
-    def transpose(self, tensor: OnnxTensor, order: Sequence[int]) -> OnnxTensor:
-        """Permute the dimensions of a tensor."""
-        order = [int(i) for i in order]
-        if order == list(range(len(order))):
-            return tensor
-        if tensor.data is not None:
-            return self.get_constant(tensor.data.transpose(order))
+    def emit_transpose(self, tensor: OnnxTensor, order: Sequence[int]) -> OnnxTensor:
+        """Add a node that permutes the dimensions of a tensor."""
         shape = [tensor.shape[i] for i in order]
         return self.emit("Transpose", [tensor], shape, tensor.dtype, perm=order)
 
@@ -252,23 +224,13 @@ class OnnxLowering(lowering.Lowering[OnnxTensor]):
             return tensor
         return self.emit("Expand", [tensor, self.make_shape_tensor(shape)], shape, tensor.dtype)
 
-    def emit_binary(
-        self, code: str, x: OnnxTensor, y: OnnxTensor, dtype: DTypeLike | None = None
-    ) -> OnnxTensor:
+    def emit_binary(self, code: str, x: OnnxTensor, y: OnnxTensor) -> OnnxTensor:
         """Add an elementwise node of two operands, which broadcast."""
-        return self.emit(code, [x, y], broadcast_shapes(x.shape, y.shape), dtype or x.dtype)
+        dtype = np.bool_ if code in _COMPARISONS else x.dtype
+        return self.emit(code, [x, y], broadcast_shapes(x.shape, y.shape), dtype)
 
-    def emit_unary(self, code: str, tensor: OnnxTensor) -> OnnxTensor:
-        """Add an elementwise node of one operand."""
-        return self.emit(code, [tensor], tensor.shape, tensor.dtype)
-
-    def cast(self, tensor: OnnxTensor, dtype: DTypeLike) -> OnnxTensor:
-        """Convert a tensor to another dtype."""
-        dtype = to_supported_dtype(dtype)
-        if tensor.dtype == dtype:
-            return tensor
-        if tensor.data is not None:
-            return self.get_constant(tensor.data.astype(dtype))
+    def emit_cast(self, tensor: OnnxTensor, dtype: np.dtype) -> OnnxTensor:
+        """Add a node that converts a tensor to another dtype."""
         to = load_onnx(".helper").np_dtype_to_tensor_dtype(dtype)
         return self.emit("Cast", [tensor], tensor.shape, dtype, to=to)
 

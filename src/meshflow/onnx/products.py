@@ -9,17 +9,8 @@ from typing import Any
 import numpy as np
 
 from meshflow.deployment.equations import DimSize, Equation
-from meshflow.deployment.lowering import Pads
-from meshflow.onnx.lowering import (
-    LoweringError,
-    OnnxLowering,
-    OnnxTensor,
-    compute_same_padding,
-    is_static,
-    register_rule,
-)
-
-__all__: list[str] = []
+from meshflow.deployment.lowering import Pads, compute_same_padding
+from meshflow.onnx.lowering import LoweringError, OnnxLowering, OnnxTensor, is_static, register_rule
 
 
 def _to_onnx_pads(pairs: Pads) -> list[int]:

@@ -14,8 +14,6 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment import optional_packages
 
-__all__ = ["OnnxSession", "choose_providers", "load_runtime"]
-
 _log = logging.getLogger("meshflow")
 
 

@@ -24,24 +24,6 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import read_sizes
 from meshflow.environment.types import Array
 
-__all__ = [
-    "INVALID",
-    "add_elements",
-    "find_cells",
-    "get_row_ids",
-    "get_sizes_list",
-    "has_static_indices",
-    "make_sparse",
-    "map_indices",
-    "multiply_elements",
-    "reduce_elements",
-    "sort_elements",
-    "sum_elements",
-    "take_elements",
-    "unique_rows",
-]
-
-
 # The error message of ops that do not name the index.
 INVALID = "Indices are not valid (out of bounds).  Shape: [{sizes}]"
 

@@ -29,22 +29,6 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 
-__all__ = [
-    "Argument",
-    "CallResult",
-    "Column",
-    "DeferredValue",
-    "FullSparseVector",
-    "HostCallRecording",
-    "KeyDraw",
-    "RecordedHostCall",
-    "UnrecordableError",
-    "defer_host_values",
-    "defer_sizes",
-    "defer_strings",
-    "find_recording",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 _Function: TypeAlias = Callable[..., Any]
 _Args: TypeAlias = Sequence[Any]

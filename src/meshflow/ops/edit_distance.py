@@ -11,8 +11,6 @@ from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 
-__all__ = ["edit_distance"]
-
 
 def edit_distance(
     hypothesis: SparseTensor,

@@ -34,18 +34,6 @@ from meshflow.files.paths import to_path_string
 from meshflow.ops.deferred_host_values import DeferredValue, defer_host_values, defer_strings
 from meshflow.ops.ragged import RaggedTensor
 
-__all__ = [
-    "decode_base64",
-    "decode_compressed",
-    "decode_raw",
-    "encode_base64",
-    "match_filenames_once",
-    "matching_files",
-    "read_file",
-    "write_file",
-]
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

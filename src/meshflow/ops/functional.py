@@ -37,8 +37,6 @@ from meshflow.ops.math import equal, reduce_max
 from meshflow.ops.ragged.arrays import pack_rows
 from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, convert_values
 
-__all__ = ["foldl", "foldr", "map_fn", "scan", "vectorized_map"]
-
 T = TypeVar("T")
 
 _get_row = Op("getitem", lambda o, i: o[0][i[0]])

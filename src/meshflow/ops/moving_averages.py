@@ -18,8 +18,6 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.ops import math
 
-__all__ = ["ExponentialMovingAverage"]
-
 
 class ExponentialMovingAverage:
     """Exponential moving averages of variables.

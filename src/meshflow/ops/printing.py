@@ -19,8 +19,6 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.environment.types import ArrayLike, PyTree
 
-__all__ = ["format_value", "print"]
-
 
 def format_value(value: ArrayLike, summarize: int = 3) -> str:
     r"""Format an array like TensorFlow: `[[1 2.5]\\n [3 4]]`.

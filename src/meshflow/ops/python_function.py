@@ -26,8 +26,6 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array, PyTree
 
-__all__ = ["numpy_function", "py_function"]
-
 # The dtype or spec of the result, or a list of them.
 _ResultTypes = DTypeLike | TypeSpec | Sequence[DTypeLike | TypeSpec] | None
 

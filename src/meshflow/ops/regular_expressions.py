@@ -11,8 +11,6 @@ import re2
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 
-__all__ = ["make_matcher", "make_replacer"]
-
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 # re2's public functions create an object for each match, which takes three times as long.

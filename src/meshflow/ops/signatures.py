@@ -11,20 +11,6 @@ from typing import Protocol
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 
-__all__ = [
-    "ColorConversion",
-    "ComparisonCheck",
-    "ComplexTransform",
-    "ElementwiseOp",
-    "RealTransform",
-    "ReductionOp",
-    "RowSegments",
-    "Segments",
-    "SignCheck",
-    "TensorScatter",
-    "UnsortedSegments",
-]
-
 
 class ElementwiseOp(Protocol):
     """Op on each element of a tensor."""

@@ -20,8 +20,6 @@ from meshflow.environment.limits import get_unpacked_limit
 from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.ops.files import to_host_strings
 
-__all__ = ["Column", "decode_csv", "make_columns"]
-
 _COLUMN_DTYPES = ("float32", "float64", "int32", "int64", "string")
 
 

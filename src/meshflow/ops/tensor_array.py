@@ -34,8 +34,6 @@ from meshflow.core.values.symbolic_sizes import as_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import can_have_unknown_sizes, compute_size, write_row
 
-__all__ = ["TensorArray", "TensorArraySpec"]
-
 _write = Op(
     "tensor_array_write",
     lambda o, _: lax.dynamic_update_index_in_dim(jnp.asarray(o[0]), o[1], o[2], 0),

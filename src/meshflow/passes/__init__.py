@@ -11,14 +11,3 @@
 from meshflow.passes.explain import Explanation, explain, explain_jaxpr
 from meshflow.passes.mixed_precision import mixed_precision, rewrite
 from meshflow.passes.precision_lists import PrecisionLists, default_lists, lists
-
-__all__ = [
-    "Explanation",
-    "PrecisionLists",
-    "default_lists",
-    "explain",
-    "explain_jaxpr",
-    "lists",
-    "mixed_precision",
-    "rewrite",
-]

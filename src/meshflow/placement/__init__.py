@@ -2,5 +2,3 @@
 
 from meshflow.placement.layout import MATCH, UNSHARDED, Layout
 from meshflow.placement.mesh import Mesh, MeshDimension
-
-__all__ = ["MATCH", "UNSHARDED", "Layout", "Mesh", "MeshDimension"]

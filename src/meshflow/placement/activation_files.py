@@ -17,8 +17,6 @@ from jax.sharding import PartitionSpec
 from meshflow.environment.types import Array, ArrayLike, JaxprEqn, PyTree
 from meshflow.placement.file_store import FileStore, UnnamedFile
 
-__all__ = ["ActivationFiles", "count_stored_bytes"]
-
 # Values are stored at multiples of this size, so 32-bit block indices can address eight terabytes.
 _BLOCK_BYTES = 4096
 

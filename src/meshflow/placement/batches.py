@@ -11,8 +11,6 @@ from meshflow.environment.types import Array, PyTree
 from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions, put_on_mesh
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["BATCH_DIMENSIONS", "BatchPlacer"]
-
 # Default names of the mesh dimension that batches are split over.
 BATCH_DIMENSIONS = ("batch", "data", "replica")
 

@@ -11,15 +11,6 @@ from dataclasses import dataclass, field, replace
 import jax
 import numpy as np
 
-__all__ = [
-    "Collective",
-    "mark_executions",
-    "parse_branch_collectives",
-    "parse_collective",
-    "parse_collectives",
-    "parse_device_groups",
-]
-
 _COLLECTIVE_NAMES = (
     "all-reduce",
     "all-gather",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["ExpectedTraffic", "TrafficComparison", "compare_traffic", "count_ring_bytes"]
-
 
 def count_ring_bytes(num_bytes: int, devices: int) -> int:
     """Compute the bytes that each device of a ring sends in an all-gather or a reduce-scatter.

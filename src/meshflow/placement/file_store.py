@@ -27,8 +27,6 @@ from meshflow.files.paths import translate_errors
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["FileArray", "FileStore", "UnnamedFile"]
-
 
 class FileStore:
     """Folder that holds arrays for the devices of a mesh.

@@ -21,16 +21,6 @@ from meshflow.placement.mesh import Mesh, get_or_create_mesh
 from meshflow.placement.protos import LayoutProto, ShardingSpecProto
 from meshflow.placement.sharding_groups import shard_like
 
-__all__ = [
-    "MATCH",
-    "UNSHARDED",
-    "Layout",
-    "apply_layout",
-    "apply_layout_like",
-    "find_layout",
-    "list_spec_dimensions",
-]
-
 UNSHARDED = "unsharded"
 MATCH = "match"
 

@@ -15,8 +15,6 @@ from meshflow.core.runtime.devices import find_device, get_device_type, get_loca
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.placement.protos import DimensionProto, MeshProto
 
-__all__ = ["Mesh", "MeshDimension", "get_device_name"]
-
 
 class MeshDimension(NamedTuple):
     """Dimension of a mesh: its `name` and its `size`."""

@@ -18,8 +18,6 @@ from meshflow.ops import array, math
 from meshflow.ops import linalg as linear_algebra
 from meshflow.ops.array.shaping import StaticInts
 
-__all__ = ["ARRAY_OPS"]
-
 
 def _find_concat_offsets(concat_dim: TensorLike, shape: Sequence[TensorLike]) -> list[Tensor]:
     """Return the start of each input in the result of `concat`."""

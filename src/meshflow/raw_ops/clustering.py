@@ -13,8 +13,6 @@ from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.runtime.philox_host import PhiloxWordStream
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-__all__ = ["CLUSTERING_OPS"]
-
 tf: Any = get_public_package()
 
 

@@ -24,8 +24,6 @@ from meshflow.saved_model.graph.reading.interpreter import (
     OUTPUT_COUNTS,
 )
 
-__all__ = ["OP_FUNCTIONS", "run_graph_op"]
-
 OP_FUNCTIONS = {**ARRAY_FUNCTION_OPS, **HOST_ONLY_OPS}
 
 # Inputs of at most this many integers, such as axes, determine the program.

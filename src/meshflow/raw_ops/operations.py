@@ -28,8 +28,6 @@ from meshflow.raw_ops.resources import FUNCTIONS
 from meshflow.raw_ops.sparse_strings import SPARSE_STRING_OPS
 from meshflow.raw_ops.training import TRAINING_OPS
 
-__all__ = ["FILE", "bind_positional", "find_op", "list_ops"]
-
 FILE = Path(__file__).with_name("arguments.txt")
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **FUNCTIONS,

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["ARGUMENTS", "PUBLIC_PATHS"]
-
 _TABLE: dict[str, str] = {
     "": """
         ArgMax=argmax ArgMin=argmin AsString Assert=Assert BatchToSpaceND=batch_to_space Bitcast BroadcastTo Cast Complex ConcatV2=concat

@@ -26,8 +26,6 @@ from meshflow.ops.image.warping import warp
 from meshflow.ops.random import from_keys
 from meshflow.ops.random import stateless as stateless_random
 
-__all__ = ["FUNCTIONS"]
-
 _Function = Callable[..., Any]
 
 

@@ -9,8 +9,6 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.io.sparse_tensors import deserialize_sparse, serialize_many_sparse, serialize_sparse
 
-__all__ = ["SPARSE_STRING_OPS"]
-
 
 def _deserialize(serialized_sparse: TensorLike, dtype: Any) -> list[Tensor]:
     sparse = deserialize_sparse(serialized_sparse, dtype)

@@ -16,8 +16,6 @@ from meshflow.core.variables.variable import Variable
 from meshflow.ops import array, math
 from meshflow.ops.casting import cast
 
-__all__ = ["TRAINING_OPS", "apply_formula"]
-
 _Values = tuple[Tensor, ...]
 # Arguments of an op by name.
 Arguments: TypeAlias = Any

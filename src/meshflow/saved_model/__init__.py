@@ -18,10 +18,10 @@ from meshflow.saved_model import experimental
 from meshflow.saved_model.loader import contains_saved_model, load
 from meshflow.saved_model.manifest.assets import Asset
 from meshflow.saved_model.options import LoadOptions, SaveOptions
-from meshflow.saved_model.saving.model_writer import (
+from meshflow.saved_model.saving.model_writer import save
+from meshflow.saved_model.saving.signature_saver import (
     DEFAULT_SIGNATURE as DEFAULT_SERVING_SIGNATURE_DEF_KEY,
 )
-from meshflow.saved_model.saving.model_writer import save
 
 __all__ = [
     "ASSETS_DIRECTORY",

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from meshflow.core.runtime.errors import DataLossError, UnimplementedError
 from meshflow.environment.limits import FileTooLargeError
 
-__all__ = ["translate_damage"]
-
 # Errors that values of wrong types, or with wrong references, cause in any function.
 _DAMAGE_ERRORS = (
     LookupError,

@@ -76,15 +76,6 @@ from meshflow.saved_model.programs.stablehlo import (
 )
 from meshflow.version import GIT_VERSION, VERSION
 
-__all__ = [
-    "TENSORRT_FILE",
-    "TENSORRT_MODEL",
-    "contains_saved_model",
-    "is_tensorflow_saved_model",
-    "load",
-    "load_without_tensorrt",
-]
-
 # Files that `tf.experimental.tensorrt` adds to a SavedModel when it converts it: its options and the
 # converted model.
 TENSORRT_FILE, TENSORRT_MODEL = "tensorrt.json", "model.onnx"

@@ -6,8 +6,6 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["LoadOptions", "SaveOptions", "VariablePolicy", "normalize_tags"]
-
 
 class VariablePolicy(enum.Enum):
     """Policy for the devices of variables in a SavedModel.

@@ -3,5 +3,3 @@
 from meshflow.serving.application import application
 from meshflow.serving.server import serve
 from meshflow.serving.versions import Settings
-
-__all__ = ["Settings", "application", "serve"]

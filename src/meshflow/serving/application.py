@@ -15,8 +15,6 @@ from meshflow.serving.limits import ByteBudget
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.versions import Settings
 
-__all__ = ["application"]
-
 _REQUIREMENT = "Serving needs the packages starlette, uvicorn and protobuf"
 # Processes that parse large requests and format large responses.
 _NUM_CODECS = 2

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Batcher", "list_batch_sizes", "round_up_rows"]
-
 Arrays = Mapping[str, np.ndarray]
 # The names and row shapes of a request, its arrays, its number of rows, and the future of its results.
 _Request = tuple[tuple[Any, ...], Arrays, int, asyncio.Future[Arrays]]

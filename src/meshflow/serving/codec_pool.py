@@ -18,8 +18,6 @@ from meshflow.core.runtime.worker_process import WorkerProcess
 from meshflow.serving import codecs
 from meshflow.serving.batching import Arrays
 
-__all__ = ["CodecPool"]
-
 if sys.platform == "linux":
     import resource
 

@@ -13,21 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.environment.protobuf_messages import DecodeError
 from meshflow.environment.types import Json
 from meshflow.serving import examples, messages
 from meshflow.serving.batching import Arrays
 from meshflow.serving.errors import HttpError
 from meshflow.serving.protocol import Specs, make_response, parse_inputs, parse_request
-
-__all__ = [
-    "DecodedRequest",
-    "decode_json_request",
-    "decode_message",
-    "encode_json_response",
-    "encode_outputs",
-    "encode_results",
-    "make_size_error",
-]
 
 # Responses of at least this many bytes are compressed for clients that accept gzip.
 _MIN_GZIP_BYTES = 1000
@@ -145,7 +136,7 @@ def decode_message(message_class: str, content: bytes, max_bytes: int) -> tuple[
     """
     try:
         request = getattr(messages, message_class).FromString(content)
-    except messages.DecodeError as error:
+    except DecodeError as error:
         raise InvalidArgumentError(f"The request is not a valid {message_class}: {error}") from None
     arrays: Arrays = {}
     if hasattr(request, "inputs"):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.errors import OpError
 
-__all__ = ["HTTP_STATUS", "HttpError", "describe_error"]
-
 # HTTP statuses of the codes of gRPC, as TensorFlow Serving uses them.
 HTTP_STATUS = {
     "OK": 200, "CANCELLED": 499, "UNKNOWN": 500, "INVALID_ARGUMENT": 400, "DEADLINE_EXCEEDED": 504, "NOT_FOUND": 404,

@@ -23,20 +23,6 @@ if TYPE_CHECKING:
     from meshflow.serving.batching import Arrays
     from meshflow.serving.versions import ServedSignature
 
-__all__ = [
-    "CLASSIFY",
-    "REGRESS",
-    "answer",
-    "check_count",
-    "check_method",
-    "format_classes",
-    "format_values",
-    "get_classes",
-    "parse_input_message",
-    "parse_json_examples",
-    "to_inputs",
-]
-
 CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
 _INPUT, _CLASSES, _SCORES, _VALUES = "inputs", "classes", "scores", "outputs"
 _FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -9,8 +9,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from meshflow.serving.metrics import Metrics
 
-__all__ = ["make_protocol_class"]
-
 # The first line and the headers of a request.
 _MAX_HEAD_BYTES = 1 << 16
 _HEAD_SECONDS = 10.0

@@ -16,8 +16,6 @@ from meshflow.core.runtime.errors import (
     UnavailableError,
 )
 
-__all__ = ["ByteBudget", "ReadSlots", "Reservation", "check_host", "is_loopback", "limit_time"]
-
 
 class ByteBudget:
     """Number of bytes that all requests and responses together may hold.

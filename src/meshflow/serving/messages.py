@@ -10,7 +10,7 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.dtypes import as_dtype
-from meshflow.environment.protobuf_messages import DecodeError, MessageTable, declare_messages
+from meshflow.environment.protobuf_messages import MessageTable, declare_messages
 from meshflow.io.messages import EXAMPLE_MESSAGES, TENSOR_MESSAGES, Message
 from meshflow.io.tensors import make_ndarray, to_tensor_proto
 from meshflow.saved_model.graph.format.messages import SIGNATURE_MESSAGES
@@ -19,31 +19,6 @@ from meshflow.serving.protocol import MAX_STRINGS, Specs, check_names, check_sha
 
 if TYPE_CHECKING:
     from meshflow.serving.versions import ServedSignature
-
-__all__ = [
-    "ClassificationRequest",
-    "ClassificationResponse",
-    "DecodeError",
-    "GetModelMetadataRequest",
-    "GetModelMetadataResponse",
-    "GetModelStatusRequest",
-    "GetModelStatusResponse",
-    "ModelServerConfig",
-    "ModelSpec",
-    "MultiInferenceRequest",
-    "MultiInferenceResponse",
-    "PredictRequest",
-    "PredictResponse",
-    "RegressionRequest",
-    "RegressionResponse",
-    "SignatureDefMap",
-    "check_inputs",
-    "decode_inputs",
-    "encode_outputs",
-    "fill_classes",
-    "fill_values",
-    "make_signature_map",
-]
 
 # Codes of the states of a version.
 STATE_CODES = {"START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 50}

@@ -6,8 +6,6 @@ import types
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-__all__ = ["Metrics"]
-
 _BUCKET_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 

@@ -15,8 +15,6 @@ from meshflow.environment.types import StrPath
 from meshflow.serving.messages import ModelServerConfig
 from meshflow.serving.versions import ModelVersions, Settings, Version
 
-__all__ = ["Models", "parse_model_configs"]
-
 _log = logging.getLogger("meshflow")
 
 

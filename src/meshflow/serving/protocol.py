@@ -15,22 +15,6 @@ from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import Json
 
-__all__ = [
-    "DEFAULT_SIGNATURE",
-    "MAX_STRINGS",
-    "Specs",
-    "check_names",
-    "check_shape",
-    "decode_bytes",
-    "decode_text",
-    "describe_specs",
-    "is_base64",
-    "make_response",
-    "parse_inputs",
-    "parse_request",
-    "shorten_floats",
-]
-
 Specs = Mapping[str, TensorSpec]
 
 # Dtype names in TensorFlow's messages.

@@ -24,8 +24,6 @@ from meshflow.serving.models import Models
 from meshflow.serving.protocol import describe_specs
 from meshflow.serving.versions import Version
 
-__all__ = ["METHODS", "RestApi"]
-
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
 _HEALTH_PATH = "/healthz"

@@ -26,8 +26,6 @@ from meshflow.serving.models import Models
 from meshflow.serving.protocol import DEFAULT_SIGNATURE
 from meshflow.serving.versions import ServedSignature, Version
 
-__all__ = ["RpcServer"]
-
 _log = logging.getLogger("meshflow")
 _SIGNATURE_MAP_TYPE = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 _METADATA_FIELD = "signature_def"

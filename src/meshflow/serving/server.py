@@ -19,8 +19,6 @@ from meshflow.serving.limits import is_loopback
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.versions import Settings
 
-__all__ = ["serve"]
-
 # The last seconds before a server is ended: requests are cancelled, and gRPC and processes stop.
 _FINAL_SECONDS = 3.0
 _SWITCH_SECONDS = 0.001

@@ -24,8 +24,6 @@ from meshflow.saved_model.programs.restored_signatures import RestoredSignature
 from meshflow.serving.batching import Batcher, list_batch_sizes
 from meshflow.serving.protocol import Specs
 
-__all__ = ["ModelVersions", "Settings", "Version"]
-
 _log = logging.getLogger("meshflow")
 
 

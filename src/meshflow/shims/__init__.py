@@ -15,8 +15,6 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["PACKAGE_FOLDER", "activate", "activate_as_requested", "is_active", "make_environment"]
-
 PACKAGE_FOLDER = str(Path(__file__).parent / "packages")
 # Workers that do not inherit PYTHONPATH activate the shims if this variable is set.
 _VARIABLE = "MESHFLOW_SHIMS"

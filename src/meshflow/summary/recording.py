@@ -23,16 +23,6 @@ from meshflow.ops import math as _math
 from meshflow.ops.python_function import numpy_function
 from meshflow.summary.writers import StepLike, SummaryWriter, _NoopWriter, state
 
-__all__ = [
-    "make_metadata",
-    "record",
-    "record_if",
-    "should_record_summaries",
-    "summary_scope",
-    "write",
-    "write_raw_pb",
-]
-
 
 @contextmanager
 def record_if(condition: Any) -> Iterator[None]:

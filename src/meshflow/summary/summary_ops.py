@@ -15,8 +15,6 @@ from meshflow.ops.image import convert_image_dtype, encode_png
 from meshflow.summary.recording import make_metadata, record, summary_scope
 from meshflow.summary.writers import StepLike, state
 
-__all__ = ["audio", "graph", "histogram", "image", "scalar", "text"]
-
 # Serialized metadata of TensorBoard's audio plugin for the encoding WAV.
 _WAV_METADATA = b"\x10\x0b"
 

@@ -13,8 +13,6 @@ from meshflow.profiler import sessions
 from meshflow.summary.recording import make_metadata, write
 from meshflow.summary.writers import StepLike, state
 
-__all__ = ["trace_export", "trace_off", "trace_on"]
-
 _log = logging.getLogger("meshflow")
 
 

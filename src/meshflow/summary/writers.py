@@ -21,17 +21,6 @@ from meshflow.environment.types import StrPath
 from meshflow.files.paths import to_path_string
 from meshflow.io.event_files import EventFile
 
-__all__ = [
-    "SummaryState",
-    "SummaryWriter",
-    "create_file_writer",
-    "create_noop_writer",
-    "flush",
-    "get_step",
-    "set_step",
-    "state",
-]
-
 # A training step: an integer, a scalar tensor or a variable; None for the default step.
 StepLike: TypeAlias = SupportsInt | None
 

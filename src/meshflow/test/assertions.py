@@ -23,8 +23,6 @@ from urllib.parse import parse_qsl, urlsplit
 from meshflow.environment.optional_packages import import_extra
 from meshflow.environment.types import PyTree
 
-__all__ = ["AbslAssertions"]
-
 _T = TypeVar("_T")
 
 

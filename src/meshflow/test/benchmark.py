@@ -10,8 +10,6 @@ import jax
 
 from meshflow.environment.types import PyTree
 
-__all__ = ["Benchmark", "benchmark_config", "sync_devices", "with_eager_op_as_function"]
-
 
 class Benchmark:
     """Base class of benchmarks: methods with the prefix "benchmark" measure something.

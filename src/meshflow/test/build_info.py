@@ -12,18 +12,6 @@ from typing import Any
 
 from meshflow.core.config import config
 
-__all__ = [
-    "disable_with_predicate",
-    "get_temp_dir",
-    "gpu_device_name",
-    "is_built_with_cuda",
-    "is_built_with_gpu_support",
-    "is_built_with_rocm",
-    "is_built_with_xla",
-    "is_cpu_target_available",
-    "is_gpu_available",
-]
-
 
 def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: object = None) -> bool:
     """Check whether a GPU is available.

@@ -12,8 +12,6 @@ from meshflow.keras import initializers
 from meshflow.ops import array, math
 from meshflow.raw_ops.training import apply_formula
 
-__all__ = ["FTRL", "SGD", "Adagrad", "AdagradMomentum", "Adam", "RateLike", "TableOptimizer"]
-
 # A learning rate, or a function that returns it.
 RateLike = float | Callable[[], TensorLike]
 _CreateSlots = Callable[[Variable, list[str], list[Any]], Any]

@@ -10,8 +10,6 @@ from typing import Any
 
 from meshflow.core.runtime.errors import OutOfRangeError
 
-__all__ = ["Coordinator"]
-
 _POLL_SECONDS = 0.05
 
 

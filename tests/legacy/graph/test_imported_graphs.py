@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.saved_model.graph.format.nodes import TypeAttr, add_node, make_shape, make_tensor
+from meshflow.saved_model.graph.format.nodes import add_node, make_shape, make_tensor
 
 v1 = tf.compat.v1
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -59,14 +59,14 @@ def test_tensors_replace_placeholders_of_an_imported_graph(frozen):
 def test_nodes_of_tensorflow_run():
     definition = v1.GraphDef()
     nodes = definition.node
-    add_node(nodes, "x", "Placeholder", dtype=TypeAttr(1), shape=make_shape([None, 4]))
-    add_node(nodes, "w", "Const", dtype=TypeAttr(1), value=make_tensor(np.ones((4, 2), "f")))
+    add_node(nodes, "x", "Placeholder", dtype=tf.float32, shape=make_shape([None, 4]))
+    add_node(nodes, "w", "Const", dtype=tf.float32, value=make_tensor(np.ones((4, 2), "f")))
     # The order of nodes is arbitrary.
-    add_node(nodes, "act", "Relu", ["sum"], T=TypeAttr(1))
-    add_node(nodes, "sum", "MatMul", ["x", "w"], T=TypeAttr(1), transpose_b=False)
-    add_node(nodes, "axis", "Const", dtype=TypeAttr(3), value=make_tensor(np.int32(0)))
-    add_node(nodes, "parts", "Split", ["axis", "act"], T=TypeAttr(1), num_split=2)
-    add_node(nodes, "second", "Identity", ["parts:1"], T=TypeAttr(1))
+    add_node(nodes, "act", "Relu", ["sum"], T=tf.float32)
+    add_node(nodes, "sum", "MatMul", ["x", "w"], T=tf.float32, transpose_b=False)
+    add_node(nodes, "axis", "Const", dtype=tf.int32, value=make_tensor(np.int32(0)))
+    add_node(nodes, "parts", "Split", ["axis", "act"], T=tf.float32, num_split=2)
+    add_node(nodes, "second", "Identity", ["parts:1"], T=tf.float32)
     with tf.Graph().as_default() as graph, v1.Session() as session:
         tf.import_graph_def(definition, name="")
         assert [o.type for o in graph.get_operations()][-1] == "Identity"
@@ -157,12 +157,12 @@ def test_variables_of_a_concrete_function_become_constants(tmp_path):
 def _make_definition(*nodes):
     definition = v1.GraphDef()
     for name, op, inputs, *attributes in nodes:
-        kinds = dict(attributes) or {"T": TypeAttr(1)}
+        kinds = dict(attributes) or {"T": tf.float32}
         add_node(definition.node, name, op, inputs, **kinds)
     return definition
 
 
-_INPUT = ("x", "Placeholder", [], ("dtype", TypeAttr(1)), ("shape", make_shape([2])))
+_INPUT = ("x", "Placeholder", [], ("dtype", tf.float32), ("shape", make_shape([2])))
 
 
 @pytest.mark.parametrize(

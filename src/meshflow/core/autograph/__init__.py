@@ -49,21 +49,5 @@ from meshflow.core.autograph.status import (
     trace,
 )
 
-__all__ = [
-    "Feature",
-    "convert",
-    "convert_callable",
-    "convert_if_enabled",
-    "do_not_convert",
-    "is_enabled",
-    "override_status",
-    "set_loop_options",
-    "set_verbosity",
-    "to_code",
-    "to_graph",
-    "trace",
-]
-
-
 # This package imports the conversion and the runtime; the conversion cannot import the runtime.
 conversion.set_runtime(runtime)

@@ -10,12 +10,6 @@ from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
 
-__all__ = [
-    "ClusterDeviceFilters",
-    "experimental_connect_to_cluster",
-    "experimental_connect_to_host",
-]
-
 
 class ClusterDeviceFilters:
     """Filters of the devices that are visible to each task of a cluster.

@@ -11,15 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "ConfigProto",
-    "GPUOptions",
-    "GraphOptions",
-    "OptimizerOptions",
-    "RunMetadata",
-    "RunOptions",
-]
-
 
 class _ConfigMessage:
     """A message with a fixed set of fields that have defaults."""

@@ -16,15 +16,6 @@ from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 
-__all__ = [
-    "dispatch_for_api",
-    "dispatch_for_binary_elementwise_apis",
-    "dispatch_for_binary_elementwise_assert_apis",
-    "dispatch_for_unary_elementwise_apis",
-    "set_classifier",
-    "unregister_dispatch_for",
-]
-
 _EMPTY = inspect.Parameter.empty
 F = TypeVar("F", bound=Callable[..., Any])
 # A type annotation: a class, a union, or a list of these.

@@ -16,8 +16,6 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.shapes import assume_equal
 from meshflow.core.values.unknown_sizes import is_unknown_size
 
-__all__ = ["find_common_sizes", "refine_sizes"]
-
 # Under the assumption, the slice is the complete array.
 refine_sizes = Op(
     "refine_sizes",

@@ -18,8 +18,6 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
-__all__ = ["DeferredConstant", "are_all_constant", "store_inputs"]
-
 
 class DeferredConstant:
     """The result of an op on constant operands, computed on request.

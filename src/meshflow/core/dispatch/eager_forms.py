@@ -28,8 +28,6 @@ from meshflow.environment.jax_internals import DeviceArray
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
 from meshflow.interpreter import CostEstimate, UnsupportedPrimitive, build_plan
 
-__all__ = ["EagerForm", "UncompiledForm"]
-
 _log = logging.getLogger("meshflow")
 
 # Calls that take at most this time with the interpreter, in seconds, are never compiled.

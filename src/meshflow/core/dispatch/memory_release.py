@@ -9,8 +9,6 @@ from meshflow.core.runtime.forks import ForkState
 from meshflow.environment.garbage_collection import collect_garbage
 from meshflow.kernels import library
 
-__all__ = ["free_memory"]
-
 
 def free_memory() -> None:
     """Free memory that is only kept to make later calls faster: compiled programs and their buffers.

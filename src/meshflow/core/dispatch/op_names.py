@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 from meshflow.core.dispatch.stored_op_names import STORED_NAMES
 from meshflow.core.runtime.tracebacks import mark_boundary
 
-__all__ = ["find_function", "get_name", "is_registered", "register_lazy_module", "register_name"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = f"{__name__.partition('.')[0]}."

@@ -26,8 +26,6 @@ from meshflow.environment.jax_internals import (
 )
 from meshflow.environment.types import Atom, Primitive, PyTree
 
-__all__ = ["RepeatedCalls", "ScopedPullback"]
-
 # Host arrays of at most this number of bytes are compared by value.
 _MAX_CONSTANT_BYTES = 64
 

@@ -23,8 +23,6 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array, PyTree
 
-__all__ = ["ShapeProbe", "SizeProbe", "probe_shapes", "probe_sizes", "vary_length", "vary_sizes"]
-
 T = TypeVar("T")
 
 

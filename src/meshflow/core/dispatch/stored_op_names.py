@@ -5,8 +5,6 @@ Removing an entry makes models that contain the op unreadable. An op that gets a
 
 from __future__ import annotations
 
-__all__ = ["STORED_NAMES"]
-
 # The name in files by the current name of module and function, both without the package.
 STORED_NAMES = {
     "keras.layers.preprocessing.lookups._look_up_ids": "keras.layers.preprocessing.lookups._looked_up",

@@ -39,18 +39,6 @@ from meshflow.environment.jax_internals import DeviceArray
 from meshflow.environment.types import ClosedJaxpr
 from meshflow.interpreter import CostEstimate, Plan, UnsupportedPrimitive, build_plan
 
-__all__ = [
-    "RARE_RUNS",
-    "InterpretedProgram",
-    "RunForecast",
-    "TierSettings",
-    "are_local",
-    "can_run_plan",
-    "check_outputs",
-    "is_interpreter_enabled",
-    "run_plan",
-]
-
 _log = logging.getLogger("meshflow")
 
 # Number of runs that is expected for a shape among many.

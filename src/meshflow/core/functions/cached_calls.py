@@ -39,8 +39,6 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array
 from meshflow.kernels import library
 
-__all__ = ["CachedCalls"]
-
 # Suffixes of the keys of executables, because the names of cache entries are hexadecimal.
 _PLAN_SUFFIX, _WEIGHTS_SUFFIX = "a1", "a2"
 # Source folders that define the ops of a graph.

@@ -25,8 +25,6 @@ from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.passes.jaxprs import get_aval, rewrite_equations, summarize_jaxpr
 from meshflow.passes.sub_jaxprs import INLINED_CALLS, find_regions
 
-__all__ = ["EarlyChecks", "has_bounds_checks"]
-
 _Step = Callable[[np.ndarray], np.ndarray]
 # The index of an argument, and functions that compute a value from it.
 _Source = tuple[int, tuple[_Step, ...]]

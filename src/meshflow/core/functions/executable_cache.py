@@ -28,15 +28,6 @@ from meshflow.core.runtime.exported_lowerings import calls_lapack
 from meshflow.environment import cpu_info
 from meshflow.environment.types import ClosedJaxpr, Jaxpr
 
-__all__ = [
-    "CachedProgram",
-    "cache_program",
-    "compile_and_store",
-    "get_only_device",
-    "load_executable",
-    "make_key",
-]
-
 # Version of the cache entries; it changes with their format.
 _FORMAT_VERSION = 2
 

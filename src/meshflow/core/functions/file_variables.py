@@ -12,8 +12,6 @@ from meshflow.core.tracing.trace import TracedFunction
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, Atom, ClosedJaxpr, JaxprEqn, Var
 
-__all__ = ["FileVariables", "is_in_file"]
-
 # A program takes and returns this array instead of a variable in a file.
 _PLACEHOLDER = np.zeros((0,), np.float32)
 

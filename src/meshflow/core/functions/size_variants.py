@@ -15,8 +15,6 @@ from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.types import PyTree
 from meshflow.interpreter import SizeGuardError
 
-__all__ = ["SizeVariants", "allow_unknown_sizes"]
-
 T = TypeVar("T")
 
 # Number of traces for the same arguments, with other decisions about sizes.

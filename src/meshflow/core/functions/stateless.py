@@ -17,8 +17,6 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.environment.types import PyTree
 
-__all__ = ["call_stateless", "is_traced_by_jax"]
-
 
 def is_traced_by_jax(values: PyTree) -> bool:
     """Check whether a structure contains tracers of a JAX transformation such as `jax.grad`."""

@@ -13,8 +13,6 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-__all__ = ["UnplacedVariables"]
-
 
 class UnplacedVariables:
     """The variables without a device among the captures of a program.

@@ -18,8 +18,6 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn, PyTree
 
-__all__ = ["find_dependencies"]
-
 # In TensorFlow, the gradients of these ops use the operand, and the gradients of those are zeros.
 _ZERO_GRADIENT_OPS = frozenset(
     {"leaky_relu", "max_pool", "max_pool1d", "max_pool2d", "max_pool3d", "relu", "relu6"}

@@ -11,8 +11,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, Jaxpr, Var
 from meshflow.passes.jaxprs import get_aval
 
-__all__ = ["is_linear"]
-
 # Primitives that are linear in all of their operands together, in one of several operands, and in their
 # first operand only.
 _LINEAR = frozenset(

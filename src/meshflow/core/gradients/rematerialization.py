@@ -29,17 +29,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import JaxprEqn, PyTree, Var
 from meshflow.passes.jaxprs import extract_program, inline_calls, select_variables
 
-__all__ = [
-    "OPAQUE_ZERO",
-    "FetchChain",
-    "HostMemory",
-    "ResidualStorage",
-    "make_policy_transform",
-    "make_recompute_transform",
-    "recompute_grad",
-    "wrap_traced",
-]
-
 # A constant that is always zero. A floating constant is an input of every program, so no compiler
 # knows its value. It is the same on all devices, so they take the same branch at the same time.
 OPAQUE_ZERO = Tensor(np.zeros([], np.float32))

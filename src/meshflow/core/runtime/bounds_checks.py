@@ -31,28 +31,6 @@ from meshflow.environment.jax_internals import ad, batching, jex_core, mlir
 from meshflow.interpreter.table import Compute, Equation, rule
 from meshflow.kernels import library, lowerings
 
-__all__ = [
-    "ERROR",
-    "ERROR_OR_RECORD",
-    "NONE",
-    "PADDING_INDEX",
-    "RECORD",
-    "BoundsCheck",
-    "BoundsChecking",
-    "check_begin",
-    "check_bounds",
-    "check_classes",
-    "check_columns",
-    "check_divisor",
-    "check_exponent",
-    "check_indices",
-    "check_segment_ids",
-    "check_slice_index",
-    "is_padding",
-    "raise_recorded_failure",
-    "translate_bounds_failure",
-]
-
 # A program reports a failure as an error that ends it, as a record that is raised after the program has written the
 # variables of which it took over the buffers, or not at all. On several devices, an error of one device would leave the
 # others waiting for it, so programs report failures there only if their callers raise records.

@@ -13,8 +13,6 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-__all__ = ["combine", "select", "take"]
-
 
 def combine(function: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
     """Apply a binary function of `lax` to arrays that are broadcast, and may differ in their dtypes.

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import jax
 
-__all__ = ["PROGRAM_SUFFIX", "enable_cache", "read_entry", "remove_old_entries", "write_entry"]
-
 _DEFAULT_MAX_BYTES = 1 << 30
 # Suffixes of JAX's cache entries and of Meshflow's own entries.
 _JAX_SUFFIX, _SUFFIX = "-cache", ".executable"

@@ -14,14 +14,6 @@ from meshflow.core.runtime.errors import UnavailableError
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.environment.jax_internals import read_from_device
 
-__all__ = [
-    "copy_owned_shards",
-    "iterate_owned_shards",
-    "read_uncached",
-    "to_host",
-    "translate_lost_worker",
-]
-
 # JAX caches the host copy that `numpy.asarray` makes. Larger arrays are read without this cache,
 # because it would hold a second copy of an entire model.
 _MAX_CACHED_BYTES = 1 << 20

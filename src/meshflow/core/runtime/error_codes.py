@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from meshflow.core.runtime import errors
 
-__all__ = ["error_code_from_exception_type", "exception_type_from_error_code"]
-
 _CODES = [
     "OK",
     "Cancelled",

@@ -11,8 +11,6 @@ from typing import Any
 
 from meshflow.environment.jax_internals import export_lowering, mlir
 
-__all__ = ["calls_lapack", "register_lowering"]
-
 _REQUIRED_NAMES = "call_exported_p", "_call_exported_lowering", "_ensure_backends_initialized"
 # Prefix of the names of LAPACK functions in programs.
 _LAPACK_PREFIX = b"lapack_"

@@ -11,8 +11,6 @@ import os
 
 from meshflow.core.runtime.devices import is_backend_started
 
-__all__ = ["ForkState", "make_fork_error", "register_fork_handler"]
-
 
 class ForkState:
     """State of this process.

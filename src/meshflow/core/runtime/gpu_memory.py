@@ -10,8 +10,6 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.devices import DeviceState, is_backend_started, restart_backend
 from meshflow.environment import jax_internals
 
-__all__ = ["grow", "limit"]
-
 _PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 # XLA refuses to be given both; the second is the older name.
 _FRACTION, _OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"

@@ -34,8 +34,6 @@ from meshflow.environment.sandbox import (
 )
 from meshflow.environment.types import Json
 
-__all__ = ["call_isolated", "main"]
-
 # Wall-clock time and processor time of a call, in seconds.
 MAX_SECONDS = 300
 # Memory in addition to that of the imported package and the limit on unpacked data, in bytes.

@@ -20,8 +20,6 @@ import jax
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.environment import jax_internals
 
-__all__ = ["install_shared_contexts", "install_size_limit"]
-
 # Larger than any memory, and small enough for XLA's 64-bit arithmetic.
 _MAX_BYTES = 1 << 62
 

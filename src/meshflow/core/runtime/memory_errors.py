@@ -10,8 +10,6 @@ import jax
 
 from meshflow.core.runtime.errors import OutOfMemoryError
 
-__all__ = ["may_exhaust_memory", "translate_memory_error"]
-
 # Parts of the messages of XLA and of the libraries that it uses.
 _OUT_OF_MEMORY_SIGNS = ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory", "std::bad_alloc")
 

@@ -25,30 +25,6 @@ from jax.typing import ArrayLike, DTypeLike
 
 from meshflow.core.runtime.broadcasting import combine, select, take
 
-__all__ = [
-    "COUNTS_PER_OUTPUT",
-    "ShareDraws",
-    "advance_state",
-    "count_for_batch",
-    "current_draws",
-    "derive_state",
-    "draw_bits",
-    "draw_integers",
-    "draw_normal",
-    "draw_normals_per_counter",
-    "draw_uniform",
-    "draw_uniform_at",
-    "draw_uniforms_per_counter",
-    "draw_word_pairs",
-    "fold_in",
-    "generate_block",
-    "make_flat_indices",
-    "make_indices",
-    "philox_seed_key",
-    "share_draws_scope",
-    "words_to_float64",
-]
-
 # Words of a counter or key: Python integers, or arrays of uint64.
 Words: TypeAlias = int | np.unsignedinteger | np.ndarray | jax.Array
 
@@ -302,6 +278,7 @@ def _skip_cache(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 # own generators recognize the calls by these names.
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def philox_uniform(state: jax.Array, shape: tuple[Any, ...], dtype: DTypeLike) -> jax.Array:
+    """Draw floats from [0, 1), as one call of a named function."""
     name = jnp.dtype(dtype).name
     if name == "float64":
         return words_to_float64(*draw_word_pairs(state, make_flat_indices(shape)))
@@ -386,6 +363,7 @@ def draw_normal(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def philox_normal(state: jax.Array, shape: tuple[Any, ...], dtype: DTypeLike) -> jax.Array:
+    """Draw standard normal numbers, as one call of a named function."""
     index = make_flat_indices(shape)
     if jnp.dtype(dtype) == jnp.float64:
         a, b, c, d = generate_words(state, index >> 1)

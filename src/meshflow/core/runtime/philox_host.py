@@ -17,8 +17,6 @@ from meshflow.core.runtime import philox
 from meshflow.interpreter.table import Equation, UnsupportedPrimitive, call_rule
 from meshflow.kernels import host_math
 
-__all__ = ["PhiloxWordStream", "StatelessRandom", "draw_unit_uniform", "draw_words"]
-
 _BLOCK_COUNTERS = 1 << 13
 # Four truncated normal numbers may need up to this many counters.
 _COUNTS_PER_GROUP = 256

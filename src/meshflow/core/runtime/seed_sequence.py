@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-__all__ = ["generate_states"]
-
 _POOL_WORDS = 4
 _WORD_MASK = 0xFFFFFFFF
 

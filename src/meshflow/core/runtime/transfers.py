@@ -24,20 +24,6 @@ _device_put, _collect_device_arrays = (
 _ALWAYS_COPY = getattr(jax_internals.array_copy_semantics, "ALWAYS_COPY", None)
 _copy_to_devices = None if _ALWAYS_COPY is None else jax_internals.copy_to_devices
 
-__all__ = [
-    "allocate",
-    "allocate_with_address",
-    "duplicate",
-    "forget_place",
-    "is_immutable",
-    "join_adjacent",
-    "release_deleted_arrays",
-    "release_free_blocks",
-    "to_device",
-    "transfer",
-    "wrap_foreign_memory",
-]
-
 # XLA uses host memory without a copy if its address is a multiple of this number of bytes.
 ALIGNMENT = 64
 # Arrays of up to the first number of bytes are cut from a common buffer of the second number of

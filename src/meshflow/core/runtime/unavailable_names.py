@@ -9,8 +9,6 @@ from typing import Any
 
 from meshflow.core.runtime.errors import NotAvailableError
 
-__all__ = ["explain_names", "raise_if_unavailable"]
-
 _GRAPHS = (
     "it belongs to a part of TensorFlow 1's graph mode that does not exist here. Use TensorFlow 2's API (eager execution, "
     "tf.function, tf.Variable, Keras)."

@@ -14,8 +14,6 @@ from typing import Any
 
 from meshflow.core.runtime.errors import AbortedError
 
-__all__ = ["WorkerProcess"]
-
 _PROGRAM = Path(__file__).with_name("worker_main.py")
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from meshflow.core.values.tensor import Tensor
 
-__all__ = ["find_stacked", "register_rows"]
-
 # The stacked tensor and its rows, by the `id` of the first row.
 _lists: dict[int, tuple[Tensor, list[weakref.ref[Tensor]]]] = {}
 

@@ -24,8 +24,6 @@ from meshflow.core.values.unknown_sizes import (
     set_sizes,
 )
 
-__all__ = ["merge_shapes", "renew_sizes", "replace_sizes", "vary_sizes"]
-
 _set_sizes = Op("identity", lambda o, shape: set_sizes(jnp.asarray(o[0]), shape), is_opaque=True)
 
 

@@ -20,8 +20,6 @@ from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.passes.jaxprs import bind_equation
 from meshflow.passes.sub_jaxprs import CALLS, INLINED_CALLS, find_regions
 
-__all__ = ["has_conditional_checks", "make_row_function"]
-
 
 def make_row_function(
     closed: ClosedJaxpr, keeps_derivatives: bool = False

@@ -9,8 +9,6 @@ from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import ArrayLike, PyTree
 
-__all__ = ["BoundedTensorSpec"]
-
 
 class BoundedTensorSpec(TensorSpec):
     """Spec of a tensor with bounds, which reinforcement learning describes actions by.

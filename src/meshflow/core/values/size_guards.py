@@ -28,8 +28,6 @@ from meshflow.environment.jax_internals import (
     list_dimensions,
 )
 
-__all__ = ["GuardedSizes", "SizeScope"]
-
 Shape = Sequence[int]
 
 # The value by which comparisons of a size that depends on values are decided at first.

@@ -23,20 +23,6 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array, PyTree
 
-__all__ = [
-    "as_size",
-    "get_sizes",
-    "has_symbolic_size",
-    "make_range",
-    "make_sizes_tensor",
-    "may_be_positive",
-    "may_be_smaller",
-    "may_be_zero",
-    "pad_empty",
-    "propagate_sizes",
-    "slice_sizes",
-]
-
 
 def has_symbolic_size(sizes: Iterable[Any]) -> bool:
     """Check whether one of the sizes is a symbol.

@@ -16,8 +16,6 @@ from typing import Any, Generic, TypeVar
 from meshflow.core.runtime.tracebacks import is_raised_by_user
 from meshflow.core.values.size_guards import GuardedSizes
 
-__all__ = ["TraceFamily", "vary_unknown_sizes"]
-
 _log = logging.getLogger("meshflow")
 
 T = TypeVar("T")

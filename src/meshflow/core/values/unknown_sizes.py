@@ -27,21 +27,6 @@ from meshflow.environment.jax_internals import ad, dce_rules, jex_core, list_dim
 from meshflow.environment.types import Array, PyTree
 from meshflow.interpreter.symbolic_sizes import SizeGuardError
 
-__all__ = [
-    "HOST_FUNCTIONS",
-    "SIZE_PRIMITIVES",
-    "Result",
-    "can_have_unknown_sizes",
-    "compute_on_host",
-    "compute_size",
-    "find_host_name",
-    "host_function",
-    "is_staged",
-    "is_unknown",
-    "read_sizes",
-    "write_row",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 # The shape of a result, with None for sizes that depend on values, and its dtype.

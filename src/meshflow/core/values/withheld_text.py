@@ -11,8 +11,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-__all__ = ["WithheldTextError", "check_text", "find_text_source", "make_withheld_text"]
-
 
 class WithheldTextError(Exception):
     """Error for code that reads strings which a traced step does not have."""

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["CriticalSection"]
-
 T = TypeVar("T")
 
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 else:
     _Operators = object
 
-__all__ = ["ShardedVariable", "can_shard", "merge_shards", "to_local_indices", "unsharded_scope"]
-
 
 def _compute_local_indices(operands: Sequence[jax.Array], static: tuple[int, int]) -> jax.Array:
     first, count = static

@@ -25,8 +25,6 @@ from meshflow.kernels import row_gather
 from meshflow.passes.jaxprs import select_needed_equations
 from meshflow.passes.sub_jaxprs import INLINED_CALLS
 
-__all__ = ["AffineMap", "AffineMaps", "find_affine_maps"]
-
 _FLOAT32 = np.dtype(np.float32)
 
 

@@ -24,8 +24,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import PyTree
 from meshflow.passes.jaxprs import select_variables
 
-__all__ = ["CheckedMap", "separate_checks"]
-
 
 class CheckedMap:
     """The execution of a traced function with checks.

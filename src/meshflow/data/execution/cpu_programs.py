@@ -13,8 +13,6 @@ import jax
 
 from meshflow.core.runtime.bounds_checks import translate_bounds_failure
 
-__all__ = ["compile_for_cpu", "cpu_scope"]
-
 
 def cpu_scope() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which the first CPU device is the default; without one (JAX_PLATFORMS=cuda), nothing changes."""

@@ -26,8 +26,6 @@ from meshflow.data.execution.cpu_programs import compile_for_cpu
 from meshflow.environment.jax_internals import dce_jaxpr
 from meshflow.environment.types import PyTree
 
-__all__ = ["ElementProgram", "SizedPrograms", "trace_with_fallback"]
-
 # Programs that take longer than this part of their compilation are compiled for each size.
 _MIN_RUNS = 16
 

@@ -29,8 +29,6 @@ from meshflow.data.execution.map_function import (
 from meshflow.data.execution.random_maps import RandomStates
 from meshflow.environment.types import PyTree
 
-__all__ = ["FunctionTemplates", "create_function", "get_templates"]
-
 # Functions of more different codes or closures than this are not cached.
 _MAX_TEMPLATES = 32
 

@@ -46,8 +46,6 @@ from meshflow.ops.files import FileContents, read_file
 from meshflow.ops.host import host_scope
 from meshflow.passes.jaxprs import select_needed_equations
 
-__all__ = ["HostPlan", "PendingHostResult", "split_blocks"]
-
 _AXES = {0: images.UP_DOWN, 1: images.LEFT_RIGHT}
 # Number of elements that are computed together: parsed records, and images, which take much longer.
 _RECORDS_PER_GROUP, _IMAGES_PER_GROUP = 64, 16

@@ -26,8 +26,6 @@ from meshflow.ops.deferred_host_values import (
 )
 from meshflow.ops.files import read_file
 
-__all__ = ["ImageLoader", "find_image_loader"]
-
 _FLOAT32 = np.dtype(np.float32)
 
 

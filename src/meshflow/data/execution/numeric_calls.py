@@ -34,8 +34,6 @@ from meshflow.ops.deferred_host_values import (
     is_item,
 )
 
-__all__ = ["NumericCalls"]
-
 _log = logging.getLogger("meshflow")
 
 # A single call for one element runs by itself.

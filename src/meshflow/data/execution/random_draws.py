@@ -9,8 +9,6 @@ import numpy as np
 from meshflow.core.runtime.philox_host import PhiloxWordStream
 from meshflow.kernels import row_gather
 
-__all__ = ["RandomDraws", "ShuffleRing"]
-
 
 class RandomDraws:
     """The random numbers of one node in one epoch.

@@ -25,8 +25,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var
 from meshflow.passes.jaxprs import select_variables
 
-__all__ = ["SegmentedMap", "divide_program"]
-
 
 def _has_static_shape(variable: Any) -> bool:
     return all(isinstance(n, int) for n in variable.aval.shape)

@@ -16,8 +16,6 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.data import structure
 from meshflow.environment.types import PyTree
 
-__all__ = ["RecordedSlices", "is_recording", "make_tensor_function"]
-
 
 class RecordedSlices:
     """The tensors that a function passed to `from_tensor_slices`.

@@ -28,8 +28,6 @@ from meshflow.environment import optional_packages
 from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 
-__all__ = ["ChunkedTable", "from_arrow", "from_parquet"]
-
 # Largest size of the chunks that a dataset keeps in memory, in bytes.
 _MAX_CACHED_BYTES = 1 << 28
 

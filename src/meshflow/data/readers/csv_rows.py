@@ -28,8 +28,6 @@ from meshflow.files import gfile
 from meshflow.io.records import open_decompressed, parse_compression
 from meshflow.ops.tables import check_selection, make_columns, make_reader, parse_row, parse_rows
 
-__all__ = ["CsvDataset", "make_csv_dataset"]
-
 
 class CsvDataset(Dataset):
     r"""The rows of CSV files, each a tuple of scalars.

@@ -22,8 +22,6 @@ from meshflow.data.transformations.elementwise import Map
 from meshflow.environment.types import PyTree
 from meshflow.io.parsing import make_feature_specs, parse_example
 
-__all__ = ["SqlDataset", "make_batched_features_dataset", "parse_example_dataset"]
-
 
 class SqlDataset(Dataset):
     """The rows that a query of an SQLite database returns, each a tuple of scalars.

@@ -31,8 +31,6 @@ from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.files.gfile import GFile
 
-__all__ = ["from_webdataset"]
-
 _SAMPLE_NAME = re.compile(r"^((?:.*/)?[^./][^/.]*|(?:.*/)?\.[^/.]+)\.([^/]+)$")
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
 

@@ -17,8 +17,6 @@ from meshflow.environment.types import PyTree
 from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
 from meshflow.ops.tensor_array import TensorArray, TensorArraySpec
 
-__all__ = ["join_leaves", "split_leaf"]
-
 
 def split_leaf(leaf: PyTree) -> list[Any]:
     """Return the arrays and sparse tensors that a leaf consists of."""

@@ -12,16 +12,6 @@ from collections.abc import Sequence
 
 from meshflow.core.runtime.errors import InvalidValueError, UnavailableError
 
-__all__ = [
-    "choose_listening_host",
-    "find_free_port",
-    "find_route_address",
-    "format_address",
-    "is_loopback",
-    "open_listening_socket",
-    "parse_address",
-]
-
 # JAX's variable with the address 'host:port' that the coordinator binds to. The rendezvous binds to
 # the same host.
 _BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"

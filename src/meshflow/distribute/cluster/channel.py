@@ -20,8 +20,6 @@ from collections.abc import Iterator
 
 from meshflow.environment.types import Json
 
-__all__ = ["SECRET_VARIABLE", "SignedChannel", "UntrustedPeerError", "create_secret", "get_secret"]
-
 # Environment variable with the secret of a job. Other users can read command lines, but not the
 # environment.
 SECRET_VARIABLE = "MESHFLOW_SECRET"

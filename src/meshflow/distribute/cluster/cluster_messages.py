@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from meshflow.environment.protobuf_messages import MessageTable, declare_messages
 
-__all__ = ["CLUSTER_TABLE", "ClusterDef", "JobDef"]
-
 CLUSTER_TABLE: MessageTable = {
     "JobDef": {"name": (1, "string"), "tasks": (2, "{int32}string")},
     "ClusterDef": {"job": (1, "*JobDef")},

@@ -7,8 +7,6 @@ from typing import Any
 
 from meshflow.distribute.cluster import protos
 
-__all__ = ["ClusterSpec"]
-
 
 class ClusterSpec:
     """Addresses of the tasks of each job.

@@ -30,8 +30,6 @@ from meshflow.distribute.cluster.channel import SignedChannel, get_secret
 from meshflow.distribute.cluster.rendezvous import TIMEOUT_VARIABLE, Rendezvous, join_rendezvous
 from meshflow.environment.jax_internals import distributed, runtime, xla_bridge
 
-__all__ = ["COORDINATOR_VARIABLE", "SHUTDOWN_SECONDS", "WATCHDOG_VARIABLE", "join_cluster"]
-
 # Environment variable that `meshflow launch` sets: the address of its rendezvous.
 COORDINATOR_VARIABLE = "MESHFLOW_COORDINATOR"
 # Environment variable that `meshflow launch` sets: the number of seconds without messages before a

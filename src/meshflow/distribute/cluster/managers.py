@@ -14,14 +14,6 @@ from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.cluster.resolvers import ClusterResolver, SimpleClusterResolver
 from meshflow.environment import optional_packages
 
-__all__ = [
-    "GCEClusterResolver",
-    "KubernetesClusterResolver",
-    "KubernetesExecutableLocation",
-    "SlurmClusterResolver",
-    "UnionResolver",
-]
-
 # The addresses of a job: a list, or a dictionary from task ids.
 _Tasks: TypeAlias = list[str] | dict[int, str]
 

@@ -19,8 +19,6 @@ from meshflow.distribute.cluster import addresses as network
 from meshflow.distribute.cluster.channel import SECRET_VARIABLE, SignedChannel, UntrustedPeerError
 from meshflow.environment.types import Json
 
-__all__ = ["TIMEOUT_VARIABLE", "Rendezvous", "join_rendezvous"]
-
 TIMEOUT_VARIABLE = "MESHFLOW_JOIN_TIMEOUT"
 # Seconds that a peer may be silent after it connects, and number of such peers at a time.
 _HELLO_SECONDS, _GREETINGS = 10.0, 64

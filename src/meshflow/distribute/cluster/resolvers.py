@@ -9,8 +9,6 @@ from meshflow.core.config.config import list_logical_devices
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 
-__all__ = ["ClusterResolver", "SimpleClusterResolver", "TFConfigClusterResolver"]
-
 
 class ClusterResolver:
     """Base class of cluster resolvers, without a cluster.

@@ -28,13 +28,6 @@ from meshflow.distribute.cluster.coordination import (
 )
 from meshflow.distribute.cluster.rendezvous import TIMEOUT_VARIABLE, Rendezvous
 
-__all__ = [
-    "RESTARTS_VARIABLE",
-    "JobSupervisor",
-    "WorkerFailureError",
-    "make_virtual_device_environment",
-]
-
 # Environment variable of workers: the number of restarts of the job.
 RESTARTS_VARIABLE = "MESHFLOW_RESTARTS"
 

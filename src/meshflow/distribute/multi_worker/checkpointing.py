@@ -23,13 +23,6 @@ from meshflow.environment.types import StrPath
 if TYPE_CHECKING:
     from meshflow.distribute.cluster.resolvers import ClusterResolver
 
-__all__ = [
-    "PreemptionCheckpointHandler",
-    "TerminationConfig",
-    "is_true_on_any_worker",
-    "write_once",
-]
-
 _Result = TypeVar("_Result")
 
 # Exit code of a process that saved its state after SIGTERM, equal to that of a process killed by

@@ -14,8 +14,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from meshflow.core.values import dtypes
 from meshflow.environment.types import Json
 
-__all__ = ["all_gather_values", "barrier", "broadcast_from_first"]
-
 # A value that processes exchange: None, numbers, strings, bytes and arrays, nested in tuples, lists and dictionaries.
 Message: TypeAlias = Any
 

@@ -45,8 +45,6 @@ from meshflow.ops.math import reduce_mean, reduce_sum
 from meshflow.placement.layout import Layout, put_on_mesh
 from meshflow.placement.mesh import find_jax_device, get_device_name
 
-__all__ = ["MultiWorkerMirroredStrategy"]
-
 # Jobs with training tasks, in the order of the worker indices of TensorFlow.
 _TRAINING_JOBS = ("chief", "worker")
 

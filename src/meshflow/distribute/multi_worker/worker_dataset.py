@@ -29,8 +29,6 @@ from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replica
 from meshflow.environment.types import Array, PyTree
 from meshflow.placement.layout import Layout, put_on_mesh
 
-__all__ = ["WorkerDataset"]
-
 
 def get_auto_shard_policy(source: Iterable[PyTree]) -> AutoShardPolicy:
     """Return the policy that shards a dataset between workers; `DATA` for other iterables."""

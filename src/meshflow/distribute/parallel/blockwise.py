@@ -23,20 +23,6 @@ from jax.typing import DTypeLike
 from meshflow.core.runtime import philox
 from meshflow.environment.types import PyTree
 
-__all__ = [
-    "AttentionOptions",
-    "AttentionResiduals",
-    "BlockOffsets",
-    "PartialAttention",
-    "attend_blockwise",
-    "attend_partial",
-    "define_attention",
-    "differentiate_partial",
-    "make_empty",
-    "merge",
-    "normalize",
-]
-
 # Score of masked keys: its exponential is 0 relative to any other.
 _MASKED_SCORE = -1e30
 

@@ -20,8 +20,6 @@ from meshflow.distribute.parallel.expert_dispatch import ExpertSharding, group_t
 from meshflow.distribute.parallel.expert_routing import Router, RoutingStatistics
 from meshflow.environment.types import PyTree
 
-__all__ = ["DroplessOrder", "combine_results", "dispatch_tokens", "multiply_grouped"]
-
 
 class DroplessOrder(NamedTuple):
     """Order of the rows on each device.

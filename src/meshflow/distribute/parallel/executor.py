@@ -46,8 +46,6 @@ from meshflow.environment.types import Array, PyTree
 from meshflow.placement.activation_files import ActivationFiles
 from meshflow.placement.collectives import mark_executions
 
-__all__ = ["CaptureRoles", "LoopCarry", "PipelineLoop"]
-
 # The buffers of a stage's weights, by pack, and of its other captures.
 _StageValues: TypeAlias = tuple[Sequence[Buffers], Buffers]
 # The rows of a micro-batch, and its index.

@@ -22,8 +22,6 @@ from meshflow.distribute.parallel import expert_routing
 from meshflow.distribute.parallel.expert_routing import Router, RoutingStatistics
 from meshflow.environment.types import PyTree
 
-__all__ = ["ExpertSharding", "combine_results", "dispatch_tokens", "group_tokens", "sum_by_token"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ExpertSharding:

@@ -18,17 +18,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = [
-    "ExpertChoices",
-    "ExpertSlots",
-    "Router",
-    "RoutingStatistics",
-    "assign_slots",
-    "choose_experts",
-    "choose_tokens",
-    "sort_choices",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Router:

@@ -39,15 +39,6 @@ from meshflow.distribute.parallel.zero import (
 )
 from meshflow.placement.layout import UNSHARDED, Layout
 
-__all__ = [
-    "ERROR_SLOTS",
-    "CompressedExchange",
-    "CompressedSum",
-    "create_error_slots",
-    "decode",
-    "encode",
-]
-
 BLOCK_LENGTHS = {"int8": 256, "1bit": 2048}
 # Names of the slots for rounding errors: of the gradients that a device sends, and of the sum that
 # it sends back.

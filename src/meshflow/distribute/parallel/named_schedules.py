@@ -12,8 +12,6 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.parallel.schedule import LANES, Action, Schedule, list_prerequisites
 
-__all__ = ["NAMED_SCHEDULES", "resolve_schedule"]
-
 _Ticks = dict[Action, int]
 
 

@@ -14,8 +14,6 @@ from meshflow.environment.types import StrPath
 from meshflow.placement.layout import check_memory
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["ParallelOptions", "Pipeline"]
-
 _RECOMPUTE_MODES = ("layer", "gathers")
 _SEQUENCE_MODES = ("ring", "ulysses", "split")
 _OFFLOAD_KINDS = ("optimizer", "parameters", "activations")

@@ -69,8 +69,6 @@ from meshflow.placement.collectives import Collective, parse_branch_collectives
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["PipelinedStep", "check_pipeline"]
-
 # Update group of resident weights that no optimizer updates.
 _FROZEN = UpdateGroup(is_trained=False)
 

@@ -18,8 +18,6 @@ from meshflow.environment.types import PyTree
 from meshflow.placement.activation_files import ActivationFiles
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["CompressionState", "LossProgram", "RegionResult", "RegionStrategy", "UpdateGroup"]
-
 
 class UpdateGroup(NamedTuple):
     """Key of weights that an optimizer updates together.

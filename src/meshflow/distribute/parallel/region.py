@@ -51,8 +51,6 @@ from meshflow.distribute.replicas.shares import (
 from meshflow.environment.types import PyTree
 from meshflow.passes.stacking import stack_layers
 
-__all__ = ["compute_region_gradients", "trace_share"]
-
 
 @dataclasses.dataclass
 class PartitionedBatch:

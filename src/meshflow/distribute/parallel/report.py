@@ -7,8 +7,6 @@ from typing import Any
 
 from meshflow.distribute.parallel.stages import summarize_names
 
-__all__ = ["PipelineReport", "StageReport", "StepReport"]
-
 
 @dataclasses.dataclass(frozen=True)
 class StageReport:

@@ -16,8 +16,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn
 from meshflow.passes.jaxprs import get_aval, is_plain_call, select_variables
 
-__all__ = ["RowOrder", "makes_indices", "pair_variables"]
-
 
 def makes_indices(eqn: JaxprEqn) -> bool:
     """Check whether an equation calls `philox.make_indices`, which has other equations for other rows."""

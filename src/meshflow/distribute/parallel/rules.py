@@ -10,8 +10,6 @@ from meshflow.distribute.parallel.options import check_dimension
 from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["ShardingRules"]
-
 # Named dimensions of activations; no weight has them.
 _ACTIVATION_DIMENSIONS = ("batch", "sequence")
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 
-__all__ = ["LANES", "PASS_KINDS", "Action", "Schedule", "list_prerequisites"]
-
 # Forward pass, backward pass (only of the stage's inputs if weight passes are separate), weight
 # pass.
 PASS_KINDS = "FBW"

@@ -10,8 +10,6 @@ import numpy as np
 
 from meshflow.distribute.parallel.schedule import LANES, PASS_KINDS, Action, Schedule
 
-__all__ = ["ScheduleColumns", "build_columns"]
-
 
 class WorkColumns(NamedTuple):
     """Work of one kind of pass, for each tick and device.

@@ -35,8 +35,6 @@ from meshflow.distribute.parallel.blockwise import (
 )
 from meshflow.environment.types import PyTree
 
-__all__ = ["SequenceSharding", "attend"]
-
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSharding:

@@ -26,8 +26,6 @@ from jax.sharding import PartitionSpec
 
 from meshflow.placement.expected_traffic import count_ring_bytes
 
-__all__ = ["ShardedProduct", "broadcast_sharded", "multiply_sharded"]
-
 # The function of one device's parts, and the specs of input, kernels and outputs.
 _Form: TypeAlias = tuple[Callable[..., Any], PartitionSpec, PartitionSpec, PartitionSpec]
 

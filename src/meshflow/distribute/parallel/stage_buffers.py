@@ -36,14 +36,6 @@ from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.passes.stage_partition import READ, WRITE, broadcast_from
 from meshflow.placement.layout import Layout
 
-__all__ = [
-    "StageBuffer",
-    "StageVariable",
-    "can_join_buffer",
-    "get_storage",
-    "place_weights",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class PartForm:

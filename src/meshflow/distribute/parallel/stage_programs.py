@@ -29,15 +29,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshflow.passes.jaxprs import extract_program, find_output_dependencies, select_variables
 
-__all__ = [
-    "FORM_PRIMITIVES",
-    "PipelineProgram",
-    "StageProgram",
-    "cut_stages",
-    "is_cheap",
-    "to_shape_struct",
-]
-
 # Primitives with a negligible cost per element.
 _CHEAP_NAMES = """
     abs add and argmax argmin axis_index bitcast_convert_type broadcast_in_dim ceil clamp concatenate convert_element_type copy copy_p cos

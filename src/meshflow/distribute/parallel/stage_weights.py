@@ -38,17 +38,6 @@ from meshflow.distribute.replicas.variables import get_ruled_layout
 from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
 from meshflow.placement.mesh import Mesh
 
-__all__ = [
-    "ResidentPack",
-    "WeightCut",
-    "WeightPack",
-    "merge_axes",
-    "resolve_resident_cut",
-    "resolve_weight_cut",
-    "run_over_split_axes",
-    "split_axes",
-]
-
 _Names = tuple[str, ...]
 
 

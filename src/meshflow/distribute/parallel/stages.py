@@ -15,8 +15,6 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.distribute.parallel.stage_programs import PipelineProgram, StageProgram, cut_stages
 
-__all__ = ["LayerCallRecorder", "PipelineStages", "trace_stages"]
-
 # Typical rates of a CPU core, per second: operations, bytes of memory traffic, bytes between
 # devices. Only their ratios matter for balancing. They were chosen when the balancing was written;
 # no measurement was recorded.

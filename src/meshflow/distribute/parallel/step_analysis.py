@@ -35,8 +35,6 @@ from meshflow.passes.jaxprs import (
     trace_atoms,
 )
 
-__all__ = ["Combination", "StepProgram", "bind_without_mesh"]
-
 _T = TypeVar("_T")
 # Largest number of elements of the values for which partial results are computed.
 _MAX_ELEMENTS = 1 << 22

@@ -34,8 +34,6 @@ from meshflow.passes.jaxprs import (
     select_variables,
 )
 
-__all__ = ["NeededOutputs", "StepPipeline"]
-
 
 class NeededOutputs(NamedTuple):
     """Outputs of the trace of a step that depend on rows: indices of results, and written variables.

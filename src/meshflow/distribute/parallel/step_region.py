@@ -63,8 +63,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ArrayLike, Atom, PyTree, Var
 from meshflow.passes.jaxprs import get_aval
 
-__all__ = ["count_step_loops", "run_step_in_shares"]
-
 
 def count_step_loops(
     strategy: RegionStrategy,

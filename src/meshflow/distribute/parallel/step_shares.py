@@ -34,16 +34,6 @@ from meshflow.distribute.replicas.shares import BatchShares, ShareTotal, shares_
 from meshflow.environment.types import JaxprEqn, PyTree
 from meshflow.ops import array, math
 
-__all__ = [
-    "GradientTotal",
-    "ShareIndex",
-    "StepNotSplitError",
-    "StepShares",
-    "is_outside_of_tape",
-    "trace_step",
-]
-
-
 # The numbers start at 1, because 0 would be false.
 _trace_numbers = itertools.count(1)
 

@@ -41,8 +41,6 @@ from meshflow.placement.mesh import Mesh, create_1d_mesh, find_jax_device
 if TYPE_CHECKING:
     from meshflow.distribute.parallel.planner.hardware import Hardware
 
-__all__ = ["MeshStrategy"]
-
 # Types that `rules=` accepts; a `LayoutMap` is a class of Keras, which is a higher layer.
 _RuleSource: TypeAlias = "str | Mapping[str, str | Sequence[str]] | ShardingRules | Any"
 

@@ -34,8 +34,6 @@ from meshflow.passes.jaxprs import (
     select_variables,
 )
 
-__all__ = ["SplitBackward", "split_at_gradients", "split_backward"]
-
 _PRODUCT_PRIMITIVES = ("dot_general", "conv_general_dilated")
 # Gradients are small if each has at most this fraction of all gradients' bytes. The value is a choice, not a measurement.
 _SMALL_GRADIENT_DIVISOR = 16

@@ -27,14 +27,6 @@ from meshflow.distribute.parallel.zero import (
 )
 from meshflow.distribute.replicas.shares import BatchShares, GatheredWeight, current_shares
 
-__all__ = [
-    "find_shard_map_mesh",
-    "gather_weights_on_read",
-    "make_weight_fetch",
-    "manual_axes_scope",
-]
-
-
 _gather = Op(
     "gather_weight", lambda operands, static: gather_values(static, operands)[0], is_foldable=False
 )

@@ -16,17 +16,6 @@ from meshflow.distribute.parallel.program import RegionStrategy
 from meshflow.distribute.replicas.shares import LocalPart, WeightCopies, get_captured_variable
 from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
 
-__all__ = [
-    "PACKED_BYTES",
-    "RegionSharding",
-    "find_free_axis",
-    "gather_values",
-    "reduce_gradients",
-    "resolve_region_sharding",
-    "select_live_weights",
-    "shard_layout",
-]
-
 # Values of at most so many bytes share a collective, which costs a copy. A link of 100 Gbit/s sends
 # so much while a collective starts.
 PACKED_BYTES = 1 << 17

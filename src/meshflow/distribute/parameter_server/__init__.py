@@ -18,13 +18,3 @@ from meshflow.distribute.parameter_server.coordination.cluster_coordinator impor
 )
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
 from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable
-
-__all__ = [
-    "ClusterCoordinator",
-    "HostedVariable",
-    "ParameterServerStrategy",
-    "PerWorkerDataset",
-    "PerWorkerValues",
-    "RemoteValue",
-    "current_worker_index",
-]

@@ -8,8 +8,6 @@ from meshflow.core.runtime.context import context
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.strategy import Strategy
 
-__all__ = ["ParameterServerExtended"]
-
 _log = logging.getLogger("meshflow")
 
 

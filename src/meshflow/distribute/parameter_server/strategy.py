@@ -54,9 +54,6 @@ from meshflow.distribute.strategy import Strategy, _check_variable_options
 from meshflow.environment.garbage_collection import collect_garbage
 from meshflow.environment.types import PyTree, StrPath
 
-__all__ = ["ParameterServerStrategy"]
-
-
 # The jobs that the cluster of a resolver may have.
 _JOBS = {"chief", "evaluator", "ps", "worker"}
 

@@ -16,9 +16,6 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math import cast
 
-__all__ = ["ReduceOp"]
-
-
 REPLICA_AXIS = "replica"
 
 

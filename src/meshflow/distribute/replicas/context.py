@@ -44,8 +44,6 @@ from meshflow.distribute.replicas.values import Stacked, map_replicas
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
 
-__all__ = ["ReplicaContext"]
-
 _Variable = TypeVar("_Variable")
 
 

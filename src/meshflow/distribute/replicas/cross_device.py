@@ -18,8 +18,6 @@ from meshflow.distribute.replicas.values import PerReplica
 from meshflow.ops.array import concat
 from meshflow.ops.math import add_n
 
-__all__ = ["CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReductionToOneDevice"]
-
 # A value of one or several replicas, and the result of a reduction.
 _Value: TypeAlias = PerReplica | IndexedSlices | TensorLike
 _Total: TypeAlias = Tensor | IndexedSlices

@@ -36,8 +36,6 @@ from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.ops.math import add_n, maximum
 
-__all__ = ["CONSTANT_TYPES", "DIFFERENT_COLLECTIVES_MESSAGE", "run_python_replicas"]
-
 # Python values and arrays, which replicas compare and workers exchange by their contents.
 CONSTANT_TYPES = (int, float, complex, str, bytes, np.generic, np.ndarray)
 

@@ -22,18 +22,6 @@ from meshflow.placement.layout import list_spec_dimensions
 if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
-__all__ = [
-    "BatchShares",
-    "GatheredWeight",
-    "LocalPart",
-    "Rematerialization",
-    "current_rematerialization",
-    "current_shares",
-    "get_captured_variable",
-    "rematerialization_scope",
-    "shares_scope",
-]
-
 _Capture = TypeVar("_Capture")
 
 

@@ -62,8 +62,6 @@ from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var
 
-__all__ = ["make_template_key", "run_replicas"]
-
 
 def run_replicas(
     strategy: ReplicaStrategy,

@@ -31,8 +31,6 @@ from meshflow.ops.array import concat, expand_dims, tile
 from meshflow.ops.math import cast, reduce_mean, reduce_sum
 from meshflow.placement.layout import Layout
 
-__all__ = ["MirroredVariable", "SyncOnReadVariable", "get_ruled_layout"]
-
 
 def aggregate_value(replica: ReplicaContext, variable: Variable, value: Tensor) -> Tensor:
     """Combine the values that replicas write to a mirrored variable."""

@@ -11,8 +11,6 @@ from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.cluster.resolvers import ClusterResolver
 from meshflow.distribute.tpu import system as tpu_system
 
-__all__ = ["TPUClusterResolver"]
-
 
 class TPUClusterResolver(ClusterResolver):
     """Cluster of this job's TPUs: JAX's devices, or virtual devices with `MESHFLOW_EMULATE_TPU`.

@@ -21,8 +21,6 @@ from meshflow.distribute.tpu.resolver import TPUClusterResolver
 from meshflow.environment.types import PyTree
 from meshflow.placement.mesh import Mesh, get_device_name
 
-__all__ = ["TPUStrategy"]
-
 
 def _factorize(count: int) -> list[int]:
     """Return the prime factors of an integer in ascending order."""

@@ -15,16 +15,6 @@ from jax.typing import ArrayLike
 from meshflow.core.runtime.devices import format_device_name, list_devices
 from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
 
-__all__ = [
-    "DeviceAssignment",
-    "DeviceOrderMode",
-    "TPUSystemMetadata",
-    "Topology",
-    "initialize_tpu_system",
-    "list_tpus",
-    "shutdown_tpu_system",
-]
-
 
 class TpuResolver(Protocol):
     """Interface of a resolver that stores a topology."""

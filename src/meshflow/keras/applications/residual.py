@@ -26,8 +26,6 @@ from meshflow.keras.layers import Add
 from meshflow.keras.layers.borders import ZeroPadding2D
 from meshflow.keras.layers.pooling import MaxPooling2D
 
-__all__ = ["ResNet50", "ResNet50V2", "ResNet101", "ResNet101V2", "ResNet152", "ResNet152V2"]
-
 _SIZES = ImageSizes(224, 32)
 _DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _EPSILON = 1.001e-5

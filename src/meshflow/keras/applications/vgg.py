@@ -19,8 +19,6 @@ from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Conv2D, Dense, Flatten
 from meshflow.keras.layers.pooling import MaxPooling2D
 
-__all__ = ["VGG16", "VGG19"]
-
 _SIZES = ImageSizes(224, 32)
 _DEPTHS = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _FILTERS = (64, 128, 256, 512, 512)

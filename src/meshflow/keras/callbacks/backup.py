@@ -26,8 +26,6 @@ from meshflow.files.paths import to_path_string
 from meshflow.keras.engine.training.callbacks import Callback
 from meshflow.keras.engine.training.training_state import Resumption, get_random_state
 
-__all__ = ["BackupAndRestore"]
-
 
 class _TrainingPosition(PythonState):
     """Position in the training, as one entry of a checkpoint."""

@@ -9,8 +9,6 @@ import numpy as np
 
 from meshflow.keras.utils.files import get_file
 
-__all__ = ["add_start", "filter_texts", "load_word_index"]
-
 URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
 
 

@@ -19,8 +19,6 @@ from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import math
 
-__all__ = ["RandomFourierFeatures"]
-
 
 class Cauchy(initializers.Initializer):
     """Initializer of the Cauchy distribution; its Fourier transform is the Laplacian kernel."""

@@ -11,8 +11,6 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.metrics.base import Metric
 from meshflow.ops.python_function import py_function
 
-__all__ = ["PyMetric"]
-
 
 class PyMetric(Metric):
     """Base class of metrics that keep their state in Python objects.

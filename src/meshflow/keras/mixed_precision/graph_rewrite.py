@@ -10,8 +10,6 @@ from meshflow.keras.optimizers import loss_scale as scales
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, convert_loss_scale
 
-__all__ = ["disable_mixed_precision_graph_rewrite", "enable_mixed_precision_graph_rewrite"]
-
 _log = logging.getLogger("meshflow")
 
 

@@ -12,8 +12,6 @@ from meshflow.core.variables.variable import Variable
 from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
-__all__ = ["Adafactor"]
-
 
 class Adafactor(RuleOptimizer):
     """Adaptive steps with sublinear memory (Shazeer and Stern 2018, arXiv:1804.04235).

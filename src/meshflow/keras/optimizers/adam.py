@@ -27,8 +27,6 @@ from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 from meshflow.kernels import adam as kernel
 from meshflow.ops import math
 
-__all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]
-
 
 def _subtract_from_one(operands: tuple[Array], static: tuple[np.dtype]) -> Array:
     """Compute 1 - beta for a float64 beta; the difference of a float32 0.999 from 1 has an error of 1e-5."""

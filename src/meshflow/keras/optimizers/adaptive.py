@@ -13,8 +13,6 @@ from meshflow.keras.optimizers.hyperparameters import check_number
 from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
-__all__ = ["Adadelta", "Adagrad", "RMSprop"]
-
 
 class RMSprop(RuleOptimizer):
     """Steps divided by a running root mean square of gradients (Tieleman and Hinton 2012).

@@ -23,8 +23,6 @@ from meshflow.keras.optimizers.wrapping_optimizer import WrappingOptimizer, chec
 from meshflow.ops import array, math
 from meshflow.placement.layout import Layout
 
-__all__ = ["AdaScale"]
-
 _STATE_NAMES = ("gain", "position", "variance", "square", "squares", "count")
 # Minimum variance. If all gradients are equal, the gain is 1.
 _MIN_VARIANCE = 1e-6

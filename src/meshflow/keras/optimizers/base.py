@@ -45,8 +45,6 @@ from meshflow.ops import array, math
 # thread has created all its slots.
 _building = threading.RLock()
 
-__all__ = ["Optimizer"]
-
 
 @hide_frames_of_methods
 class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):

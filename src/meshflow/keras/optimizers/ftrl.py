@@ -13,8 +13,6 @@ from meshflow.keras.initializers import Constant
 from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
-__all__ = ["Ftrl"]
-
 
 class Ftrl(RuleOptimizer):
     """Follow the regularized leader (McMahan et al. 2013), for sparse linear models.

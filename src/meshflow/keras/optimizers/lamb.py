@@ -12,8 +12,6 @@ from meshflow.keras.optimizers.adam import Adam
 from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
-__all__ = ["Lamb"]
-
 
 class Lamb(RuleOptimizer):
     """Adam's steps, scaled by the norm of each variable, for large batches (arXiv:1904.00962).

@@ -9,8 +9,6 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import overridable
 from meshflow.ops import math
 
-__all__ = ["LearningRateSchedule"]
-
 
 class LearningRateSchedule:
     """Base class of functions from the step count to the learning rate.

@@ -33,8 +33,6 @@ from meshflow.keras.optimizers.wrapping_optimizer import (
 )
 from meshflow.ops import array, math
 
-__all__ = ["LossScaleOptimizer"]
-
 _log = logging.getLogger("meshflow")
 _T = TypeVar("_T")
 

@@ -12,8 +12,6 @@ from meshflow.keras.optimizers.adam import Adam
 from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import Scalars, Slots
 
-__all__ = ["OneBitAdam"]
-
 
 class OneBitAdam(Adam):
     """1-bit Adam (Tang et al. 2021, arXiv:2102.02888): Adam, then a frozen variance.

@@ -25,8 +25,6 @@ from meshflow.keras.optimizers.hooks import densify_gradient
 from meshflow.keras.optimizers.state import GradientPairs
 from meshflow.ops import math
 
-__all__ = ["OptaxOptimizer"]
-
 
 class OptaxOptimizer(Optimizer):
     """Optimizer that applies an optax transformation, with its state in variables.

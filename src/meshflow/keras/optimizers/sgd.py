@@ -9,8 +9,6 @@ from jax import Array
 from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
-__all__ = ["SGD"]
-
 
 class SGD(RuleOptimizer):
     """Gradient descent, optionally with momentum.

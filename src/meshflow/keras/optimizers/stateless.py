@@ -7,8 +7,6 @@ from typing import Any
 
 from meshflow.core.functions.stateless import call_stateless
 
-__all__ = ["StatelessUpdates"]
-
 
 class StatelessUpdates:
     """Method of optimizers that takes and returns the values of variables."""

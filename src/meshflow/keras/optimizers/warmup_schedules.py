@@ -9,8 +9,6 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.optimizers.learning_rate_schedule import LearningRateSchedule
 from meshflow.ops import array, math
 
-__all__ = ["LearningRateRangeTest", "OneCycle", "WarmupSchedule"]
-
 
 class WarmupSchedule(LearningRateSchedule):
     """Rise, then a constant or a decay: DeepSpeed's WarmupLR, WarmupDecayLR and WarmupCosineLR.

@@ -16,8 +16,6 @@ from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.keras.optimizers.state import GradientPairs, VariableList
 
-__all__ = ["CheckpointNode", "WrappingOptimizer", "check_inner_optimizer"]
-
 
 def check_inner_optimizer(optimizer: object) -> None:
     """Check that an object can be wrapped.

@@ -25,8 +25,6 @@ from meshflow.keras.engine.saving.model_files import describe_model
 from meshflow.keras.error_context import prefix_errors
 from meshflow.keras.safe_mode import safe_mode_scope
 
-__all__ = ["load_isolated", "write_description"]
-
 # Function that creates a model from its metadata and arrays, and optionally compiles it.
 _Restore = Callable[[Config, Mapping[str, tuple[str, np.ndarray]], bool], Model]
 

@@ -45,8 +45,6 @@ from meshflow.saved_model.loader import is_tensorflow_saved_model
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["load_model", "model_from_config", "model_from_json"]
-
 _log = logging.getLogger("meshflow")
 
 

@@ -12,8 +12,6 @@ from meshflow.environment.types import PyTree
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.saving.serving_signatures import LOSSES_FUNCTION
 
-__all__ = ["RestoredModel"]
-
 # The function with losses in SavedModels of tf-keras.
 _KERAS_FUNCTION = "call_and_return_all_conditional_losses"
 

@@ -23,8 +23,6 @@ from meshflow.keras.registry import LAYERS, CustomObjects
 from meshflow.keras.safe_mode import UnsafeConfigError, is_in_safe_mode
 from meshflow.keras.saving.restored_model import RestoredModel
 
-__all__ = ["load"]
-
 _log = logging.getLogger("meshflow")
 _METADATA = "keras_metadata.pb"
 

@@ -9,6 +9,4 @@ from typing import Any
 
 from meshflow.core.runtime.import_paths import get_public_package
 
-__all__ = ["tf"]
-
 tf: Any = get_public_package()

@@ -30,8 +30,6 @@ from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 from meshflow.legacy.graph.operations import SymbolicTensor
 from meshflow.legacy.graph.sessions import use_session
 
-__all__ = ["Saver", "map_by_name"]
-
 # A variable, or a `SaveableObject`.
 SavedItem: TypeAlias = Any
 _VARIABLES = (Variable, ShardedVariable)

@@ -10,8 +10,6 @@ from meshflow.legacy.compat.public_package import tf
 from meshflow.ops.ragged import RaggedTensor
 from meshflow.ops.strings import split_each, to_bytes
 
-__all__ = ["split", "string_split"]
-
 
 def _convert_result(rows: RaggedTensor, result_type: str) -> RaggedTensor | SparseTensor:
     if result_type not in ("SparseTensor", "RaggedTensor"):

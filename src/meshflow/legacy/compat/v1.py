@@ -219,16 +219,14 @@ __all__ = sorted(
 
 # Names that need an optional package, by the modules that have them.
 _LAZY_NAMES = {
-    **dict.fromkeys(
-        ("GraphDef", "import_graph_def"), "meshflow.saved_model.graph.reading.imported_graphs"
-    ),
+    "import_graph_def": "meshflow.saved_model.graph.reading.imported_graphs",
     "wrap_function": "meshflow.legacy.compat.wrapped_functions",
     **dict.fromkeys(
         ("Event", "HistogramProto", "SessionLog", "Summary", "SummaryMetadata"),
         "meshflow.io.protos",
     ),
     **dict.fromkeys(
-        ("AttrValue", "MetaGraphDef", "NodeDef", "TensorInfo"),
+        ("AttrValue", "GraphDef", "MetaGraphDef", "NodeDef", "TensorInfo"),
         "meshflow.saved_model.graph.format.messages",
     ),
     **{name: f"meshflow.legacy.compat.{name}" for name in ("app", "flags", "lite", "saved_model")},

@@ -12,8 +12,6 @@ from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.compat.variables import VariableStore, get_variable_scope
 from meshflow.saved_model.graph.reading import imported_graphs
 
-__all__ = ["wrap_function"]
-
 
 def wrap_function(fn: Callable[..., Any], signature: PyTree, name: str | None = None) -> Any:
     """Trace a function of version 1, whose calls share the variables that it creates, and `tf.compat.v1.layers`.

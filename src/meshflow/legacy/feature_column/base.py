@@ -20,8 +20,6 @@ from meshflow.ops import array
 # Specifications of features for `tf.io.parse_example`, by key.
 ParseSpec: TypeAlias = dict[str, FixedLenFeature | VarLenFeature]
 
-__all__ = ["CategoricalColumn", "CategoryIds", "DenseColumn", "FeatureBatch", "FeatureColumn"]
-
 
 class CategoryIds(NamedTuple):
     """Category ids of a batch, and their weights.

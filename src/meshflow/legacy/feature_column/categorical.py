@@ -22,15 +22,6 @@ from meshflow.legacy.feature_column.base import (
 )
 from meshflow.ops import array, hashing, math
 
-__all__ = [
-    "HashedCategoricalColumn",
-    "IdentityCategoricalColumn",
-    "WeightedCategoricalColumn",
-    "categorical_column_with_hash_bucket",
-    "categorical_column_with_identity",
-    "weighted_categorical_column",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class IdentityCategoricalColumn(CategoricalColumn):

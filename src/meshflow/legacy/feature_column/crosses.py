@@ -21,8 +21,6 @@ from meshflow.legacy.feature_column.base import (
 from meshflow.legacy.feature_column.categorical import HashedCategoricalColumn
 from meshflow.ops import hashing
 
-__all__ = ["CrossedColumn", "crossed_column"]
-
 
 @dataclasses.dataclass(frozen=True)
 class CrossedColumn(CategoricalColumn):

@@ -26,8 +26,6 @@ from meshflow.legacy.feature_column.base import (
 from meshflow.legacy.feature_column.categorical import WeightedCategoricalColumn
 from meshflow.ops import array
 
-__all__ = ["DenseFeatures"]
-
 
 class DenseFeatures(Layer):
     """Layer that concatenates the vectors of feature columns, in the order of the columns' names.

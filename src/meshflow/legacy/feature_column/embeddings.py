@@ -26,15 +26,6 @@ from meshflow.legacy.feature_column.base import (
 from meshflow.ops import array, math
 from meshflow.ops.nn import embedding_lookup
 
-__all__ = [
-    "EmbeddingColumn",
-    "IndicatorColumn",
-    "SharedEmbeddingColumn",
-    "embedding_column",
-    "indicator_column",
-    "shared_embeddings",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class _CategoryVectorColumn(DenseColumn):

@@ -26,8 +26,6 @@ from meshflow.legacy.feature_column.base import (
 )
 from meshflow.ops import array, math
 
-__all__ = ["BucketizedColumn", "NumericColumn", "bucketized_column", "numeric_column"]
-
 
 @dataclasses.dataclass(frozen=True)
 class NumericColumn(DenseColumn):

@@ -26,13 +26,6 @@ from meshflow.lookup import (
 )
 from meshflow.ops import math
 
-__all__ = [
-    "VocabularyFileCategoricalColumn",
-    "VocabularyListCategoricalColumn",
-    "categorical_column_with_vocabulary_file",
-    "categorical_column_with_vocabulary_list",
-]
-
 
 class _VocabularyColumn(KeyedColumn):
     """Base class of columns with a vocabulary."""

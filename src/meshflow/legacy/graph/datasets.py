@@ -18,8 +18,6 @@ from meshflow.environment.types import PyTree
 from meshflow.legacy.graph.execution import Find, suspend_recording
 from meshflow.legacy.graph.operations import SymbolicTensor
 
-__all__ = ["GraphDataset"]
-
 # Sizes that replace unknown ones in the two inferences of the spec of the elements.
 _SIZES = (2, 3)
 

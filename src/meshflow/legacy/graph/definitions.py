@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.legacy.graph.execution import Run, sort_operations, suspend_recording
@@ -16,7 +17,6 @@ from meshflow.legacy.graph.operations import Operation, SymbolicTensor
 from meshflow.legacy.graph.sessions import Session
 from meshflow.saved_model.graph.format.messages import GraphDef, Message
 from meshflow.saved_model.graph.format.nodes import (
-    TypeAttr,
     add_node,
     make_shape,
     make_shape_list,
@@ -25,8 +25,6 @@ from meshflow.saved_model.graph.format.nodes import (
     to_dtype_enum,
 )
 from meshflow.saved_model.graph.writing.frozen_graphs import make_frozen_graph
-
-__all__ = ["convert_variables_to_constants", "describe_graph", "freeze_graph", "import_graph_def"]
 
 _PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault")
 # Constants with more elements have no value in a description.
@@ -50,9 +48,9 @@ def describe_graph(graph: Graph) -> Message:
         }
         typed = [*operation.inputs, *outputs]
         if operation.type in (*_PLACEHOLDERS, "Const", "VarHandleOp") and outputs:
-            attributes["dtype"] = TypeAttr(to_dtype_enum(outputs[0].dtype))
+            attributes["dtype"] = as_dtype(outputs[0].dtype)
         elif typed:
-            attributes["T"] = TypeAttr(to_dtype_enum(typed[0].dtype))
+            attributes["T"] = as_dtype(typed[0].dtype)
         if operation.type in (*_PLACEHOLDERS, "VarHandleOp") and outputs:
             attributes["shape"] = make_shape(_list_sizes(outputs[0]))
         value = outputs[0].find_known_value() if operation.type == "Const" and outputs else None

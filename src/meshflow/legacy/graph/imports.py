@@ -34,8 +34,6 @@ from meshflow.saved_model.graph.reading.interpreter import (
     list_output_names,
 )
 
-__all__ = ["import_nodes"]
-
 # Attributes with the dtypes of all outputs, and with that of each output.
 _TYPE_LISTS = ("Tout", "output_types", "out_types", "dtypes", "component_types")
 _TYPES = ("dtype", "DstT", "out_type", "output_type", "T", "Tparams")

@@ -16,42 +16,6 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf
 
-__all__ = [
-    "BoolGauge",
-    "add",
-    "assign_moving_average",
-    "broadcast_weights",
-    "control_status_ctx",
-    "eager_mode",
-    "enabled",
-    "equal",
-    "execute_fn_for_device",
-    "get_config",
-    "get_device_name",
-    "get_enclosing_xla_context",
-    "get_executor",
-    "getitem",
-    "is_mixed_precision_graph_rewrite_enabled",
-    "is_resource_variable",
-    "is_tfrt_enabled",
-    "make_decorator",
-    "maybe_merge_call",
-    "not_equal",
-    "register_call_context_function",
-    "register_clear_session_function",
-    "register_get_session_function",
-    "register_load_context_function",
-    "register_load_model_function",
-    "register_loss_scale_wrapper",
-    "set_soft_device_placement",
-    "set_using_mixed_precision_policy",
-    "smart_cond",
-    "strategy_supports_no_merge_call",
-    "tf_convert",
-    "unwrap",
-    "variable_sync_on_read_context",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

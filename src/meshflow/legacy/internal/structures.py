@@ -9,17 +9,6 @@ from meshflow.core.values.nest import has_parts, join_parts, split_parts
 from meshflow.environment.types import PyTree
 from meshflow.nest import is_nested
 
-__all__ = [
-    "flatten_up_to",
-    "get_traverse_shallow_structure",
-    "is_attrs",
-    "is_mapping",
-    "list_to_tuple",
-    "map_structure_up_to",
-    "sequence_like",
-    "yield_flat_paths",
-]
-
 
 def is_mapping(obj: object) -> bool:
     """Check whether an object is a mapping."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 
-__all__ = ["TensorBase"]
-
 
 class _TensorBaseType(type):
     """Type of classes that count tensors and variables as instances of `TensorBase`."""

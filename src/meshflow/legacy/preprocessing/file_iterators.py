@@ -22,9 +22,6 @@ from meshflow.legacy.preprocessing.iterators import (
     ImageTransformer,
 )
 
-__all__ = ["DataFrameIterator", "DirectoryIterator"]
-
-
 _NUM_CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
 
 

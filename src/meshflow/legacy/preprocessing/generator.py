@@ -19,8 +19,6 @@ from meshflow.legacy.preprocessing.image_transforms import (
 )
 from meshflow.legacy.preprocessing.iterators import NumpyArrayIterator
 
-__all__ = ["ImageDataGenerator"]
-
 
 class ImageDataGenerator:
     """Generator of batches of randomly augmented and normalized images.

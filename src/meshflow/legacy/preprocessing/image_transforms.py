@@ -9,18 +9,6 @@ import numpy as np
 from meshflow.environment import optional_packages
 from meshflow.keras.utils.images import array_to_img, img_to_array
 
-__all__ = [
-    "apply_affine_transform",
-    "apply_brightness_shift",
-    "apply_channel_shift",
-    "random_brightness",
-    "random_channel_shift",
-    "random_rotation",
-    "random_shear",
-    "random_shift",
-    "random_zoom",
-]
-
 
 def apply_affine_transform(
     x: np.ndarray,

@@ -19,8 +19,6 @@ from meshflow.keras.utils.images import save_img
 # Extensions of image files.
 IMAGE_EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".tif", ".tiff")
 
-__all__ = ["Iterator", "NumpyArrayIterator"]
-
 
 class ImageTransformer(Protocol):
     """Part of `ImageDataGenerator` that iterators use."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.kernels.warping import FILL_MODES, warp_images
-
-__all__ = ["FILL_MODES", "INTERPOLATIONS", "warp"]
+from meshflow.kernels.warping import warp_images
 
 INTERPOLATIONS = ("bilinear", "nearest")
 

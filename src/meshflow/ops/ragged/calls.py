@@ -34,8 +34,6 @@ from meshflow.ops.ragged.reductions import (
 )
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values, get_positive_axis
 
-__all__ = ["call_op", "register"]
-
 # Modules of elementwise ops, and further ops that are applied to the innermost values.
 _STRING_MODULES = ("strings", "unicode", "regular_expressions", "hashing")
 _ELEMENTWISE_MODULES = (

@@ -21,8 +21,6 @@ from meshflow.ops import array, hashing
 from meshflow.ops.casting import cast
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
 
-__all__ = ["cross", "cross_hashed"]
-
 _MAX_INT64 = (1 << 63) - 1
 # A sparse tensor can claim any number of rows.
 _MAX_ROWS = 1 << 24

@@ -28,8 +28,6 @@ from meshflow.ops.ragged.partition import (
 )
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
 
-__all__ = ["DynamicRaggedShape", "DynamicRaggedShapeSpec"]
-
 
 def _make_sizes(sizes: Sequence[Any], dtype: DType) -> Tensor:
     if has_symbolic_size(sizes):

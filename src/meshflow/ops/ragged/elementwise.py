@@ -29,15 +29,6 @@ from meshflow.ops.ragged.partition import (
 )
 from meshflow.ops.ragged.tensor import RaggedTensor
 
-__all__ = [
-    "broadcast",
-    "check_splits_dtypes",
-    "contains_ragged",
-    "get_op_name",
-    "have_same_rows",
-    "map_flat_values",
-]
-
 
 def contains_ragged(value: object) -> bool:
     """Check whether a value is a ragged tensor, or a list with one."""

@@ -27,14 +27,6 @@ from meshflow.ops.ragged.partition import (
 )
 from meshflow.ops.ragged.tensor import RaggedTensor
 
-__all__ = [
-    "constant",
-    "range",
-    "row_splits_to_segment_ids",
-    "segment_ids_to_row_splits",
-    "split_strings",
-]
-
 
 def constant(
     pylist: PyTree,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["format_rows"]
-
 
 def format_rows(rows: np.ndarray) -> str:
     """Format an array of rows, which may be arrays of objects, with commas between the items."""

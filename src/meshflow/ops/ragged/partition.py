@@ -40,25 +40,6 @@ Namespace: TypeAlias = Any
 # Use of row splits on the host, for errors.
 SPLITS_USE = "row splits, which determine the size of a result"
 
-__all__ = [
-    "SPLITS_USE",
-    "Namespace",
-    "RowPartition",
-    "RowPartitionSpec",
-    "Size",
-    "concatenate_ranges",
-    "convert_integers",
-    "define_array_function",
-    "expand_rows",
-    "find_true",
-    "find_value",
-    "get_namespace",
-    "have_different_values",
-    "make_size",
-    "read_integers",
-    "take",
-]
-
 
 def define_array_function(function: Callable[..., Any]) -> Callable[..., Tensor]:
     """Make a function of tensors of a function of NumPy or `jax.numpy`, arrays and static values."""

@@ -23,17 +23,6 @@ from meshflow.ops.ragged.partition import (
 )
 from meshflow.ops.ragged.tensor import RaggedTensor, get_positive_axis
 
-__all__ = [
-    "DENSE_OPS",
-    "REDUCTIONS",
-    "SEGMENT_OPS",
-    "parse_axes",
-    "reduce",
-    "reduce_axes",
-    "reduce_segments",
-    "restore_axes",
-]
-
 # Name of a reduction, or its functions: one like those in `SEGMENT_OPS`, and one like those in `DENSE_OPS`.
 Reduction: TypeAlias = str | tuple[Callable[..., Any], Callable[..., Any]]
 # Reduce values with equal ids: (values, ids, number of ids) -> results.

@@ -20,8 +20,6 @@ from meshflow.core.runtime.philox import (
     draw_uniforms_per_counter,
 )
 
-__all__ = ["draw_binomial", "draw_gamma", "draw_poisson", "draw_truncated_normal"]
-
 # A mask of the results that were drawn in advance, and their values.
 _Reserve: TypeAlias = tuple[Array, Array]
 

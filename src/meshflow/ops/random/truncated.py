@@ -10,8 +10,6 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.random.stateless import stateless_uniform
 
-__all__ = ["stateless_parameterized_truncated_normal"]
-
 
 @op(kinds="f")
 def _invert(

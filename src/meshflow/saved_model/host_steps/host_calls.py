@@ -42,8 +42,6 @@ from meshflow.ops.image import boxes
 from meshflow.saved_model.host_steps.text_steps import Steps, apply_steps
 from meshflow.saved_model.programs.stablehlo import make_data_dependent_size
 
-__all__ = ["HOST_CALLS", "HostCall", "PlanValue", "get_item", "look_up", "run_text_steps"]
-
 
 @dataclasses.dataclass(frozen=True)
 class PlanValue:

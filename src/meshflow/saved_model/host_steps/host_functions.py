@@ -11,8 +11,6 @@ from meshflow.core.values.unknown_sizes import HOST_FUNCTIONS, find_host_name
 from meshflow.environment.types import Json
 from meshflow.saved_model.manifest.json_structures import pack_structure, unpack_structure
 
-__all__ = ["pack_function", "unpack_function"]
-
 
 def pack_function(function: Callable[..., Any]) -> dict[str, Json]:
     """Convert a function to JSON.

@@ -27,8 +27,6 @@ from meshflow.saved_model.host_steps.host_calls import PlanValue
 from meshflow.saved_model.host_steps.plan import HostStep, ProgramStep, RecordedFunction
 from meshflow.saved_model.manifest.composite_values import list_component_specs
 
-__all__ = ["HostRecording", "HostResult", "partition_function"]
-
 
 class HostResult:
     """Capture of a traced program that represents the result of a host call."""

@@ -14,19 +14,6 @@ from meshflow.environment.types import PyTree
 from meshflow.saved_model.manifest.composite_values import list_component_specs, replace_slots
 from meshflow.saved_model.programs.stablehlo import ExportedProgram, get_static_sizes
 
-__all__ = [
-    "FunctionPlan",
-    "HostStep",
-    "ProgramStep",
-    "ProgramsByRank",
-    "RecordedFunction",
-    "SavedFunction",
-    "SavedProgram",
-    "StagePlan",
-    "StageStep",
-    "StagedFunction",
-]
-
 
 @dataclasses.dataclass
 class HostStep:

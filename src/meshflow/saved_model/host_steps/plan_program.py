@@ -23,15 +23,6 @@ from meshflow.saved_model.manifest.assets import Asset
 from meshflow.saved_model.manifest.json_structures import pack_structure, unpack_structure
 from meshflow.saved_model.programs.restored_functions import LazyProgram, StableHLOProgram
 
-__all__ = [
-    "PlanProgram",
-    "RestoredHostStep",
-    "RestoredProgramStep",
-    "check_values",
-    "pack_argument",
-    "unpack_argument",
-]
-
 
 def pack_argument(value: PyTree, get_index: Callable[[Any], int]) -> Json:
     """Convert an argument of a host call to JSON.

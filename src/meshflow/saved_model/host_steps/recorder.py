@@ -52,8 +52,6 @@ from meshflow.saved_model.programs.stablehlo import (
     trace_for_export,
 )
 
-__all__ = ["record_function"]
-
 
 class _StringPlaceholder(DeferredValue):
     """Placeholder for strings."""

@@ -27,8 +27,6 @@ from meshflow.saved_model.host_steps.host_functions import unpack_function
 from meshflow.saved_model.host_steps.plan_program import check_values
 from meshflow.saved_model.programs.restored_functions import LazyProgram, StableHLOProgram
 
-__all__ = ["RestoredPlan", "SizeGuards", "StageProgramStep", "StagedProgram", "make_step"]
-
 _Sizes = dict[str, Any]
 
 _write_row = Op("write_row", lambda o, _: write_row(*map(jnp.asarray, o)))

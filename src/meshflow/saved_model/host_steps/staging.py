@@ -43,8 +43,6 @@ from meshflow.saved_model.host_steps.plan import (
 from meshflow.saved_model.manifest.composite_values import ComponentFunction
 from meshflow.saved_model.programs.stablehlo import trace_in_stages
 
-__all__ = ["stage_function"]
-
 
 def stage_function(
     name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

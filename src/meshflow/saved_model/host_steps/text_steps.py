@@ -29,8 +29,6 @@ from meshflow.environment.types import PyTree
 from meshflow.ops import hashing, strings
 from meshflow.saved_model.programs.restored_functions import RestoredProgram
 
-__all__ = ["TextFunction", "TextStepsProgram", "apply_steps"]
-
 Steps = list[list[Any]]
 
 

@@ -12,8 +12,6 @@ from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.contained_files import check_contained
 
-__all__ = ["Asset", "AssetFile", "load_asset"]
-
 
 class AssetFile(bytes):
     """Path of an asset. Its type distinguishes it from other strings.

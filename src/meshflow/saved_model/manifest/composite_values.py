@@ -36,20 +36,6 @@ from meshflow.environment.types import PyTree
 from meshflow.ops.ragged.partition import RowPartitionSpec
 from meshflow.ops.ragged.tensor import RaggedTensorSpec
 
-__all__ = [
-    "BATCH",
-    "ComponentFunction",
-    "ComponentSpec",
-    "UnsavableError",
-    "get_spec_name",
-    "get_spec_state",
-    "list_component_specs",
-    "list_components",
-    "make_result_slot",
-    "make_spec",
-    "replace_slots",
-]
-
 # Symbol of the first axes of arguments if these are equal.
 BATCH = "batch"
 _SPEC_CLASSES: dict[str, type[CompositeSpec]] = {

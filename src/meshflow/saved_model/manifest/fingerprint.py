@@ -15,8 +15,6 @@ from meshflow.files import gfile
 from meshflow.files.contained_files import check_contained
 from meshflow.files.paths import to_path_string
 
-__all__ = ["FINGERPRINT_FILE", "Fingerprint", "encode_fingerprint", "read_fingerprint"]
-
 FINGERPRINT_FILE = "fingerprint.pb"
 # Field numbers of the message, and of the version number in the version field.
 _HASH_FIELDS = {

@@ -21,14 +21,6 @@ from meshflow.saved_model.manifest.composite_values import (
     make_spec,
 )
 
-__all__ = [
-    "UnsavableError",
-    "get_sizes",
-    "make_named_tuple",
-    "pack_structure",
-    "unpack_structure",
-]
-
 _PLAIN_TYPES = (bool, int, float, str, type(None))
 
 

@@ -15,8 +15,6 @@ from meshflow.lookup.mutable_tables import MutableHashTable
 from meshflow.lookup.static_tables import StaticHashTable, StaticVocabularyTable
 from meshflow.lookup.table import Table
 
-__all__ = ["create_table", "describe_table"]
-
 
 def describe_table(table: Table) -> dict[str, Any]:
     """Describe a table: its type and dtypes, and arrays with its keys, values and default value.

@@ -8,8 +8,6 @@ from typing import Any
 from meshflow.core.runtime.devices import device as placed_on
 from meshflow.core.tracing.trace import init_scope
 
-__all__ = ["TrackableResource"]
-
 
 class TrackableResource:
     """Base class of resources. Subclasses define how a resource is created, initialized and destroyed.

@@ -11,9 +11,6 @@ from meshflow.core.functions.function import Function
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 
-__all__ = ["CallableRestoredObject", "RestoredObject", "attach_child", "check_attribute_name"]
-
-
 # A larger index in a list is only possible in a damaged file.
 _MAX_LIST_INDEX = 1 << 24
 

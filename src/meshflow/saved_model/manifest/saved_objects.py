@@ -23,8 +23,6 @@ from meshflow.lookup.table import Table
 from meshflow.saved_model.manifest.assets import Asset
 from meshflow.saved_model.manifest.lookup_tables import describe_table
 
-__all__ = ["SavedObjects"]
-
 # Attributes that other programs expect in loaded models, such as layers that wrap them.
 _VARIABLE_COLLECTIONS = ("variables", "trainable_variables", "non_trainable_variables")
 

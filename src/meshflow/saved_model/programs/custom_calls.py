@@ -35,8 +35,6 @@ from typing import Any
 from meshflow.core.runtime.errors import InvalidArgumentError, OpError
 from meshflow.environment.jax_internals import mlir, mlir_hlo, mlir_ir
 
-__all__ = ["check_module", "has_native_calls", "secure_calls"]
-
 _TABLE = """
 lapack_?potrf_ffi uplo=LU : T[n,n] -> T[n,n] i32[]
 lapack_?getrf_ffi : T[m,n] -> T[m,n] i32[min(m,n)] i32[]

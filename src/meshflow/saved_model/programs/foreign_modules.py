@@ -23,14 +23,6 @@ from meshflow.environment import sandbox
 from meshflow.environment.child_processes import get_import_path, make_python_command
 from meshflow.environment.module_rewriting import BYTECODE_PREFIX, rewrite_modules
 
-__all__ = [
-    "MAX_DERIVATIVES",
-    "is_own_program",
-    "remember_own_program",
-    "rewrite_module",
-    "rewrite_programs",
-]
-
 _TIMEOUT_SECONDS = 120
 # Address space of the child process, of which importing JAX takes two.
 _MAX_CHILD_BYTES = 16 << 30

@@ -26,10 +26,7 @@ from meshflow.saved_model.programs.module_reader import (
     read_jaxpr,
     register_op,
     slice_rows,
-    trace_program,
 )
-
-__all__ = ["expand_call", "read_jaxpr", "trace_program"]
 
 _Op = Any
 

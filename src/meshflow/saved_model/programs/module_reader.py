@@ -24,16 +24,6 @@ from meshflow.environment.jax_internals import make_reading_context, mlir_ir
 from meshflow.environment.types import Array, ClosedJaxpr
 from meshflow.kernels.recurrent import read_export_name
 
-__all__ = [
-    "ModuleReader",
-    "StaticValue",
-    "UnsupportedOpError",
-    "read_jaxpr",
-    "register_op",
-    "slice_rows",
-    "trace_program",
-]
-
 # Integer tensors of at most this many elements are evaluated while a program is read.
 _MAX_STATIC_ELEMENTS = 64
 _LOCATION = re.compile(r'loc\("([^"]+)"')

@@ -16,8 +16,6 @@ from meshflow.environment.jax_internals import (
     refine_polymorphic_shapes,
 )
 
-__all__ = ["check_signature", "read_result_shapes", "refine_module"]
-
 _MAIN, _INNER = "main", "inner_main"
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from meshflow.environment.jax_internals import common_lowerings, platform_lowerings
 from meshflow.environment.types import Primitive
 
-__all__ = ["get_portable_lowerings"]
-
 _PRIMITIVE_NAMES = (
     *("cholesky", "triangular_solve", "lu", "geqrf", "householder_product", "qr"),
     *("eigh", "svd", "tridiagonal_solve"),

@@ -34,21 +34,9 @@ from meshflow.interpreter.table import EXPANSIONS
 from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.saved_model.manifest.composite_values import list_component_specs, list_components
 from meshflow.saved_model.manifest.json_structures import unpack_structure
-from meshflow.saved_model.programs.module_ops import expand_call, read_jaxpr, trace_program
+from meshflow.saved_model.programs.module_ops import expand_call, read_jaxpr
+from meshflow.saved_model.programs.module_reader import trace_program
 from meshflow.saved_model.programs.stablehlo import get_static_sizes, specialize_program
-
-__all__ = [
-    "Alternative",
-    "AlternativeDispatcher",
-    "LazyProgram",
-    "RankDispatchProgram",
-    "RestoredProgram",
-    "SignatureMismatchError",
-    "StableHLOProgram",
-    "compile_program",
-    "make_restored_function",
-]
-
 
 # The first runs of a program are op by op.
 EXPANSIONS["call_exported"] = expand_call

@@ -21,8 +21,6 @@ from meshflow.saved_model.programs.restored_functions import (
     compile_program,
 )
 
-__all__ = ["RestoredConcreteFunction", "RestoredSignature", "SignatureMap"]
-
 
 class RestoredConcreteFunction(SignedFunction):
     """Concrete function that was saved as an attribute.

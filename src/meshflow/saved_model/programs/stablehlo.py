@@ -63,24 +63,6 @@ from meshflow.saved_model.programs.module_refinement import (
 )
 from meshflow.saved_model.programs.portable_linear_algebra import get_portable_lowerings
 
-__all__ = [
-    "NO_GRADIENT",
-    "ExportedProgram",
-    "StringArgument",
-    "deserialize_program",
-    "export_for_platforms",
-    "export_traced",
-    "get_static_sizes",
-    "has_gradient_if_differentiable",
-    "is_differentiable",
-    "make_data_dependent_size",
-    "serialize_program",
-    "specialize_program",
-    "trace_for_export",
-    "trace_in_stages",
-    "verify_foreign_programs",
-]
-
 T = TypeVar("T")
 
 # Exceptions that JAX raises for the gradient of a program without one, such as a program with an

@@ -40,22 +40,6 @@ from meshflow.saved_model.manifest.json_structures import (
 )
 from meshflow.saved_model.programs.restored_functions import AlternativeDispatcher
 
-__all__ = [
-    "get_call",
-    "has_unknown_size",
-    "is_special_case",
-    "is_symbolic",
-    "iterate_functions",
-    "iterate_signatures",
-    "list_keyword_parameters",
-    "list_parameters",
-    "list_specs",
-    "make_argument_names",
-    "make_rank_setter",
-    "name_results",
-    "relax_batch_size",
-]
-
 _log = logging.getLogger("meshflow")
 _FUNCTION_TYPES = Function, SignedFunction
 # Types that a signature may return. All but the first four are converted to tensors.

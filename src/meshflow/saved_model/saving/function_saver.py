@@ -56,8 +56,6 @@ from meshflow.saved_model.saving.function_discovery import (
     relax_batch_size,
 )
 
-__all__ = ["FunctionSaver", "SavedFunction"]
-
 _SavableFunction: TypeAlias = Callable[..., Any] | TextFunction
 
 # Ranks for which functions of tensors of unknown rank are saved.

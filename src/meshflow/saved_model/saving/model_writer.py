@@ -34,9 +34,7 @@ from meshflow.saved_model.manifest.saved_objects import SavedObjects
 from meshflow.saved_model.options import SaveOptions
 from meshflow.saved_model.programs.restored_signatures import SignatureMap
 from meshflow.saved_model.saving.function_saver import FunctionSaver
-from meshflow.saved_model.saving.signature_saver import DEFAULT_SIGNATURE, SignatureSaver
-
-__all__ = ["DEFAULT_SIGNATURE", "SERVE_TAG", "make_content", "save"]
+from meshflow.saved_model.saving.signature_saver import SignatureSaver
 
 # Tag of the saved graph.
 SERVE_TAG = "serve"

@@ -32,8 +32,6 @@ from meshflow.saved_model.saving.function_discovery import (
 )
 from meshflow.saved_model.saving.function_saver import FunctionSaver
 
-__all__ = ["DEFAULT_SIGNATURE", "SignatureSaver"]
-
 DEFAULT_SIGNATURE = "serving_default"
 _log = logging.getLogger("meshflow")
 _SignatureFunction: TypeAlias = Function | SignedFunction | FunctionCall

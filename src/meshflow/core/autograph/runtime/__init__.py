@@ -22,21 +22,3 @@ from meshflow.core.autograph.runtime.structure_template import (
     restore_items,
 )
 from meshflow.core.staging.structure import undefined
-
-__all__ = [
-    "StructureTemplate",
-    "and_",
-    "assert_",
-    "compare_chain",
-    "convert_callee",
-    "copy_items",
-    "for_stmt",
-    "if_exp",
-    "if_stmt",
-    "not_",
-    "or_",
-    "read_part",
-    "restore_items",
-    "undefined",
-    "while_stmt",
-]

@@ -16,8 +16,6 @@ from meshflow.core.staging.stacked_rows import register_rows
 from meshflow.core.staging.structure import NestedTemplate, is_number, is_tensor_like
 from meshflow.core.values.tensor import Tensor
 
-__all__ = ["GrowingLists"]
-
 _ROWS = Op("unstack", lambda o, _: list(o[0]))
 
 

@@ -2,5 +2,3 @@
 
 from meshflow.distribute.parallel.adapters.deepspeed import DeepSpeedSettings, from_deepspeed
 from meshflow.distribute.parallel.adapters.mesh_tensorflow import from_mesh_tensorflow
-
-__all__ = ["DeepSpeedSettings", "from_deepspeed", "from_mesh_tensorflow"]

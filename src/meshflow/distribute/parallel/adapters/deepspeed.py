@@ -20,8 +20,6 @@ from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.environment.types import Config, Json, StrPath
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["DeepSpeedSettings", "from_deepspeed"]
-
 # DeepSpeed accepts comments and a comma before a closing bracket. The first group matches strings,
 # which must not change.
 _COMMENT_PATTERN = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTALL)

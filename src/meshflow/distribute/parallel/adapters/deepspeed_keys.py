@@ -16,8 +16,6 @@ from typing import Any
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.environment.types import Json
 
-__all__ = ["ClassifiedKeys", "classify_keys", "expand_short_keys"]
-
 # Supported keys by section. A section is identified by its path.
 _SUPPORTED = {
     "": "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping "

@@ -10,8 +10,6 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.parallel.adapters.deepspeed_schedules import build_schedule_config
 from meshflow.environment.types import Config
 
-__all__ = ["build_optimizer_config"]
-
 
 @dataclasses.dataclass(frozen=True)
 class _OptimizerMapping:

@@ -8,8 +8,6 @@ from typing import Any
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.environment.types import Config, Json
 
-__all__ = ["build_schedule_config"]
-
 _WARMUP = {
     "warmup_min_lr": "minimum_learning_rate",
     "warmup_max_lr": "learning_rate",

@@ -17,9 +17,6 @@ from meshflow.distribute.parallel.rules import ShardingRules
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["create_local_mesh", "from_mesh_tensorflow"]
-
-
 # Names in Mesh-TensorFlow's transformers for the dimensions that Meshflow's layers name.
 _SYNONYMS = {"hidden": "d_ff", "embed": "d_model", "key": "d_kv", "sequence": "length"}
 

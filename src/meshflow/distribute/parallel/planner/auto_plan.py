@@ -18,8 +18,6 @@ from meshflow.distribute.parallel.planner.trial import adopt_model
 from meshflow.distribute.parallel.strategy import MeshStrategy, planners
 from meshflow.environment.types import PyTree
 
-__all__ = ["suggest_plan"]
-
 # Number of the best candidates that are compiled and compared.
 _NUM_COMPILED = 3
 _log = logging.getLogger("meshflow")

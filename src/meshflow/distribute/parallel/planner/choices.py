@@ -15,8 +15,6 @@ from meshflow.distribute.parallel.pipeline import check_pipeline
 from meshflow.distribute.parallel.planner.model_profile import ModelProfile
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["SEQUENCE_PARALLEL_MODES", "PlanChoice", "enumerate_choices", "find_refusal"]
-
 # Named dimensions that tensor parallelism splits. Parts of the concatenated gates of recurrent layers are exchanged in each step,
 # for which there is no formula.
 TENSOR_DIMENSIONS = ("heads", "hidden", "vocab")

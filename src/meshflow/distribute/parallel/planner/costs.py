@@ -30,8 +30,6 @@ from meshflow.distribute.parallel.planner.model_profile import (
 from meshflow.distribute.parallel.zero import PACKED_BYTES
 from meshflow.placement.expected_traffic import count_ring_bytes
 
-__all__ = ["CostModel", "StepCosts"]
-
 # ---- counts that follow from the algorithm -----------------------------------------------------
 
 # Between two layers a result, the summand of a residual connection, and the gradients of both are live. With the

@@ -14,15 +14,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from meshflow.core.runtime.errors import InvalidValueError
 
-__all__ = [
-    "Hardware",
-    "format_bytes",
-    "format_seconds",
-    "measure_hardware",
-    "parse_bytes",
-    "parse_fraction",
-]
-
 # Rows and columns of the matrices that are multiplied and copied in a measurement.
 _MEASURED_SIZE = 1024
 # Elements that each device exchanges: many for the bandwidth, and few for the latency.

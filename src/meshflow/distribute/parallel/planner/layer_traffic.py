@@ -18,17 +18,6 @@ from meshflow.environment.types import Jaxpr, Var
 from meshflow.passes.jaxprs import inline_calls, select_variables
 from meshflow.placement.expected_traffic import count_ring_bytes
 
-__all__ = [
-    "AttentionTraffic",
-    "ExpertLayer",
-    "WeightProduct",
-    "WeightReads",
-    "count_reads",
-    "find_attention",
-    "find_expert_layers",
-    "find_products",
-]
-
 # Operations over all steps of a sequence.
 _LOOPS = ("recurrent_layer", "scan", "while")
 

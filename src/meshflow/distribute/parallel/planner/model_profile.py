@@ -49,8 +49,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Jaxpr, JaxprEqn, PyTree, Var
 from meshflow.passes.jaxprs import select_variables
 
-__all__ = ["ModelProfile", "SplitProfile", "WeightProfile", "profile_model"]
-
 # Between two layers a result and its gradient are live and, if several operations read the result, as with a residual
 # connection, the summand and its gradient.
 _COPIES, _SUMMED_COPIES = 2, 4

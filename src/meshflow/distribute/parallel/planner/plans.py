@@ -35,8 +35,6 @@ from meshflow.environment.html_tables import format_table
 from meshflow.environment.types import Json, PyTree
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["Candidate", "Plan", "estimate_plan", "plan"]
-
 _OBJECTIVES = ("time", "bytes", "memory")
 # Relative difference of predicted values that counts as a tie, which less memory decides.
 _TIE = 0.01

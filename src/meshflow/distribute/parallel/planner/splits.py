@@ -21,8 +21,6 @@ from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.environment.types import Atom, Jaxpr, Var
 
-__all__ = ["PropagatedSplits", "propagate_splits"]
-
 _SHAPE_ONLY = ("transpose", "reshape", "broadcast_in_dim", "squeeze", "expand_dims")
 
 

@@ -24,9 +24,6 @@ from meshflow.environment.types import Json, PyTree
 from meshflow.placement.expected_traffic import ExpectedTraffic, count_ring_bytes
 from meshflow.profiler import description
 
-__all__ = ["NoFormulaError", "compute_expected_traffic", "convert_to_choice"]
-
-
 _SUMS = ("all-reduce", "reduce-scatter")
 _ALL_KINDS = (*_SUMS, "all-gather", "all-to-all")
 # For each purpose its description, and the types of collectives that serve it.

@@ -20,15 +20,6 @@ from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.distribute.replicas.context import context_scope
 from meshflow.environment.types import PyTree
 
-__all__ = [
-    "CompiledTrial",
-    "adopt_model",
-    "compile_trial",
-    "precision_scope",
-    "shape_only_variables",
-    "suspend_layouts",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class CompiledTrial:

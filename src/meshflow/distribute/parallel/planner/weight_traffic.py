@@ -14,8 +14,6 @@ from meshflow.distribute.replicas.variables import get_ruled_layout
 from meshflow.placement.expected_traffic import count_ring_bytes
 from meshflow.placement.layout import list_spec_dimensions
 
-__all__ = ["WeightLayout", "count_own_step_traffic", "count_weight_traffic"]
-
 
 @dataclasses.dataclass(frozen=True)
 class WeightLayout:

@@ -33,8 +33,6 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
 from meshflow.distribute.strategy import Strategy
 from meshflow.environment import optional_packages
 
-__all__ = ["OptimizerKeys", "Resolvers", "dumps", "dumps_function", "loads"]
-
 # Functions that return the objects of persistent ids, by the first item of the id: "variable",
 # "iterator", "strategy".
 Resolvers: TypeAlias = Mapping[str, Callable[..., Any]]

@@ -15,8 +15,6 @@ from types import FunctionType, ModuleType
 
 from meshflow.distribute.parameter_server.closures.stubs import CoordinatorOnly
 
-__all__ = ["find_unimportable_modules"]
-
 
 def find_unimportable_modules(strategy: object) -> list[ModuleType]:
     """Return the modules that hold the strategy or its objects, and the modules that import them.

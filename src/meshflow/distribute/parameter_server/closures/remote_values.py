@@ -17,8 +17,6 @@ from meshflow.distribute.parameter_server.closures.stubs import CoordinatorOnly
 from meshflow.environment.types import PyTree
 from meshflow.ops.ragged import RaggedTensor
 
-__all__ = ["PerWorkerDataset", "PerWorkerValues", "RemoteValue"]
-
 
 class ResourceHolder(Protocol):
     """Worker with an id, and with the values that arguments of closures represent on it."""

@@ -17,8 +17,6 @@ from meshflow.core.variables.variable import VariableAggregation, VariableSynchr
 from meshflow.distribute.parameter_server.variables.hosted_variable import DescribedVariable
 from meshflow.environment.types import Array
 
-__all__ = ["CoordinatorOnly", "ObjectStub", "StubUsedError", "VariableStub"]
-
 
 class CoordinatorOnly:
     """Base class of objects that are not sent to workers, which get stubs instead.

@@ -37,8 +37,6 @@ from meshflow.distribute.parameter_server.worker.remote_worker import Scheduling
 from meshflow.distribute.parameter_server.worker.worker import ClosureStrategy, Worker
 from meshflow.environment.types import Array, ArrayLike
 
-__all__ = ["Cluster", "InProcessCluster", "WorkerLostError", "WorkerNotReadyError"]
-
 
 class ClusterStrategy(ClosureStrategy, SchedulingStrategy, Protocol):
     """Strategy as clusters see it; see `ParameterServerStrategy`."""

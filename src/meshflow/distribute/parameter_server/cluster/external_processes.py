@@ -36,8 +36,6 @@ from meshflow.distribute.parameter_server.transport.connection import (
     connect,
 )
 
-__all__ = ["ExternalProcesses", "TaskListener", "get_job_secret", "is_in_this_process"]
-
 # The listeners in this process, by address.
 _local_listeners: dict[str, TaskListener] = {}
 # Seconds between two attempts to connect to a process that does not listen yet.

@@ -18,8 +18,6 @@ from meshflow.distribute.parameter_server.cluster.roles import (
 )
 from meshflow.distribute.parameter_server.server.journal import JournalFolder
 
-__all__ = ["LocalProcesses"]
-
 
 class LocalProcesses:
     """Launcher of the processes of a cluster on this machine.

@@ -22,8 +22,6 @@ from meshflow.distribute.parameter_server.server.journal import JournalFolder
 from meshflow.distribute.ray import connect, is_responding
 from meshflow.environment import optional_packages
 
-__all__ = ["RayProcesses"]
-
 # Prefixes of environment variables that are passed to the actors.
 _PASSED_PREFIXES = ("JAX_", "XLA_", "MESHFLOW_", "TF_")
 

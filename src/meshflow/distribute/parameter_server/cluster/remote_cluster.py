@@ -54,8 +54,6 @@ from meshflow.distribute.parameter_server.worker.remote_worker import (
 from meshflow.distribute.parameter_server.worker.server_client import PartialClosureError
 from meshflow.environment.types import Array
 
-__all__ = ["ProcessLauncher", "RemoteCluster"]
-
 # The coordinator caches values of up to this many bytes.
 _MAX_CACHED_BYTES = 1 << 26
 # A process may die this often in a row before it registers.

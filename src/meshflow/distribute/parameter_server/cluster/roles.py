@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from meshflow.distribute.parameter_server.server.journal import JournalFolder
 
-__all__ = ["HOST_MODULE", "ROLE_VARIABLE", "Role", "current_worker", "is_crowded", "make_role"]
-
 # Processes run this module. It is not imported here, because it imports the strategy that launches
 # the processes.
 HOST_MODULE = "meshflow.distribute.parameter_server.processes.entry_point"

@@ -12,8 +12,6 @@ from typing import Any
 from meshflow.distribute.parameter_server.closures.remote_values import RemoteValue
 from meshflow.distribute.parameter_server.worker.server_client import AttemptFailedError
 
-__all__ = ["Closure", "ClosureQueue", "StalenessGate"]
-
 _CANCELLED = "The closure was cancelled: another one has failed."
 _ENDED = "The coordinator has ended."
 # An idle worker also runs a closure that takes this many times the typical duration. It checks at

@@ -50,8 +50,6 @@ from meshflow.distribute.parameter_server.worker.calls import (
 )
 from meshflow.environment.types import PyTree
 
-__all__ = ["ClusterCoordinator", "current_worker_index"]
-
 # A closure fails if this many workers have died while they ran it.
 _MAX_DEATHS = 20
 # Seconds to wait for a running closure at the end of the program.

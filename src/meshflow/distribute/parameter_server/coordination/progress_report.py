@@ -18,8 +18,6 @@ from meshflow.io import protos
 from meshflow.io.event_files import EventFile
 from meshflow.profiler import description
 
-__all__ = ["ClosureStatistics", "ProgressReport", "StatisticsMethod"]
-
 # Method that returns statistics by name.
 StatisticsMethod: TypeAlias = Callable[[], dict[str, float]]
 

@@ -47,8 +47,6 @@ from meshflow.profiler import description, server
 # Environment variable with the first port for the profilers of the processes.
 PROFILER_PORTS = "MESHFLOW_PROFILER_PORTS"
 
-__all__ = ["main", "make_listener", "run", "serve"]
-
 
 def serve(role: Role, secret: str) -> None:
     """Run a server or a worker until the coordinator stops.

@@ -13,8 +13,6 @@ from meshflow.core.runtime.errors import InternalError, InvalidValueError, NotFo
 from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.parameter_server.processes.entry_point import make_listener
 
-__all__ = ["Server", "ServerDef"]
-
 _log = logging.getLogger("meshflow")
 
 # A cluster: the addresses of tasks, by job.

@@ -27,8 +27,6 @@ from meshflow.distribute.parameter_server.worker.remote_worker import MAX_FUNCTI
 from meshflow.distribute.parameter_server.worker.worker import Worker
 from meshflow.environment.types import PyTree
 
-__all__ = ["WorkerService"]
-
 
 class _ServiceWorker(Worker):
     """Worker that checks whether results can be sent to the coordinator."""

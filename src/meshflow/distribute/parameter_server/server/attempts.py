@@ -30,8 +30,6 @@ from meshflow.distribute.parameter_server.transport.messages import (
     Push,
 )
 
-__all__ = ["FAILED", "FINISHED", "AttemptLog", "AttemptState"]
-
 # The attempt in the records of closures that are finished, and will not be attempted again; and in
 # those of closures of which an attempt has failed and no other one was applied.
 FINISHED, FAILED = -1, -2

@@ -47,8 +47,6 @@ try:
 except ImportError:
     fcntl = None
 
-__all__ = ["Journal", "JournalFiles", "JournalFolder"]
-
 _logger = logging.getLogger("meshflow")
 # Prefix of temporary folders, and the name of the file in them that their process has locked.
 _PREFIX, _LOCK = "meshflow-servers-", "lock"

@@ -39,8 +39,6 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import Optim
 from meshflow.environment.types import Array, ArrayLike
 from meshflow.kernels import library
 
-__all__ = ["MIN_LARGE_BYTES", "ParameterServer", "ServerVariable"]
-
 # Larger variables are changed in place if only rows change, or if no other object holds the value,
 # as for slots.
 MIN_LARGE_BYTES = 1 << 20

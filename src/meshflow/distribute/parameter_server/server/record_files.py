@@ -19,15 +19,6 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.files.crc32c import crc32c
 from meshflow.files.storage import Storage, StorageFile, open_file
 
-__all__ = [
-    "DamagedFileError",
-    "FileRecord",
-    "pack_header",
-    "pack_record",
-    "read_records",
-    "write_all",
-]
-
 MAGIC, VERSION = b"MFJRNL\r\n", 1
 KINDS = {"snapshot": 1, "log": 2}
 # Headers of a file and of a record; a checksum follows each.

@@ -47,8 +47,6 @@ _FULL_DISK_SECONDS, _FULL_DISK_ERRORS = 60.0, (errno.ENOSPC, errno.EDQUOT)
 # Larger values are copied before they are sent.
 _MIN_COPIED_BYTES = 1 << 16
 
-__all__ = ["RemoteServer", "ServerService"]
-
 
 class ServerLocator(Protocol):
     """Lookup of a server's current process."""

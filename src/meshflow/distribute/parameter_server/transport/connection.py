@@ -39,18 +39,6 @@ from meshflow.distribute.parameter_server.transport import shared_memory
 from meshflow.distribute.parameter_server.transport.memory_pools import BufferPool
 from meshflow.environment.types import Array
 
-__all__ = [
-    "Connection",
-    "ConnectionLostError",
-    "FencedError",
-    "RemoteCaller",
-    "answer_calls",
-    "connect",
-    "dump_error",
-    "execute_call",
-    "load_error",
-]
-
 # Header of a message: the length of the pickle, and the number of arrays.
 _HEAD = struct.Struct("!QI")
 # Header of an array: its size in bytes, and the id of its segment, or 0 if the bytes follow in the

@@ -22,8 +22,6 @@ from meshflow.distribute.parameter_server.transport.messages import (
 )
 from meshflow.environment.types import Array
 
-__all__ = ["Compressor", "check_compression", "decompress_gradient"]
-
 Compression: TypeAlias = str | float | None
 
 

@@ -19,8 +19,6 @@ from meshflow.distribute.parameter_server.transport import output_buffers
 from meshflow.environment.garbage_collection import LOCAL_REFERENCES
 from meshflow.environment.types import Array
 
-__all__ = ["ArrayPool", "ArrayReceiver", "BufferPool", "SharingConnection"]
-
 # The pool keeps at most this many buffers, of at least this many bytes. The pool's list also refers to
 # a buffer without users.
 _MAX_BUFFERS, _MIN_BYTES, _UNUSED_REFERENCES = 64, 1 << 20, LOCAL_REFERENCES + 1

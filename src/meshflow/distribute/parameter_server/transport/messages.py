@@ -15,21 +15,6 @@ import numpy as np
 from meshflow.distribute.parameter_server.transport.memory_pools import ArrayReceiver
 from meshflow.environment.types import Array, ArrayLike
 
-__all__ = [
-    "Ballot",
-    "ClosureOptions",
-    "CompletedAttempt",
-    "Decision",
-    "ExchangeReply",
-    "OptimizerStep",
-    "PullRequest",
-    "Push",
-    "ServerInterface",
-    "TopElements",
-    "VariableRows",
-    "round_up_to_power_of_two",
-]
-
 # Round and id of an attempt. Of two ballots, the greater one wins.
 Ballot = tuple[int, int]
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = ["holds_array", "is_supported", "offer_memory", "retain_memory"]
-
 # Memory that its owner has released while an XLA array was still in it, by address.
 _retained: dict[int, np.ndarray] = {}
 

@@ -28,8 +28,6 @@ try:
 except ImportError:
     fcntl = None
 
-__all__ = ["IS_SUPPORTED", "IncomingSegments", "OutgoingSegments", "SharedSegment"]
-
 # Smaller arrays are sent through the socket.
 _MIN_BYTES = 1 << 16
 # Limits on the segments of one direction of a connection: their count, their total size, and how

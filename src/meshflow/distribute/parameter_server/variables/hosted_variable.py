@@ -37,8 +37,6 @@ from meshflow.core.variables.variable import (
 )
 from meshflow.environment.types import Array, ArrayLike
 
-__all__ = ["DescribedVariable", "HostedVariable", "Outbox", "VariableOutboxes"]
-
 # A Keras optimizer. Its class is in a higher layer, and parameter servers use its private
 # attributes.
 Optimizer: TypeAlias = Any

@@ -21,8 +21,6 @@ from meshflow.core.variables.variable_creation import add_name_scopes
 from meshflow.distribute.parameter_server.variables.hosted_variable import place_on_servers
 from meshflow.distribute.parameter_server.variables.partitioners import PartitionFunction
 
-__all__ = ["compute_shard_sizes", "create_in_shards", "create_sharded_variable"]
-
 
 def create_sharded_variable(
     create: Callable[..., Variable],

@@ -10,15 +10,6 @@ from typing import Any
 from meshflow.distribute.parameter_server.variables.hosted_variable import Optimizer
 from meshflow.environment.types import PyTree
 
-__all__ = [
-    "ClosureCall",
-    "Outcome",
-    "StateNeededError",
-    "StepLocation",
-    "StepLocationError",
-    "VariablesNeededError",
-]
-
 
 class StateNeededError(BaseException):
     """A closure uses an optimizer without slots.

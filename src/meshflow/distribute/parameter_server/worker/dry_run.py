@@ -13,8 +13,6 @@ from meshflow.distribute.parameter_server.worker.calls import ClosureCall
 from meshflow.distribute.parameter_server.worker.worker import ClosureStrategy, Worker
 from meshflow.environment.types import PyTree
 
-__all__ = ["DryRunWorker"]
-
 
 class DryRunWorker(Worker):
     """Worker in the coordinator's process that sends nothing to servers.

@@ -31,8 +31,6 @@ from meshflow.distribute.parameter_server.worker.calls import (
     VariablesNeededError,
 )
 
-__all__ = ["MAX_FUNCTIONS", "CallRequest", "FunctionPickles", "RemoteWorker", "SentObjects"]
-
 # A worker keeps this many functions, the most recent ones.
 MAX_FUNCTIONS = 256
 

@@ -38,8 +38,6 @@ from meshflow.distribute.parameter_server.worker.calls import (
 )
 from meshflow.environment.types import Array
 
-__all__ = ["ClosureWorker", "RunningClosure"]
-
 # Marks a variable, in place of a number of steps, that steps on the servers train.
 _TRAINED_ON_SERVERS = -1
 # A closure may take this many steps on the servers. Their gradients are kept for one message.

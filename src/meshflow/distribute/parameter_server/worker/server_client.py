@@ -30,14 +30,6 @@ from meshflow.distribute.parameter_server.transport.messages import (
 from meshflow.distribute.parameter_server.variables.hosted_variable import ClosureContext
 from meshflow.environment.types import Array
 
-__all__ = [
-    "AttemptFailedError",
-    "PartialClosureError",
-    "ServerClient",
-    "call_outside_closure",
-    "closure_scope",
-]
-
 # If the pushes for the other servers have more bytes in total, staging costs less than forwarding
 # them to the first server.
 MAX_FORWARDED_BYTES = 1 << 18

@@ -52,8 +52,6 @@ from meshflow.profiler.annotations import Trace
 
 _log = logging.getLogger("meshflow")
 
-__all__ = ["ClosureStrategy", "Worker"]
-
 
 class WorkerCluster(Protocol):
     """Cluster as workers see it; see `Cluster`."""

@@ -11,8 +11,6 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.metrics.means import Mean
 
-__all__ = ["AddLoss", "AddMetric", "is_loss"]
-
 
 class AddLoss(Layer):
     """Layer that adds its input to the losses, created by `Model.add_loss` on a symbolic tensor.

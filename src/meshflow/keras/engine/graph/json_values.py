@@ -18,8 +18,6 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import Json, PyTree
 from meshflow.ops.ragged import RaggedTensorSpec
 
-__all__ = ["deserialize_value", "serialize_shapes", "serialize_tuple", "serialize_value"]
-
 _SPEC_CLASSES = {f"tf.{c.__name__}": c for c in (TensorSpec, SparseTensorSpec, RaggedTensorSpec)}
 
 

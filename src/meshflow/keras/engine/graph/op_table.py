@@ -14,16 +14,6 @@ from typing import Any
 from meshflow.core.dispatch import op_names
 from meshflow.core.runtime.import_paths import get_public_package
 
-__all__ = [
-    "NAMESPACES",
-    "find_function",
-    "find_ops_by_suffix",
-    "get_operator_name",
-    "get_ops",
-    "get_public_name",
-    "has_public_name",
-]
-
 # Keras names these Python operators by themselves, not by the function that they call.
 _OPERATORS = {"math.add": "add", "math.equal": "eq", "math.not_equal": "ne"}
 

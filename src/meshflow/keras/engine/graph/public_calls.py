@@ -14,8 +14,6 @@ from typing import Any
 from meshflow.core.dispatch import op_names
 from meshflow.keras.engine.graph import op_table
 
-__all__ = ["to_public_call"]
-
 _OPS_PREFIX = "ops."
 
 

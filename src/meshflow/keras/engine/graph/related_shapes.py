@@ -10,8 +10,6 @@ from meshflow.keras.engine.graph.graph import LayerGraph
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
-__all__: list[str] = []
-
 
 def _trace_related_shapes(tensors: Sequence[KerasTensor], size: int) -> list[TensorSpec]:
     """Return the specs of symbolic tensors if each unknown size of an input is `size`."""

@@ -23,8 +23,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["get_weight_dimensions", "parse_renames"]
-
 _LINEAR = {"kernel": "in out", "bias": "out"}
 _RECURRENT = {"kernel": "in gates", "recurrent_kernel": "units gates", "bias": "gates"}
 # Keys are class names, and apply to subclasses. The names belong to the last axes if there are

@@ -18,14 +18,6 @@ from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
-__all__ = [
-    "LayoutMap",
-    "choose_layout",
-    "get_current_map",
-    "layout_map_scope",
-    "variable_layout_scope",
-]
-
 _scopes: list[LayoutMap] = []
 
 

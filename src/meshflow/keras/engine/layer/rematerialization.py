@@ -20,8 +20,6 @@ from meshflow.distribute.replicas.shares import Rematerialization, current_remat
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 
-__all__ = ["run_call"]
-
 
 def run_call(
     layer: Any, call: Callable[..., Any], inputs: PyTree, args: tuple, kwargs: dict

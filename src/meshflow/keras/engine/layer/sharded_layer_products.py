@@ -29,8 +29,6 @@ from meshflow.ops import array, math
 from meshflow.ops.linalg import einsum
 from meshflow.placement.layout import list_spec_dimensions
 
-__all__ = ["make_sharded_product", "project_sharded", "read_for_positions"]
-
 
 def make_sharded_product(
     layer: Any, inputs: Tensor, equation: str | None = None

@@ -8,8 +8,6 @@ from typing import Any
 from meshflow.core.functions.stateless import call_stateless
 from meshflow.environment.types import PyTree
 
-__all__ = ["StatelessCalls"]
-
 
 class StatelessCalls:
     """Method of `Layer` that neither reads nor writes the values of its variables."""

@@ -8,8 +8,6 @@ from typing import Any
 from meshflow.environment.types import Config
 from meshflow.keras.engine.saving.keras3_operations import find_function
 
-__all__ = ["BoundOp"]
-
 
 class BoundOp:
     """Function of `keras.ops` with fixed arguments; a graph is built from it as from a layer.

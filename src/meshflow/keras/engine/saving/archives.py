@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from h5py import File as HDF5File
     from h5py import Group as HDF5Group
 
-__all__ = ["Archive", "get_object_address", "is_open_hdf5", "load_h5py", "open_hdf5"]
-
 # Number of bytes that are unpacked at once.
 _CHUNK_BYTES = 1 << 20
 # The local header of a member of a zip file, with the lengths of the name and the extra field that follow it.

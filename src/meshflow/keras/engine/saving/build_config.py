@@ -17,8 +17,6 @@ from meshflow.keras.engine.layer import shape_inference
 if TYPE_CHECKING:
     from meshflow.keras.engine.layer.base_layer import Layer
 
-__all__ = ["build_model", "serialize_specs"]
-
 
 def serialize_specs(specs: PyTree) -> Json:
     """Convert the specs of a model's inputs to JSON values.

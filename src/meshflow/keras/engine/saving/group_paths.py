@@ -19,23 +19,6 @@ from meshflow.keras import registry
 from meshflow.keras.engine.graph.graph import get_graph
 from meshflow.keras.engine.layer.base_layer import Layer
 
-__all__ = [
-    "KERAS_2_STYLE",
-    "KERAS_3_STYLE",
-    "LEGACY_STYLES",
-    "PathStyle",
-    "iterate_objects",
-    "iterate_variables",
-]
-__all__ = [
-    "KERAS_2_STYLE",
-    "KERAS_3_STYLE",
-    "LEGACY_STYLES",
-    "PathStyle",
-    "iterate_objects",
-    "iterate_variables",
-]
-
 # A variable, or one that is stored in shards.
 AnyVariable: TypeAlias = Variable | ShardedVariable
 

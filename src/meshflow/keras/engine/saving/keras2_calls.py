@@ -9,8 +9,6 @@ from typing import Any
 
 from meshflow.environment.types import Json
 
-__all__ = ["CONSTANT_MARKER", "OP_LAYERS", "to_keras2_call"]
-
 # Takes the position of a layer's name before -1 and a constant, which is not a tensor of the graph.
 CONSTANT_MARKER = "_CONSTANT_VALUE"
 # Layers that wrap ops: a single tensor is written without an outer list, unless the op takes a

@@ -13,14 +13,6 @@ from meshflow.environment.types import Config, Json
 from meshflow.keras import registry
 from meshflow.keras.engine.layer.keywords import COMMON_KEYWORDS
 
-__all__ = [
-    "KERAS_3_ACTIVATION_NAMES",
-    "OPERATION_CLASS",
-    "from_keras_3",
-    "restore_activation_names",
-    "to_common_form",
-]
-
 # Class name under which `keras.engine.models.operation` creates the call of a `keras.ops` function.
 OPERATION_CLASS = "Keras3Operation"
 _OPS_MODULE = "keras.src.ops."

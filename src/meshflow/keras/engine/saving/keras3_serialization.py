@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from meshflow.keras.engine.layer.base_layer import Layer
     from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
-__all__ = ["FILE_VERSION", "make_model_config", "to_compile_config", "to_training_config"]
-
 # Version of Keras that the files declare.
 FILE_VERSION = "3.0.0"
 

@@ -21,8 +21,6 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["export_model", "parse_input_signature"]
-
 
 def export_model(
     model: Any,

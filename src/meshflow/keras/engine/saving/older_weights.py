@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["convert_weights"]
-
 _Arrays = list[np.ndarray]
 
 

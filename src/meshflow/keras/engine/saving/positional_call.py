@@ -14,8 +14,6 @@ from meshflow.environment.types import PyTree
 if TYPE_CHECKING:
     from meshflow.keras.engine.layer.base_layer import Layer
 
-__all__ = ["PositionalCall"]
-
 _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
     from meshflow.keras.engine.layer.base_layer import Layer
 
-__all__ = ["ENDINGS", "read_model", "write_model"]
-
 ENDINGS = (".safetensors", INDEX_SUFFIX)
 # The libraries of Hugging Face read the origin of the arrays here; "tf" means kernels of shape
 # (inputs, outputs).

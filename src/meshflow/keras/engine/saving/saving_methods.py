@@ -25,8 +25,6 @@ from meshflow.keras.literals import SaveFormat
 if TYPE_CHECKING:
     from meshflow.checkpoint.options import CheckpointOptions
 
-__all__ = ["ModelSaving"]
-
 
 @hide_frames_of_methods
 class ModelSaving:

@@ -37,16 +37,6 @@ _log = logging.getLogger("meshflow")
 # Function of a SavedModel from which a model without its class has losses and metrics.
 LOSSES_FUNCTION = "call_and_return_losses_and_metrics"
 
-__all__ = [
-    "LOSSES_FUNCTION",
-    "export_scope",
-    "find_call_specs",
-    "find_input_specs",
-    "get_save_spec",
-    "make_saved_functions",
-    "make_saved_signatures",
-]
-
 
 @contextlib.contextmanager
 def export_scope(model: Any, specs: tuple[Any, ...] | None = None) -> Iterator[None]:

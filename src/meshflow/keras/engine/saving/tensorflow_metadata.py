@@ -25,8 +25,6 @@ from meshflow.keras.engine.saving.model_configuration import (
 )
 from meshflow.keras.mixed_precision import policy as policies
 
-__all__ = ["METADATA_FILE", "serialize_metadata"]
-
 METADATA_FILE = "keras_metadata.pb"
 
 

@@ -13,8 +13,6 @@ from meshflow.keras.engine.saving.archives import Archive
 from meshflow.keras.engine.saving.group_paths import KERAS_2_STYLE, PathStyle, iterate_objects
 from meshflow.keras.registry import is_overridden
 
-__all__ = ["find_stores", "read_assets", "write_assets"]
-
 
 def find_stores(model: Layer, style: PathStyle) -> dict[str, Any]:
     """Return the layers that write and read arrays by their own methods, by the paths of their groups.

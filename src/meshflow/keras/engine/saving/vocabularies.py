@@ -15,8 +15,6 @@ from meshflow.keras.engine.saving.hdf5 import read_dataset
 if TYPE_CHECKING:
     from h5py import Group as HDF5Group
 
-__all__ = ["read_vocabularies", "restore_vocabularies"]
-
 
 def read_vocabularies(model: Layer, archive: Archive, weights: HDF5Group) -> None:
     """Set the vocabularies of a model's layers from a `.keras` file.

@@ -35,8 +35,6 @@ from meshflow.keras.engine.training.step import CompiledStep
 from meshflow.keras.engine.training.training_state import Resumption
 from meshflow.keras.literals import Verbosity
 
-__all__ = ["AnyHandler", "check_callbacks", "make_data_handler", "resolve_verbosity"]
-
 # Threads share models, and tracing a step changes attributes of its layers until it ends.
 _trace_lock = threading.RLock()
 

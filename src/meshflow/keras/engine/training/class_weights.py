@@ -17,8 +17,6 @@ from meshflow.keras import settings
 if TYPE_CHECKING:
     from meshflow.environment.types import Array
 
-__all__ = ["ClassWeight", "ClassWeights"]
-
 # The weight of each class by integer label.
 _Weights: TypeAlias = Mapping[int, float]
 # Weights for one output, by output name, or by output index.

@@ -12,8 +12,6 @@ from meshflow.environment.types import PyTree
 if TYPE_CHECKING:
     from meshflow.data.dataset import Dataset
 
-__all__ = ["DatasetCreator", "check_steps"]
-
 
 class DatasetCreator:
     """A function that creates a dataset; it is called once for each worker.

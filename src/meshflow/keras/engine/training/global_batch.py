@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
     from meshflow.keras.engine.training.step import CompiledStep
 
-__all__ = [
-    "check_metrics",
-    "check_variables",
-    "distribute_input",
-    "find_strategy",
-    "get_current_strategy",
-    "model_scope",
-    "place_step",
-    "warn_about_unused_layouts",
-    "weight_creation_scope",
-]
-
 
 def place_step(model: Any, step: CompiledStep) -> CompiledStep:
     """Set the placement of a model's compiled step: that of its strategy, or of the mesh of its variables.

@@ -32,8 +32,6 @@ from meshflow.keras.engine.training.sparse_batches import (
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors, is_text
 from meshflow.ops.ragged.tensor import RaggedTensor
 
-__all__ = ["HostPreprocessingStep", "HostValues", "get_host_values", "needs_host", "runs_on_host"]
-
 
 def needs_host(model: Any) -> bool:
     """Check whether a model has string inputs, or layers that need concrete values.

@@ -28,8 +28,6 @@ from meshflow.keras.engine.training.op_labels import OpLabels, SourceLine
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors, is_remote
 from meshflow.passes.nan_origin import NaNOrigin, find_origin, has_non_finite
 
-__all__ = ["NaNReport", "NaNSearch"]
-
 # Number of steps between two checks, and the bytes of batches that are kept meanwhile. If the steps take less than
 # `_SHORT_SECONDS` together, the number doubles, up to `_MAX_SHORT_STEPS`.
 _MAX_STEPS, _MIN_STEPS, _MAX_BYTES = 256, 4, 1 << 28

@@ -18,8 +18,6 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.annotations import GRADIENT, get_current_scope
 from meshflow.core.runtime.context import context
 
-__all__ = ["OpLabels", "SourceLine"]
-
 _LABEL = "meshflow_op_"
 _PATTERN = re.compile(rf"\b{_LABEL}(\d+)\b")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))

@@ -24,8 +24,6 @@ from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
-__all__ = ["bind_state", "takes_state"]
-
 
 def takes_state(step: Callable[..., Any]) -> bool:
     """Check whether a step is a function of (state, data) instead of data.

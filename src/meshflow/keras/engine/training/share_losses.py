@@ -29,8 +29,6 @@ from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.passes.jaxprs import extract_program, select_needed_equations
 
-__all__ = ["is_defined_by_user", "scale_user_loss"]
-
 # Number of rows of random values for which a loss is computed, and the largest number of their elements.
 _NUM_ROWS = 2
 _MAX_ELEMENTS = 1 << 24

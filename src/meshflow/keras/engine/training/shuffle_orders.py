@@ -10,8 +10,6 @@ from meshflow.core.runtime.philox_host import PhiloxWordStream
 from meshflow.core.variables.random_streams import make_pass_state
 from meshflow.kernels import row_gather
 
-__all__ = ["ShuffleOrders"]
-
 
 class ShuffleOrders:
     """A sequence of random permutations, one per epoch, as successive `tf.random.shuffle` calls return.

@@ -24,18 +24,6 @@ from meshflow.keras import settings
 from meshflow.ops.ragged import RaggedTensor, concatenate_ranges
 from meshflow.ops.sparse_elements import retain
 
-__all__ = [
-    "ExtensionBatch",
-    "RaggedBatch",
-    "SparseArrays",
-    "is_composite",
-    "is_sparse",
-    "join_batch",
-    "list_rows",
-    "list_varied_shapes",
-    "split_batch",
-]
-
 
 class SparseArrays(NamedTuple):
     """A sparse batch as arrays.

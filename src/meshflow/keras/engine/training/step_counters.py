@@ -10,8 +10,6 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.dtypes import int64
 from meshflow.core.variables.variable import Variable
 
-__all__ = ["StepCounter", "StepCounterMethods"]
-
 
 class StepCounter:
     """Number of steps of one kind since the last call of `fit`, `evaluate` or `predict` began.

@@ -21,8 +21,6 @@ from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.layer.weights import TrainableChanges
 from meshflow.keras.engine.training.training_steps import TrainingSteps
 
-__all__ = ["TrainableState"]
-
 _log = logging.getLogger("meshflow")
 _compiled_models: weakref.WeakSet[Any] = weakref.WeakSet()
 _compile_indices = itertools.count(1)

@@ -24,8 +24,6 @@ from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Resumption", "get_random_state", "get_source_state", "set_random_state"]
-
 
 class DataSource(Protocol):
     """A source of batches, such as `data_adapter.ArraySource`; `orders` is None if it does not shuffle."""

@@ -28,8 +28,6 @@ from meshflow.keras.registry import CustomObjects, register_keras_serializable
 from meshflow.keras.serialization import deserialize_keras_object, serialize_keras_object
 from meshflow.ops import array
 
-__all__ = ["Cross", "Feature", "FeatureSpace"]
-
 # `FeatureSpace.float` hides the type of this name.
 _Number: TypeAlias = float
 # Number of examples per batch while a feature is learned from a dataset of single examples.

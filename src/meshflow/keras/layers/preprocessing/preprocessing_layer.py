@@ -21,8 +21,6 @@ from meshflow.keras.safe_mode import require_unsafe_mode
 from meshflow.ops.deferred_host_values import DeferredValue, find_recording
 from meshflow.ops.ragged import RaggedTensor, RaggedTensorSpec
 
-__all__ = ["PreprocessingLayer"]
-
 
 class PreprocessingLayer(Layer):
     """Layer with `adapt`; subclasses define `update_state`, `finalize_state` and `reset_state`.

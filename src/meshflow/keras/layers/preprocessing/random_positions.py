@@ -18,8 +18,9 @@ from meshflow.keras.layers.preprocessing.augmentation import (
 from meshflow.keras.layers.preprocessing.images import replace_image_size
 from meshflow.keras.literals import FillMode
 from meshflow.keras.utils.images import smart_resize
+from meshflow.kernels.warping import FILL_MODES
 from meshflow.ops import array, image, math
-from meshflow.ops.image.warping import FILL_MODES, INTERPOLATIONS, warp
+from meshflow.ops.image.warping import INTERPOLATIONS, warp
 
 __all__ = ["RandomCrop", "RandomFlip", "RandomRotation", "RandomTranslation", "RandomZoom"]
 

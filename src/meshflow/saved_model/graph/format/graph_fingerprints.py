@@ -11,8 +11,6 @@ from meshflow.saved_model.graph.format.messages import Message, SavedModel
 from meshflow.saved_model.graph.format.nodes import STRING
 from meshflow.saved_model.manifest.fingerprint import Fingerprint
 
-__all__ = ["compute_fingerprint"]
-
 # The algorithm is version 1, that of TensorFlow 2.15 and later.
 _FINGERPRINT_VERSION = 1
 _CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")

@@ -15,18 +15,6 @@ from meshflow.environment.types import Array
 from meshflow.io.tensors import make_ndarray
 from meshflow.saved_model.graph.format.messages import Message
 
-__all__ = [
-    "GraphNode",
-    "HostRequired",
-    "SymbolicSizes",
-    "as_host_array",
-    "as_sizes_array",
-    "as_static_ints",
-    "is_static",
-    "is_string_array",
-    "materialize_sizes",
-]
-
 
 class HostRequired(BaseException):
     """Signal that a traced function uses strings, tables, or a value that is computed at run time."""

@@ -14,23 +14,6 @@ from meshflow.saved_model.graph.format.messages import Message
 # Function that writes a value into an `AttrValue`.
 AttributeWriter: TypeAlias = Callable[[Message], None]
 
-__all__ = [
-    "CHECKSUM_ATTRIBUTE",
-    "RESOURCE",
-    "RESOURCE_DTYPE",
-    "STRING",
-    "VARIANT_DTYPE",
-    "add_node",
-    "make_shape",
-    "make_shape_list",
-    "make_string_list",
-    "make_tensor",
-    "make_type_list",
-    "parse_dtype_enum",
-    "to_dtype_enum",
-    "write_shape",
-]
-
 STRING, RESOURCE = 7, 20
 # Dtypes that only occur in graphs.
 RESOURCE_DTYPE, VARIANT_DTYPE = DType("resource", object, RESOURCE), DType("variant", object, 21)
@@ -115,10 +98,6 @@ def make_function_list(names: Sequence[str]) -> AttributeWriter:
     return write
 
 
-class TypeAttr(int):
-    """Enum value of a dtype, as the value of an attribute."""
-
-
 class FunctionAttr(str):
     """Name of a function, as the value of an attribute."""
 
@@ -152,7 +131,7 @@ def add_node(
       name: Name of the node.
       op: TensorFlow's op.
       inputs: Outputs of other nodes, or "^name" for a node that must run first.
-      **attributes: Numbers, bytes, booleans, `TypeAttr`s, `FunctionAttr`s and attribute writers.
+      **attributes: Numbers, bytes, booleans, `DType`s, `FunctionAttr`s and attribute writers.
 
     Returns:
       The name.
@@ -163,8 +142,8 @@ def add_node(
         attr = node.attr[key]
         if callable(value):
             value(attr)
-        elif isinstance(value, TypeAttr):
-            attr.type = int(value)
+        elif isinstance(value, DType):
+            attr.type = value.as_datatype_enum
         elif isinstance(value, FunctionAttr):
             attr.func.name = str(value)
         else:

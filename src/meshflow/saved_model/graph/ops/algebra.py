@@ -22,8 +22,6 @@ from meshflow.saved_model.graph.format.node_attributes import (
 )
 from meshflow.saved_model.graph.ops.public_functions import make_op, to_tensor
 
-__all__ = ["ALGEBRA_OPS"]
-
 
 def _make_array_op(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return an op that calls a function of JAX arrays."""

@@ -29,8 +29,6 @@ from meshflow.saved_model.graph.format.node_attributes import (
     materialize_sizes,
 )
 
-__all__ = ["ARRAY_OPS"]
-
 
 def _make_elementwise(
     numpy_function: Callable[..., Any] | None, jax_function: Callable[..., Any]

@@ -18,9 +18,6 @@ from meshflow.ops.ragged.tensor import RaggedTensor
 from meshflow.saved_model.graph.format.node_attributes import GraphNode
 from meshflow.saved_model.graph.ops.public_functions import make_op, to_arrays, to_tensor
 
-__all__ = ["COMPOSITE_FUNCTION_OPS", "COMPOSITE_FUNCTION_OUTPUTS"]
-
-
 # A graph can claim any number of outputs of a node.
 _MAX_OUTPUTS = 1 << 16
 

@@ -21,8 +21,6 @@ from meshflow.saved_model.graph.format.node_attributes import (
     as_static_ints,
 )
 
-__all__ = ["COMPOSITE_OPS", "COMPOSITE_OUTPUTS", "HOST_COMPOSITE_OPS"]
-
 
 def _sort_elements(
     node: GraphNode, indices: Array, values: Array, shape: Array

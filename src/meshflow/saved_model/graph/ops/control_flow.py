@@ -28,8 +28,6 @@ from meshflow.saved_model.graph.format.node_attributes import (
 )
 from meshflow.saved_model.graph.ops.tensor_lists import TensorList
 
-__all__ = ["CONTROL_FLOW_OPS", "GraphInterpreter"]
-
 LoopValue: TypeAlias = jax.Array | TensorList
 
 # Element shapes of tensor lists are inferred from the values that the body writes into them. An

@@ -14,8 +14,6 @@ from meshflow.io.features import FixedLenFeature, FixedLenSequenceFeature, VarLe
 from meshflow.io.parsing import parse_example
 from meshflow.saved_model.graph.format.node_attributes import GraphNode
 
-__all__ = ["EXAMPLE_OPS", "get_first_output_index"]
-
 
 def get_first_output_index(node: GraphNode, output: str) -> int:
     """Return the index of the first of the outputs that share a name.

@@ -23,8 +23,6 @@ from meshflow.saved_model.graph.ops.networks import NETWORK_OPS
 if TYPE_CHECKING:
     from meshflow.saved_model.graph.ops.control_flow import GraphInterpreter
 
-__all__ = ["GRADIENT_OPS", "UPDATE_OPS"]
-
 
 def _find_broadcast_axes(node: GraphNode, a: Array, b: Array) -> list[np.ndarray]:
     """Return the axes to sum the gradients of two operands over, after the operands were broadcast."""

@@ -19,8 +19,6 @@ from meshflow.saved_model.graph.format.node_attributes import (
 )
 from meshflow.saved_model.graph.ops.public_functions import make_op, to_arrays, to_tensor
 
-__all__ = ["IMAGE_OPS"]
-
 
 def _resize_by_area(node: GraphNode, images: Array, size: Array) -> Array:
     if node["align_corners"]:

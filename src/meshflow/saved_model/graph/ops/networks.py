@@ -22,8 +22,6 @@ from meshflow.saved_model.graph.format.node_attributes import (
     is_static,
 )
 
-__all__ = ["NETWORK_OPS"]
-
 
 def _multiply(node: GraphNode, a: Array, b: Array) -> Array:
     a = a.T if node["transpose_a"] else a

@@ -16,8 +16,6 @@ from meshflow.saved_model.graph.format.node_attributes import (
     materialize_sizes,
 )
 
-__all__ = ["make_op", "to_arrays", "to_tensor"]
-
 
 def to_tensor(value: Array) -> Tensor:
     """Convert an array to a tensor. A NumPy array keeps its value known while a program is traced."""

@@ -14,8 +14,6 @@ from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedErro
 from meshflow.environment.types import Array
 from meshflow.saved_model.graph.format.node_attributes import GraphNode
 
-__all__ = ["RECURRENT_OPS", "RECURRENT_OUTPUTS"]
-
 # The hidden state and the cell.
 _State: TypeAlias = tuple[Array, Array]
 _LSTM_OUTPUTS = ("i", "cs", "f", "o", "ci", "co", "h")

@@ -22,8 +22,6 @@ from meshflow.saved_model.graph.ops.example_parsing import EXAMPLE_OPS
 from meshflow.saved_model.graph.ops.host_ops import flatten_rows, make_sparse, to_string_array
 from meshflow.saved_model.manifest.assets import AssetFile
 
-__all__ = ["STRING_OPS", "HostTable"]
-
 
 class HostTable:
     """Lookup table on the host.

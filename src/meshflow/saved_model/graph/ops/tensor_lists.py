@@ -21,8 +21,6 @@ from meshflow.saved_model.graph.format.node_attributes import (
     is_string_array,
 )
 
-__all__ = ["TENSOR_LIST_OPS", "TensorList"]
-
 
 @jax.tree_util.register_pytree_node_class
 class TensorList:

@@ -29,8 +29,6 @@ from meshflow.saved_model.programs.custom_calls import check_module, secure_call
 from meshflow.saved_model.programs.foreign_modules import rewrite_module
 from meshflow.saved_model.programs.module_refinement import read_result_shapes, refine_module
 
-__all__ = ["MODULE_OPS"]
-
 # Names of platforms in the op's attributes. Programs have dynamic shapes since version 5 of the
 # calling convention; in older ones the op computes the sizes.
 _PLATFORMS = {"cpu": ("CPU",), "gpu": ("CUDA", "ROCM"), "tpu": ("TPU",)}

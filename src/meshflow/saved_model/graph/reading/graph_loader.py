@@ -66,8 +66,6 @@ from meshflow.saved_model.programs.restored_signatures import (
     SignatureMap,
 )
 
-__all__ = ["has_graph", "load", "read_meta_graph"]
-
 _log = logging.getLogger("meshflow")
 _CONTAINER_TYPES: dict[str, Callable[[], Any]] = {
     "trackable_list_wrapper": list,

@@ -29,8 +29,6 @@ from meshflow.saved_model.graph.reading.interpreter import (
 )
 from meshflow.saved_model.manifest.composite_values import list_component_specs, make_result_slot
 
-__all__ = ["GraphProgram", "make_result_slots"]
-
 # Function that computes flat results from flat arguments and captured values, in a run.
 GraphBody = Callable[[GraphRun, list[Any]], list[Any]]
 

@@ -21,14 +21,12 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
-from meshflow.saved_model.graph.format.messages import GraphDef, Message
+from meshflow.saved_model.graph.format.messages import Message
 from meshflow.saved_model.graph.format.node_attributes import GraphNode, parse_reference
 from meshflow.saved_model.graph.format.nodes import parse_dtype_enum
 from meshflow.saved_model.graph.reading.graph_programs import make_result_slots
 from meshflow.saved_model.graph.reading.interpreter import FunctionLibrary
 from meshflow.saved_model.graph.reading.subgraphs import extract_subgraph
-
-__all__ = ["GraphDef", "ImportedGraph", "WrappedFunction", "find_import", "import_graph_def"]
 
 _current_import: contextvars.ContextVar[ImportedGraph | None] = contextvars.ContextVar(
     "importing", default=None

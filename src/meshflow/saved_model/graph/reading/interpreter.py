@@ -52,20 +52,6 @@ from meshflow.saved_model.graph.ops.strings import STRING_OPS, HostTable
 from meshflow.saved_model.graph.ops.tensor_lists import TENSOR_LIST_OPS
 from meshflow.saved_model.graph.ops.xla_call_module import MODULE_OPS
 
-__all__ = [
-    "ARRAY_FUNCTION_OPS",
-    "HOST_ONLY_OPS",
-    "OUTPUT_COUNTS",
-    "FunctionLibrary",
-    "GraphFunction",
-    "GraphRun",
-    "HostRequired",
-    "RandomKeyRequired",
-    "VariableRef",
-    "list_output_names",
-    "list_supported_ops",
-]
-
 ARRAY_FUNCTION_OPS: dict[str, Callable[..., Any]] = {
     **ARRAY_OPS,
     **ALGEBRA_OPS,

@@ -13,8 +13,6 @@ from meshflow.saved_model.graph.format.node_attributes import GraphNode
 from meshflow.saved_model.graph.reading.graph_programs import GraphProgram
 from meshflow.saved_model.graph.reading.interpreter import FunctionLibrary, GraphRun
 
-__all__ = ["VARIABLE_OPS", "collect_dependencies", "extract_subgraph"]
-
 # The nodes of these ops are variables. The outputs of the last two are values instead of handles.
 VARIABLE_OPS = ("VarHandleOp", "VariableV2", "Variable")
 

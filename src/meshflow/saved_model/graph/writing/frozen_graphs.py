@@ -11,18 +11,17 @@ import numpy as np
 from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
+from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.saved_model.graph.format.messages import GraphDef, Message
 from meshflow.saved_model.graph.format.node_attributes import GraphNode
 from meshflow.saved_model.graph.format.nodes import (
-    TypeAttr,
     add_node,
     make_shape,
     make_shape_list,
     make_tensor,
-    to_dtype_enum,
 )
 from meshflow.saved_model.graph.reading.imported_graphs import (
     ImportedGraph,
@@ -72,7 +71,7 @@ def make_frozen_graph(
     definition.versions.producer = _PRODUCER
     nodes, values = definition.node, []
     for name, spec, default in inputs:
-        dtype = TypeAttr(to_dtype_enum(spec.dtype))
+        dtype = as_dtype(spec.dtype)
         shape = make_shape(None if spec.shape.rank is None else spec.shape.as_list())
         if default is None:
             values.append(add_node(nodes, name, "Placeholder", dtype=dtype, shape=shape))
@@ -96,14 +95,14 @@ def make_frozen_graph(
             name,
             "Identity",
             [result.replace(":output:", ":")],
-            T=TypeAttr(to_dtype_enum(aval.dtype)),
+            T=as_dtype(aval.dtype),
             _output_shapes=make_shape_list([aval.shape]),
         )
     return definition
 
 
 def _add_constant(nodes: Any, name: str, value: np.ndarray) -> str:
-    dtype = TypeAttr(to_dtype_enum(value.dtype))
+    dtype = as_dtype(value.dtype)
     return add_node(nodes, name, "Const", dtype=dtype, value=make_tensor(value))
 
 

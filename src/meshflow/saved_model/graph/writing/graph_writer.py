@@ -13,19 +13,19 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.values import nest
 from meshflow.core.values.composite import is_composite_spec
+from meshflow.core.values.dtypes import as_dtype, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.saved_model.graph.format import messages
 from meshflow.saved_model.graph.format.messages import Message
 from meshflow.saved_model.graph.format.nodes import (
-    STRING,
-    TypeAttr,
     add_node,
     make_shape,
     make_string_list,
     make_tensor,
     make_type_list,
+    parse_dtype_enum,
     to_dtype_enum,
     write_shape,
 )
@@ -49,8 +49,6 @@ from meshflow.saved_model.manifest.composite_values import list_component_specs
 from meshflow.saved_model.manifest.json_structures import UnsavableError
 from meshflow.saved_model.programs.stablehlo import NO_GRADIENT
 from meshflow.saved_model.saving.function_saver import SavedFunction
-
-__all__ = ["GraphWriter"]
 
 _log = logging.getLogger("meshflow")
 # The graphs conform to this version of TensorFlow and of its graph format.
@@ -145,7 +143,7 @@ class GraphWriter:
             self._graph.node,
             f"variable_{index}",
             "VarHandleOp",
-            dtype=TypeAttr(saved.dtype),
+            dtype=parse_dtype_enum(saved.dtype),
             shape=make_shape(get_sizes(item.shape)),
             shared_name=f"variable_{index}".encode(),
             container=b"",
@@ -157,7 +155,7 @@ class GraphWriter:
         proto.asset.asset_file_def_index = len(self._meta.asset_file_def)
         path = np.array(f"assets/{file}".encode(), object)
         name = f"variable_{index}"
-        add_node(self._graph.node, name, "Const", dtype=TypeAttr(STRING), value=make_tensor(path))
+        add_node(self._graph.node, name, "Const", dtype=string, value=make_tensor(path))
         info = self._meta.asset_file_def.add(filename=file)
         info.tensor_info.name = f"{name}:0"
 
@@ -409,7 +407,7 @@ class GraphWriter:
                     self._graph.node,
                     f"{name}_input_{i}",
                     "Placeholder",
-                    dtype=TypeAttr(to_dtype_enum(spec.dtype)),
+                    dtype=as_dtype(spec.dtype),
                     shape=make_shape(None if spec.shape.rank is None else list(spec.shape)),
                 )
             )
@@ -436,14 +434,10 @@ class GraphWriter:
                 _set_user_object(self._objects.nodes[index], "_generic_user_object")
         indices = list(self._keys)
         dtypes = [self._objects.nodes[n].variable.dtype for n in indices]
-        add_node(
-            graph, "saver_filename", "Placeholder", dtype=TypeAttr(STRING), shape=make_shape(())
-        )
+        add_node(graph, "saver_filename", "Placeholder", dtype=string, shape=make_shape(()))
         keys = np.array([self._keys[n].encode() for n in indices], object)
         for key, value in (("names", keys), ("slices", np.array([b""] * len(indices), object))):
-            add_node(
-                graph, f"saver_{key}", "Const", dtype=TypeAttr(STRING), value=make_tensor(value)
-            )
+            add_node(graph, f"saver_{key}", "Const", dtype=string, value=make_tensor(value))
         files = ["saver_filename", "saver_names", "saver_slices"]
         assigned, saved = [], []
         if indices:
@@ -455,10 +449,16 @@ class GraphWriter:
                     f"assign_{index}",
                     "AssignVariableOp",
                     [handle, f"restore:{i}"],
-                    dtype=TypeAttr(dtype),
+                    dtype=parse_dtype_enum(dtype),
                     validate_shape=False,
                 )
-                add_node(graph, f"read_{index}", "ReadVariableOp", [handle], dtype=TypeAttr(dtype))
+                add_node(
+                    graph,
+                    f"read_{index}",
+                    "ReadVariableOp",
+                    [handle],
+                    dtype=parse_dtype_enum(dtype),
+                )
             assigned = [f"^assign_{n}" for n in indices]
             reads = [f"read_{n}" for n in indices]
             saved = [
@@ -466,7 +466,7 @@ class GraphWriter:
                 + add_node(graph, "save", "SaveV2", files + reads, dtypes=make_type_list(dtypes))
             ]
         add_node(graph, "restore_all", "NoOp", assigned)
-        add_node(graph, "saved", "Identity", ["saver_filename", *saved], T=TypeAttr(STRING))
+        add_node(graph, "saved", "Identity", ["saver_filename", *saved], T=string)
         saver = self._meta.saver_def
         saver.filename_tensor_name, saver.save_tensor_name = "saver_filename:0", "saved:0"
         saver.restore_op_name, saver.version = "restore_all", 2

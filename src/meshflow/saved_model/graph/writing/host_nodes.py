@@ -8,17 +8,20 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32, int32, int64, string
+from meshflow.core.values.dtypes import (
+    DType,
+    DTypeLike,
+    as_dtype,
+    float32,
+    int8,
+    int32,
+    int64,
+    string,
+)
 from meshflow.lookup.mutable_tables import MutableHashTable
 from meshflow.lookup.static_tables import StaticHashTable, StaticVocabularyTable
 from meshflow.saved_model.graph.format.messages import Message
-from meshflow.saved_model.graph.format.nodes import (
-    STRING,
-    TypeAttr,
-    make_type_list,
-    to_dtype_enum,
-    write_shape,
-)
+from meshflow.saved_model.graph.format.nodes import make_type_list, to_dtype_enum, write_shape
 from meshflow.saved_model.graph.writing.text_nodes import NodeBuilder, add_text_steps
 from meshflow.saved_model.host_steps.host_calls import PlanValue
 from meshflow.saved_model.host_steps.text_steps import Steps
@@ -27,10 +30,6 @@ from meshflow.saved_model.manifest.json_structures import UnsavableError
 
 # An argument of a host call. Its lists may contain `PlanValue`s.
 Argument: TypeAlias = PlanValue | Asset | npt.ArrayLike | Sequence[Any] | None
-
-__all__ = ["HostNodeWriter"]
-
-_INT32 = 3
 
 
 class HostNodeWriter:
@@ -76,8 +75,7 @@ class HostNodeWriter:
             return self._outputs[value.index]
         if isinstance(value, (list, tuple)) and any(isinstance(v, PlanValue) for v in value):
             parts = [self.cast(v, dtype or np.int32) for v in value]
-            enum = TypeAttr(to_dtype_enum(dtype or np.int32))
-            return self.add_op("Pack", parts, N=len(parts), T=enum, axis=0)
+            return self.add_op("Pack", parts, N=len(parts), T=as_dtype(dtype or np.int32), axis=0)
         if isinstance(value, Asset):
             return self._get_handle(value)
         if isinstance(value, str):
@@ -109,10 +107,7 @@ class HostNodeWriter:
         source, target = self.get_dtype(value), as_dtype(dtype)
         if source is target:
             return self.get_output(value)
-        types: dict[str, Any] = {
-            "SrcT": TypeAttr(to_dtype_enum(source)),
-            "DstT": TypeAttr(to_dtype_enum(target)),
-        }
+        types: dict[str, Any] = {"SrcT": source, "DstT": target}
         return self.add_op("Cast", [self.get_output(value)], output="y", **types)
 
     def add_op(self, op: str, inputs: list[str], output: str = "output", **attributes: Any) -> str:
@@ -173,15 +168,11 @@ def _add_substring(
     nodes: HostNodeWriter, first: Argument, pos: Argument, len: Argument, unit: str
 ) -> str:
     inputs = [nodes.get_output(first), nodes.cast(pos, np.int32), nodes.cast(len, np.int32)]
-    return nodes.add_op("Substr", inputs, T=TypeAttr(_INT32), unit=unit.encode())
+    return nodes.add_op("Substr", inputs, T=int32, unit=unit.encode())
 
 
 def _parse_number(nodes: HostNodeWriter, first: Argument, out_type: DTypeLike) -> str:
-    return nodes.add_op(
-        "StringToNumber",
-        [nodes.get_output(first)],
-        out_type=TypeAttr(to_dtype_enum(as_dtype(out_type))),
-    )
+    return nodes.add_op("StringToNumber", [nodes.get_output(first)], out_type=as_dtype(out_type))
 
 
 def _convert_to_string(nodes: HostNodeWriter, first: Argument, **more: Any) -> str:
@@ -189,16 +180,12 @@ def _convert_to_string(nodes: HostNodeWriter, first: Argument, **more: Any) -> s
         return nodes.get_output(first)
     attributes = {k: _to_attribute(v) for k, v in more.items()}
     return nodes.add_op(
-        "AsString",
-        [nodes.get_output(first)],
-        T=TypeAttr(to_dtype_enum(nodes.get_dtype(first))),
-        **attributes,
+        "AsString", [nodes.get_output(first)], T=nodes.get_dtype(first), **attributes
     )
 
 
 def _serialize(nodes: HostNodeWriter, first: Argument) -> str:
-    dtype = TypeAttr(to_dtype_enum(nodes.get_dtype(first)))
-    return nodes.add_op("SerializeTensor", [nodes.get_output(first)], T=dtype)
+    return nodes.add_op("SerializeTensor", [nodes.get_output(first)], T=nodes.get_dtype(first))
 
 
 def _join(nodes: HostNodeWriter, first: Sequence[Argument], separator: Argument) -> str:
@@ -209,33 +196,29 @@ def _join(nodes: HostNodeWriter, first: Sequence[Argument], separator: Argument)
 def _join_rows(
     nodes: HostNodeWriter, first: Argument, segment_ids: Argument, lengths: Argument, separator: str
 ) -> str:
-    dtype = TypeAttr(to_dtype_enum(nodes.get_dtype(lengths)))
-    count = nodes.add_op("Size", [nodes.get_output(lengths)], T=dtype, out_type=TypeAttr(_INT32))
+    dtype = nodes.get_dtype(lengths)
+    count = nodes.add_op("Size", [nodes.get_output(lengths)], T=dtype, out_type=int32)
     return nodes.add_op(
         "UnsortedSegmentJoin",
         [nodes.get_output(first), nodes.cast(segment_ids, np.int64), count],
         separator=_to_attribute(separator),
-        Tindices=TypeAttr(to_dtype_enum(int64)),
-        Tnumsegments=TypeAttr(_INT32),
+        Tindices=int64,
+        Tnumsegments=int32,
     )
 
 
 def _place_strings(
     nodes: HostNodeWriter, first: Argument, indices: Argument, like: Argument, default: Argument
 ) -> str:
-    kind, index_dtype = (
-        TypeAttr(to_dtype_enum(nodes.get_dtype(like))),
-        TypeAttr(to_dtype_enum(int64)),
-    )
-    shape = nodes.add_op("Shape", [nodes.get_output(like)], T=kind, out_type=index_dtype)
+    shape = nodes.add_op("Shape", [nodes.get_output(like)], T=nodes.get_dtype(like), out_type=int64)
     inputs = [nodes.cast(indices, np.int64), shape, nodes.get_output(first)]
     return nodes.add_op(
         "SparseToDense",
         [*inputs, nodes.get_output(default)],
         "dense",
         validate_indices=True,
-        T=TypeAttr(STRING),
-        Tindices=index_dtype,
+        T=string,
+        Tindices=int64,
     )
 
 
@@ -261,33 +244,30 @@ def _reshape(nodes: HostNodeWriter, first: Argument, shape: Argument) -> str:
         if isinstance(shape, PlanValue)
         else nodes.get_output(shape, np.int32),
     ]
-    return nodes.add_op("Reshape", inputs, T=TypeAttr(STRING), Tshape=TypeAttr(to_dtype_enum(kind)))
+    return nodes.add_op("Reshape", inputs, T=string, Tshape=as_dtype(kind))
 
 
 def _expand_dims(nodes: HostNodeWriter, first: Argument, axis: Argument) -> str:
     inputs = [nodes.get_output(first), nodes.get_output(axis, np.int32)]
-    return nodes.add_op("ExpandDims", inputs, T=TypeAttr(STRING), Tdim=TypeAttr(_INT32))
+    return nodes.add_op("ExpandDims", inputs, T=string, Tdim=int32)
 
 
 def _squeeze(nodes: HostNodeWriter, first: Argument, axis: int | Sequence[int] | None) -> str:
     axes = [] if axis is None else [int(a) for a in np.atleast_1d(axis)]
     return nodes.add_op(
-        "Squeeze",
-        [nodes.get_output(first)],
-        T=TypeAttr(STRING),
-        squeeze_dims=lambda a: a.list.i.extend(axes),
+        "Squeeze", [nodes.get_output(first)], T=string, squeeze_dims=lambda a: a.list.i.extend(axes)
     )
 
 
 def _concat(nodes: HostNodeWriter, first: Sequence[Argument], axis: Argument) -> str:
     parts = [nodes.get_output(v) for v in first]
     inputs = [*parts, nodes.get_output(axis, np.int32)]
-    return nodes.add_op("ConcatV2", inputs, N=len(parts), T=TypeAttr(STRING), Tidx=TypeAttr(_INT32))
+    return nodes.add_op("ConcatV2", inputs, N=len(parts), T=string, Tidx=int32)
 
 
 def _stack(nodes: HostNodeWriter, first: Sequence[Argument], axis: int) -> str:
     parts = [nodes.get_output(v) for v in first]
-    return nodes.add_op("Pack", parts, N=len(parts), T=TypeAttr(STRING), axis=int(axis))
+    return nodes.add_op("Pack", parts, N=len(parts), T=string, axis=int(axis))
 
 
 def _gather(
@@ -300,46 +280,38 @@ def _gather(
         nodes.get_output(position, np.int32),
     ]
     return nodes.add_op(
-        "GatherV2",
-        inputs,
-        batch_dims=int(batch_dims),
-        Tparams=TypeAttr(STRING),
-        Tindices=TypeAttr(to_dtype_enum(int64)),
-        Taxis=TypeAttr(_INT32),
+        "GatherV2", inputs, batch_dims=int(batch_dims), Tparams=string, Tindices=int64, Taxis=int32
     )
 
 
 def _select(nodes: HostNodeWriter, first: Argument, x: Argument, y: Argument) -> str:
     inputs = [nodes.get_output(v) for v in (first, x, y)]
-    return nodes.add_op("SelectV2", inputs, T=TypeAttr(to_dtype_enum(nodes.get_dtype(x))))
+    return nodes.add_op("SelectV2", inputs, T=nodes.get_dtype(x))
 
 
 def _make_comparison(op: str) -> Callable[..., str]:
     def add(nodes: HostNodeWriter, first: Argument, y: Argument) -> str:
         inputs = [nodes.get_output(first), nodes.get_output(y)]
-        return nodes.add_op(op, inputs, "z", T=TypeAttr(STRING), incompatible_shape_error=True)
+        return nodes.add_op(op, inputs, "z", T=string, incompatible_shape_error=True)
 
     return add
 
 
 def _make_sizes(nodes: HostNodeWriter, first: Argument, known: Argument) -> str:
     """Add an empty array, because a program reads sizes from shapes."""
-    kind = TypeAttr(to_dtype_enum(int64))
     inputs = [nodes.cast(first, np.int64), nodes.get_output([-1], np.int32)]
-    return _fill_shape(nodes, nodes.add_op("Reshape", inputs, T=kind, Tshape=TypeAttr(_INT32)))
+    return _fill_shape(nodes, nodes.add_op("Reshape", inputs, T=int64, Tshape=int32))
 
 
 def _fill_shape(nodes: HostNodeWriter, sizes: str) -> str:
-    kind = TypeAttr(to_dtype_enum(int64))
     inputs = [sizes, nodes.get_output([0], np.int64), nodes.get_output(0, np.int32)]
-    shape = nodes.add_op("ConcatV2", inputs, N=2, T=kind, Tidx=TypeAttr(_INT32))
+    shape = nodes.add_op("ConcatV2", inputs, N=2, T=int64, Tidx=int32)
     zero = nodes.get_output(0, np.int8)
-    dtype = TypeAttr(to_dtype_enum(as_dtype(np.int8)))
-    return nodes.add_op("Fill", [shape, zero], T=dtype, index_type=kind)
+    return nodes.add_op("Fill", [shape, zero], T=int8, index_type=int64)
 
 
 def _make_shape(nodes: HostNodeWriter, first: Argument) -> str:
-    types: dict[str, Any] = {"T": TypeAttr(STRING), "out_type": TypeAttr(to_dtype_enum(int64))}
+    types: dict[str, Any] = {"T": string, "out_type": int64}
     return _fill_shape(nodes, nodes.add_op("Shape", [nodes.get_output(first)], **types))
 
 
@@ -353,14 +325,13 @@ def _split(
 def _count_parts(nodes: HostNodeWriter, first: Argument, sep: Argument, maxsplit: int) -> str:
     """Add the counts of the rows in the coordinates of parts."""
     indices = _split(nodes, first, sep, maxsplit, "indices")
-    kind = TypeAttr(to_dtype_enum(int64))
     # The first column of the coordinates.
     bounds = [nodes.get_output(v, np.int32) for v in ([0, 0], [0, 1], [1, 1])]
     masks: dict[str, Any] = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}
-    rows = nodes.add_op("StridedSlice", [indices, *bounds], T=kind, Index=TypeAttr(_INT32), **masks)
-    size = nodes.add_op("Size", [nodes.get_output(first)], T=TypeAttr(STRING), out_type=kind)
-    ones = nodes.add_op("OnesLike", [rows], "y", T=kind)
-    types: dict[str, Any] = {"T": kind, "Tindices": kind, "Tnumsegments": kind}
+    rows = nodes.add_op("StridedSlice", [indices, *bounds], T=int64, Index=int32, **masks)
+    size = nodes.add_op("Size", [nodes.get_output(first)], T=string, out_type=int64)
+    ones = nodes.add_op("OnesLike", [rows], "y", T=int64)
+    types: dict[str, Any] = {"T": int64, "Tindices": int64, "Tnumsegments": int64}
     return nodes.add_op("UnsortedSegmentSum", [ones, rows, size], **types)
 
 
@@ -380,26 +351,25 @@ def _decode_unicode(
         errors=errors.encode(),
         replacement_char=int(replacement_char),
         replace_control_characters=False,
-        Tsplits=TypeAttr(to_dtype_enum(int64)),
+        Tsplits=int64,
     )
 
 
 def _list_characters(
     nodes: HostNodeWriter, first: Argument, input_encoding: str, errors: str, replacement_char: int
 ) -> str:
-    kind = TypeAttr(to_dtype_enum(int64))
     points = _decode_unicode(nodes, first, input_encoding, errors, replacement_char, "char_values")
-    size = nodes.add_op("Size", [points], T=TypeAttr(_INT32), out_type=kind)
+    size = nodes.add_op("Size", [points], T=int32, out_type=int64)
     start, one = (nodes.get_output(n, np.int64) for n in (0, 1))
-    end = nodes.add_op("AddV2", [size, one], "z", T=kind)
+    end = nodes.add_op("AddV2", [size, one], "z", T=int64)
     # Each code point is a string.
-    splits = nodes.add_op("Range", [start, end, one], Tidx=kind)
+    splits = nodes.add_op("Range", [start, end, one], Tidx=int64)
     options: dict[str, Any] = {"errors": errors.encode(), "replacement_char": int(replacement_char)}
     return nodes.add_op(
         "UnicodeEncode",
         [points, splits],
         output_encoding=input_encoding.encode(),
-        Tsplits=kind,
+        Tsplits=int64,
         **options,
     )
 
@@ -407,13 +377,12 @@ def _list_characters(
 def _count_characters(
     nodes: HostNodeWriter, first: Argument, input_encoding: str, errors: str, replacement_char: int
 ) -> str:
-    kind = TypeAttr(to_dtype_enum(int64))
     splits = _decode_unicode(nodes, first, input_encoding, errors, replacement_char, "row_splits")
     zero, one, last = (nodes.get_output([n], np.int32) for n in (0, 1, -1))
-    types: dict[str, Any] = {"T": kind, "Index": TypeAttr(_INT32)}
+    types: dict[str, Any] = {"T": int64, "Index": int32}
     ends = nodes.add_op("StridedSlice", [splits, one, zero, one], end_mask=1, **types)
     starts = nodes.add_op("StridedSlice", [splits, zero, last, one], begin_mask=1, **types)
-    return nodes.add_op("Sub", [ends, starts], "z", T=kind)
+    return nodes.add_op("Sub", [ends, starts], "z", T=int64)
 
 
 def _get_item(nodes: HostNodeWriter, first: Argument, key: Any) -> str:
@@ -444,9 +413,7 @@ def _get_item(nodes: HostNodeWriter, first: Argument, key: Any) -> str:
         step.append(by)
     inputs = [nodes.get_output(first), *(nodes.get_output(v, np.int32) for v in (begin, end, step))]
     attributes: dict[str, Any] = {f"{k}_mask": v for k, v in masks.items()}
-    return nodes.add_op(
-        "StridedSlice", inputs, T=TypeAttr(STRING), Index=TypeAttr(_INT32), **attributes
-    )
+    return nodes.add_op("StridedSlice", inputs, T=string, Index=int32, **attributes)
 
 
 def _parse_feature(
@@ -491,10 +458,7 @@ def _look_up(nodes: HostNodeWriter, first: Argument, table: Any, default: Argume
 def _find(
     nodes: HostNodeWriter, keys: str, table: StaticHashTable | MutableHashTable, default: str
 ) -> str:
-    kinds = {
-        "Tin": TypeAttr(to_dtype_enum(table.key_dtype)),
-        "Tout": TypeAttr(to_dtype_enum(table.value_dtype)),
-    }
+    kinds = {"Tin": table.key_dtype, "Tout": table.value_dtype}
     return nodes.add_table_op("LookupTableFindV2", table, [keys, default], "values", **kinds)
 
 
@@ -504,21 +468,20 @@ def _look_up_word(nodes: HostNodeWriter, first: Argument, table: StaticVocabular
     strings = (
         keys if nodes.get_dtype(first) is string else _convert_to_string(nodes, first, fill="")
     )
-    dtype = TypeAttr(to_dtype_enum(int64))
     bucket = nodes.add_op("StringToHashBucketFast", [strings], num_buckets=table.num_oov_buckets)
     if table.static_table is None:
         return bucket
     shift = nodes.get_output(np.int64(table.count_keys()))
     hashed, missing_value = (
-        nodes.add_op("AddV2", [bucket, shift], "z", T=dtype),
+        nodes.add_op("AddV2", [bucket, shift], "z", T=int64),
         nodes.get_output(np.int64(-1)),
     )
     key_dtype = table.static_table.key_dtype
     indices = _find(nodes, nodes.cast(first, key_dtype), table.static_table, missing_value)
     is_missing = nodes.add_op(
-        "Equal", [indices, missing_value], "z", T=dtype, incompatible_shape_error=True
+        "Equal", [indices, missing_value], "z", T=int64, incompatible_shape_error=True
     )
-    return nodes.add_op("SelectV2", [is_missing, hashed, indices], T=dtype)
+    return nodes.add_op("SelectV2", [is_missing, hashed, indices], T=int64)
 
 
 def _get_table_size(nodes: HostNodeWriter, first: MutableHashTable) -> str:
@@ -528,10 +491,7 @@ def _get_table_size(nodes: HostNodeWriter, first: MutableHashTable) -> str:
 def _insert(
     nodes: HostNodeWriter, first: Argument, table: MutableHashTable, values: Argument
 ) -> str:
-    kinds = {
-        "Tin": TypeAttr(to_dtype_enum(table.key_dtype)),
-        "Tout": TypeAttr(to_dtype_enum(table.value_dtype)),
-    }
+    kinds = {"Tin": table.key_dtype, "Tout": table.value_dtype}
     inputs = [
         nodes.get_output(first),
         nodes.cast(values, table.value_dtype.as_numpy_dtype)
@@ -543,7 +503,7 @@ def _insert(
 
 
 def _remove(nodes: HostNodeWriter, first: Argument, table: MutableHashTable) -> str:
-    kind = {"Tin": TypeAttr(to_dtype_enum(table.key_dtype))}
+    kind = {"Tin": table.key_dtype}
     nodes.require_node(
         nodes.add_table_op("LookupTableRemoveV2", table, [nodes.get_output(first)], "", **kind)
     )
@@ -576,26 +536,18 @@ def _hash_to_bucket(nodes: HostNodeWriter, first: Argument, num_buckets: int) ->
 
 def _tile(nodes: HostNodeWriter, first: Argument, multiples: Argument) -> str:
     inputs = [nodes.get_output(first), nodes.cast(multiples, np.int32)]
-    return nodes.add_op("Tile", inputs, T=TypeAttr(STRING), Tmultiples=TypeAttr(_INT32))
+    return nodes.add_op("Tile", inputs, T=string, Tmultiples=int32)
 
 
 def _find_true_indices(nodes: HostNodeWriter, first: Argument) -> str:
-    return nodes.add_op(
-        "Where",
-        [nodes.get_output(first)],
-        "index",
-        T=TypeAttr(to_dtype_enum(nodes.get_dtype(first))),
-    )
+    return nodes.add_op("Where", [nodes.get_output(first)], "index", T=nodes.get_dtype(first))
 
 
 def _make_unique_op(output: str, op: str = "Unique") -> Callable[..., str]:
     def add(
         nodes: HostNodeWriter, first: Argument, out_idx: DTypeLike = int32, values: Argument = None
     ) -> str:
-        kinds = {
-            "T": TypeAttr(to_dtype_enum(nodes.get_dtype(first))),
-            "out_idx": TypeAttr(to_dtype_enum(as_dtype(out_idx))),
-        }
+        kinds = {"T": nodes.get_dtype(first), "out_idx": as_dtype(out_idx)}
         return nodes.add_op(op, [nodes.get_output(first)], output, **kinds)
 
     return add
@@ -616,10 +568,7 @@ def _suppress_non_max(
         nodes.cast(max_output_size, np.int32),
         *(nodes.cast(v, np.float32) for v in (iou_threshold, score_threshold)),
     ]
-    kinds = {
-        "T": TypeAttr(to_dtype_enum(nodes.get_dtype(first))),
-        "T_threshold": TypeAttr(to_dtype_enum(float32)),
-    }
+    kinds = {"T": nodes.get_dtype(first), "T_threshold": float32}
     return nodes.add_op("NonMaxSuppressionV3", inputs, "selected_indices", **kinds)
 
 

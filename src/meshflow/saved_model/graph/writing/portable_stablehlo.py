@@ -15,8 +15,6 @@ from meshflow.environment.jax_internals import (
     write_portable_artifact,
 )
 
-__all__ = ["make_portable"]
-
 # Versions of StableHLO that programs are written in, if they can be expressed: TensorFlow 2.14 and 2.15 read 0.14,
 # and 1.1 introduced gathers with batch dimensions. Later versions of TensorFlow read all earlier ones.
 _VERSIONS = ("0.14.0", "1.1.0")

@@ -28,7 +28,6 @@ from meshflow.saved_model.graph.format.nodes import (
     RESOURCE,
     STRING,
     FunctionAttr,
-    TypeAttr,
     add_node,
     make_function_list,
     make_shape_list,
@@ -52,17 +51,6 @@ from meshflow.saved_model.programs.stablehlo import (
 
 IndexFunction: TypeAlias = Callable[[object], int]
 ShapedValue: TypeAlias = "jax.ShapeDtypeStruct | jax.core.ShapedArray | TensorSpec | _ResultSpec"
-
-__all__ = [
-    "WrittenFunction",
-    "add_call",
-    "add_gradient",
-    "add_plan",
-    "add_program",
-    "add_rank_dispatch",
-    "add_wrapper",
-    "is_trainable",
-]
 
 
 @dataclasses.dataclass
@@ -129,7 +117,7 @@ def add_program(
             f"read_{i}",
             "ReadVariableOp",
             [f"variable_{i}"],
-            dtype=TypeAttr(to_dtype_enum(aval.dtype)),
+            dtype=as_dtype(aval.dtype),
         )
         inputs.append(f"{read}:value:0")
     bound = [get_index(c) for c in traced.captures]
@@ -146,7 +134,7 @@ def add_program(
             f"write_{i}",
             "AssignVariableOp",
             [handles[id(variable)], value],
-            dtype=TypeAttr(to_dtype_enum(aval.dtype)),
+            dtype=as_dtype(aval.dtype),
             validate_shape=False,
         )
         function.signature.control_output.append(written)
@@ -328,7 +316,7 @@ def _add_results(function: Message, values: Sequence[str], outs: Sequence[Shaped
             f"result_{i}",
             "Identity",
             [value],
-            T=TypeAttr(to_dtype_enum(out.dtype)),
+            T=as_dtype(out.dtype),
             _output_shapes=make_shape_list([out.shape]),
         )
         function.ret[f"output_{i}"] = f"result_{i}:output:0"
@@ -384,7 +372,7 @@ def _sum_gradients(function: Message, program: ExportedProgram, result: int) -> 
     gradients = [f"gradient_{i}" for i, r in enumerate(program.result_indices) if r == result]
     if len(gradients) == 1:
         return gradients[0]
-    dtype = TypeAttr(to_dtype_enum(program.exported.out_avals[result].dtype))
+    dtype = as_dtype(program.exported.out_avals[result].dtype)
     name = add_node(
         function.node_def, f"sum_{result}", "AddN", gradients, T=dtype, N=len(gradients)
     )
@@ -448,7 +436,7 @@ def add_rank_dispatch(
         inner = ranked.get(rank) or ranked[max(ranked)]
         branches.append(_add_branch(library, make_name(), function.signature, inner, bound, outs))
     dispatch_index = next(i for i, s in enumerate(specs) if s.shape.rank is None)
-    dtype = TypeAttr(to_dtype_enum(specs[dispatch_index].dtype))
+    dtype = as_dtype(specs[dispatch_index].dtype)
     add_node(function.node_def, "rank", "Rank", [arguments[dispatch_index]], T=dtype)
     add_node(
         function.node_def,

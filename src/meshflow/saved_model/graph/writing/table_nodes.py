@@ -7,23 +7,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from meshflow.core.values.dtypes import int32
 from meshflow.lookup.mutable_tables import MutableHashTable
 from meshflow.lookup.static_tables import StaticHashTable
 from meshflow.saved_model.graph.format.messages import Message
-from meshflow.saved_model.graph.format.nodes import (
-    RESOURCE,
-    TypeAttr,
-    add_node,
-    make_shape,
-    to_dtype_enum,
-)
+from meshflow.saved_model.graph.format.nodes import RESOURCE, RESOURCE_DTYPE, add_node, make_shape
 from meshflow.saved_model.graph.writing.text_nodes import NodeBuilder
 
 HashTable: TypeAlias = StaticHashTable | MutableHashTable
-
-__all__ = ["add_table"]
-
-_INT32 = 3
 
 
 def add_table(
@@ -48,7 +39,7 @@ def add_table(
         captures: list[str] = []
         if key == "_create_resource":
             node = _add_table_node(function.node_def, "table", table, f"{handle}_made")
-            result, dtype = f"{node}:table_handle:0", RESOURCE
+            result, dtype = f"{node}:table_handle:0", RESOURCE_DTYPE
         else:
             nodes = NodeBuilder(function.node_def, "fill")
             if key == "_initialize":
@@ -57,11 +48,11 @@ def add_table(
                 filled = _add_fill_node(nodes, table, "table")
                 function.signature.control_output.append(filled)
                 function.control_ret[filled] = filled
-            result, dtype = nodes.add_constant(np.array(1, np.int32)), _INT32
-        add_node(function.node_def, "result", "Identity", [result], T=TypeAttr(dtype))
-        function.signature.output_arg.add(name="output", type=dtype)
+            result, dtype = nodes.add_constant(np.array(1, np.int32)), int32
+        add_node(function.node_def, "result", "Identity", [result], T=dtype)
+        function.signature.output_arg.add(name="output", type=dtype.as_datatype_enum)
         function.ret["output"] = "result:output:0"
-        functions[key] = name, len(captures), dtype
+        functions[key] = name, len(captures), dtype.as_datatype_enum
     _add_table_node(graph.node, handle, table, f"{handle}_shared")
     return functions, _add_fill_node(
         NodeBuilder(graph.node, f"{handle}_fill", in_main_graph=True), table, handle
@@ -70,15 +61,12 @@ def add_table(
 
 def _add_table_node(nodes: Message, name: str, table: HashTable, shared: str) -> str:
     """Add the node that creates a table."""
-    kinds: dict[str, Any] = {
-        "key_dtype": TypeAttr(to_dtype_enum(table.key_dtype)),
-        "value_dtype": TypeAttr(to_dtype_enum(table.value_dtype)),
-    }
     attributes: dict[str, Any] = {
         "shared_name": shared.encode(),
         "container": b"",
         "use_node_name_sharing": True,
-        **kinds,
+        "key_dtype": table.key_dtype,
+        "value_dtype": table.value_dtype,
     }
     if not isinstance(table, MutableHashTable):
         return add_node(nodes, name, "HashTableV2", **attributes)
@@ -91,7 +79,7 @@ def _add_table_node(nodes: Message, name: str, table: HashTable, shared: str) ->
 def _add_fill_node(nodes: NodeBuilder, table: HashTable, handle: str) -> str:
     """Add the node that fills a table with its current content, and return the name of the node."""
     keys, values = (nodes.add_constant(np.asarray(t.array)) for t in table.export())
-    kinds = TypeAttr(to_dtype_enum(table.key_dtype)), TypeAttr(to_dtype_enum(table.value_dtype))
+    kinds = table.key_dtype, table.value_dtype
     if isinstance(table, MutableHashTable):
         op, types = "LookupTableImportV2", dict(zip(("Tin", "Tout"), kinds, strict=True))
     else:

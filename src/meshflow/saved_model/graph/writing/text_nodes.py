@@ -9,21 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import as_dtype, int64, string
 from meshflow.saved_model.graph.format.messages import Message
-from meshflow.saved_model.graph.format.nodes import (
-    STRING,
-    TypeAttr,
-    add_node,
-    make_string_list,
-    make_tensor,
-    to_dtype_enum,
-)
+from meshflow.saved_model.graph.format.nodes import add_node, make_string_list, make_tensor
 from meshflow.saved_model.host_steps.text_steps import Steps
-
-__all__ = ["NodeBuilder", "add_text_steps"]
-
-_INT64 = 9
 
 
 def add_text_steps(function: Message, prefix: str, value: str, steps: Steps) -> str:
@@ -54,7 +43,7 @@ def add_text_steps(function: Message, prefix: str, value: str, steps: Steps) -> 
             )
         elif name == "flat":
             value = nodes.add(
-                "Squeeze", [value], "output", T=TypeAttr(STRING), squeeze_dims=_select_last_axis
+                "Squeeze", [value], "output", T=string, squeeze_dims=_select_last_axis
             )
         elif name == "split":
             parts = nodes.add(
@@ -97,8 +86,8 @@ class NodeBuilder:
     def add_constant(self, value: npt.ArrayLike) -> str:
         """Add a constant and return its output."""
         array = np.asarray(value, object) if isinstance(value, bytes) else np.asarray(value)
-        enum = STRING if array.dtype.hasobject else to_dtype_enum(array.dtype)
-        return self.add("Const", [], "output", value=make_tensor(array), dtype=TypeAttr(enum))
+        dtype = string if array.dtype.hasobject else as_dtype(array.dtype)
+        return self.add("Const", [], "output", value=make_tensor(array), dtype=dtype)
 
 
 def _look_up(
@@ -110,11 +99,11 @@ def _look_up(
     dtype: str = "int64",
 ) -> str:
     """Look up words in a table, which is filled at the first run."""
-    enum, index_type = TypeAttr(to_dtype_enum(dtype)), as_dtype(dtype).as_numpy_dtype
+    value_dtype = as_dtype(dtype)
     keys = np.empty(len(words), object)
     keys[:] = [w.encode("latin-1") for w in words]
     checksum = zlib.crc32(repr((words, indices, dtype)).encode())
-    kinds = {"key_dtype": TypeAttr(STRING), "value_dtype": enum}
+    kinds = {"key_dtype": string, "value_dtype": value_dtype}
     table = nodes.add(
         "HashTableV2",
         [],
@@ -126,17 +115,26 @@ def _look_up(
     )
     filled = nodes.add(
         "InitializeTableV2",
-        [table, nodes.add_constant(keys), nodes.add_constant(np.array(indices, index_type))],
+        [
+            table,
+            nodes.add_constant(keys),
+            nodes.add_constant(np.array(indices, value_dtype.as_numpy_dtype)),
+        ],
         "",
-        Tkey=TypeAttr(STRING),
-        Tval=enum,
+        Tkey=string,
+        Tval=value_dtype,
     )
     return nodes.add(
         "LookupTableFindV2",
-        [table, value, nodes.add_constant(index_type(others)), "^" + filled.split(":")[0]],
+        [
+            table,
+            value,
+            nodes.add_constant(value_dtype.as_numpy_dtype(others)),
+            "^" + filled.split(":")[0],
+        ],
         "values",
-        Tin=TypeAttr(STRING),
-        Tout=enum,
+        Tin=string,
+        Tout=value_dtype,
     )
 
 
@@ -149,8 +147,8 @@ def _pad(
         "StridedSlice",
         [indices, *(nodes.add_constant(np.array(v, np.int64)) for v in ([0, 0], [0, 1], [1, 1]))],
         "output",
-        T=TypeAttr(_INT64),
-        Index=TypeAttr(_INT64),
+        T=int64,
+        Index=int64,
         begin_mask=1,
         end_mask=1,
         shrink_axis_mask=2,
@@ -160,8 +158,8 @@ def _pad(
         "StridedSlice",
         [shape, *(nodes.add_constant(np.array(v, np.int64)) for v in ([0], [1], [1]))],
         "output",
-        T=TypeAttr(_INT64),
-        Index=TypeAttr(_INT64),
+        T=int64,
+        Index=int64,
         begin_mask=0,
         end_mask=0,
         shrink_axis_mask=1,
@@ -172,9 +170,9 @@ def _pad(
         "RaggedTensorToTensor",
         [row_shape, value, nodes.add_constant(np.int64(padding)), count, ids],
         "result",
-        T=TypeAttr(_INT64),
-        Tindex=TypeAttr(_INT64),
-        Tshape=TypeAttr(_INT64),
+        T=int64,
+        Tindex=int64,
+        Tshape=int64,
         num_row_partition_tensors=2,
         row_partition_types=make_string_list([b"FIRST_DIM_SIZE", b"VALUE_ROWIDS"]),
     )

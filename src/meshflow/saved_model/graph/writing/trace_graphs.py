@@ -13,6 +13,7 @@ import numpy as np
 
 from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.tracing.trace import TracedFunction
+from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.jax_internals import jex_core
@@ -20,17 +21,13 @@ from meshflow.saved_model.graph.format.messages import FunctionDef, GraphDef, Me
 from meshflow.saved_model.graph.format.nodes import (
     RESOURCE_DTYPE,
     VARIANT_DTYPE,
-    TypeAttr,
     add_node,
     make_shape,
     make_shape_list,
     make_tensor,
     make_type_list,
-    to_dtype_enum,
 )
 from meshflow.saved_model.graph.reading.imported_graphs import GraphTensor, ImportedGraph
-
-__all__ = ["FunctionGraph", "make_function_graph"]
 
 # The version of TensorFlow 2.15's graphs.
 _PRODUCER = 1645
@@ -203,7 +200,7 @@ class _FunctionWriter:
     ) -> list[str]:
         """Add a node, and return the references to its results, given their types."""
         name = self._make_name(name)
-        types = [_get_type(r) for r in results]
+        types = [_get_type(r).as_datatype_enum for r in results]
         add_node(
             self.definition.node,
             name,
@@ -242,21 +239,21 @@ class _FunctionWriter:
     def _read_variable(self, value: Any, name: str) -> str:
         """Add the node that reads a variable before its first use, by the node of this name."""
         resource = self._get_resource(self._variables[value], f"{name}/ReadVariableOp/resource")
-        dtype = TypeAttr(_get_type(value.aval))
+        dtype = _get_type(value.aval)
         [reference] = self._add(
             f"{name}/ReadVariableOp", "ReadVariableOp", [resource], [value.aval], dtype=dtype
         )
         return reference
 
     def _add_placeholder(self, name: str, spec: Any) -> str:
-        attributes = {"dtype": TypeAttr(_get_type(spec)), "shape": make_shape(_list_sizes(spec))}
+        attributes = {"dtype": _get_type(spec), "shape": make_shape(_list_sizes(spec))}
         [reference] = self._add(name, "Placeholder", [], [spec], **attributes)
         self.inputs.append(reference)
         return reference
 
     def _add_constant(self, name: str, value: Any) -> str:
         value = np.asarray(value)
-        dtype = TypeAttr(_get_type(value))
+        dtype = _get_type(value)
         return self._add(name, "Const", [], [value], value=make_tensor(value), dtype=dtype)[0]
 
     def add_calls(self) -> None:
@@ -280,9 +277,9 @@ class _FunctionWriter:
         types = [v.aval if hasattr(v, "aval") else np.asarray(v) for v in operands] or [
             results[0].aval
         ]
-        attributes = {"T": TypeAttr(_get_type(types[0]))}
+        attributes = {"T": _get_type(types[0])}
         if op == "Cast":
-            attributes = {"SrcT": attributes["T"], "DstT": TypeAttr(_get_type(results[0].aval))}
+            attributes = {"SrcT": attributes["T"], "DstT": _get_type(results[0].aval)}
         references = self._add(name, op, inputs, [v.aval for v in results], **attributes)
         for value, reference in zip(results, references, strict=True):
             self._references.setdefault(value, reference)
@@ -325,13 +322,13 @@ class _FunctionWriter:
         for i, value in enumerate(outvars[: traced.num_results]):
             spec = specs[i] if len(specs) == traced.num_results else value.aval
             source = self._get_reference(value, "Identity")
-            dtype = TypeAttr(_get_type(spec))
+            dtype = _get_type(spec)
             self.outputs += self._add("Identity", "Identity", [source], [spec], T=dtype)
         for variable, value in zip(traced.writes, outvars[traced.num_results :], strict=True):
             source = self._get_reference(value, "AssignVariableOp")
             if isinstance(variable, Variable):
                 resource = self._get_resource(variable, "AssignVariableOp/resource")
-                dtype = TypeAttr(_get_type(value.aval))
+                dtype = _get_type(value.aval)
                 self._add(
                     "AssignVariableOp", "AssignVariableOp", [resource, source], [], dtype=dtype
                 )
@@ -350,9 +347,9 @@ def _list_sizes(spec: Any) -> list[Any] | None:
     )
 
 
-def _get_type(spec: Any) -> int:
-    """Return TensorFlow's enum of the dtype of a spec or abstract value; keys are variants."""
+def _get_type(spec: Any) -> DType:
+    """Return the dtype of a spec or abstract value; keys are variants."""
     try:
-        return to_dtype_enum(spec.dtype)
+        return as_dtype(spec.dtype)
     except TypeError:
-        return VARIANT_DTYPE.as_datatype_enum
+        return VARIANT_DTYPE
