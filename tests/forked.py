@@ -1,5 +1,5 @@
 """Run programs that configure the start of Meshflow, each in a process forked from one that has
-only imported it, with Keras."""
+only imported it, with Keras, or only JAX."""
 
 import functools
 import json
@@ -8,10 +8,7 @@ import sys
 
 _PARENT = """
 import json, os, sys, traceback
-import jax
-import meshflow
-# Most programs use Keras. Its import takes longer than they do, and starts no devices.
-meshflow.keras
+exec(sys.argv[1])
 
 for line in sys.stdin:
     program, environment = json.loads(line)
@@ -39,22 +36,29 @@ for line in sys.stdin:
     print(json.dumps([code, said]), flush=True)
 """
 
+# Most programs use Keras. Its import takes longer than they do, and starts no devices.
+KERAS = "import jax, meshflow; meshflow.keras"
+
 
 @functools.cache
-def _parent():
+def _parent(after):
     """End with this process."""
-    return subprocess.Popen(
-        [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", _PARENT, after]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def run(program, **environment):
+def run(program, after=KERAS, **environment):
     """Run a program; variables that are read during the import of JAX or Meshflow have no effect.
+
+    Args:
+        program: its source.
+        after: what its process has executed before; "import jax" for programs that import Meshflow.
+        **environment: further environment variables.
 
     Returns:
         Its exit code, and its output, without warnings.
     """
-    parent = _parent()
+    parent = _parent(after)
     parent.stdin.write(json.dumps([program, environment]) + "\n")
     parent.stdin.flush()
     return json.loads(parent.stdout.readline())

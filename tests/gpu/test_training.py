@@ -319,7 +319,9 @@ def test_variables_are_updated_in_place(compile_tier):
     assert len(addresses & after) >= len(after) // 2
 
 
-@pytest.mark.parametrize(("causal", "length"), [(False, 128), (True, 128), (True, 1024 if ON_GPU else 192)])
+@pytest.mark.parametrize(
+    ("causal", "length"), [(False, 128), (True, 128), (True, 1024 if ON_GPU else 192)]
+)
 def test_fused_attention(causal, length):
     from meshflow.kernels import flash_attention
 
