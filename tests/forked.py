@@ -3,15 +3,17 @@ only imported it, with Keras, or only JAX."""
 
 import functools
 import json
+import os
+import signal
 import subprocess
 import sys
 
 _PARENT = """
-import json, os, sys, traceback
+import json, linecache, os, sys, traceback
 exec(sys.argv[1])
 
 for line in sys.stdin:
-    program, environment = json.loads(line)
+    program, sys.argv[1:], environment = json.loads(line)
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -19,7 +21,9 @@ for line in sys.stdin:
         os.environ.update(environment)
         code = 0
         try:
-            exec(program, {"__name__": "__main__"})
+            # For AutoGraph, and for the lines of tracebacks.
+            linecache.cache["<program>"] = None, None, program.splitlines(True), "<program>"
+            exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else bool(end.code)
             if isinstance(end.code, str):
@@ -44,14 +48,16 @@ KERAS = "import jax, meshflow; meshflow.keras"
 def _parent(after):
     """End with this process."""
     command = [sys.executable, "-c", _PARENT, after]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, text=True, start_new_session=True)
 
 
-def run(program, after=KERAS, **environment):
+def run(program, *arguments, after=KERAS, **environment):
     """Run a program; variables that are read during the import of JAX or Meshflow have no effect.
 
     Args:
         program: its source.
+        *arguments: its arguments on the command line.
         after: what its process has executed before; "import jax" for programs that import Meshflow.
         **environment: further environment variables.
 
@@ -59,6 +65,12 @@ def run(program, after=KERAS, **environment):
         Its exit code, and its output, without warnings.
     """
     parent = _parent(after)
-    parent.stdin.write(json.dumps([program, environment]) + "\n")
-    parent.stdin.flush()
-    return json.loads(parent.stdout.readline())
+    try:
+        parent.stdin.write(json.dumps([program, list(map(str, arguments)), environment]) + "\n")
+        parent.stdin.flush()
+        return json.loads(parent.stdout.readline())
+    except BaseException:
+        # A timeout: the next test shall not read this one's output.
+        os.killpg(parent.pid, signal.SIGKILL)
+        _parent.cache_clear()
+        raise

@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 
+import forked
 from helpers import rounds
 from meshflow.core.runtime import determinism
 
@@ -115,13 +116,9 @@ def test_numbers_without_a_seed_are_refused():
         print("seeded")
         """
     )
-    text = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TF_DETERMINISTIC_OPS": "true"},
-        check=True,
-    ).stdout.splitlines()
+    code, text = forked.run(code, after="import jax", TF_DETERMINISTIC_OPS="true")
+    assert code == 0, text
+    text = text.splitlines()
     assert len(text) == 9 and text[8] == "seeded"
     for line in text[:6]:
         assert line.startswith("Random ops require a seed to be set when determinism is enabled")
