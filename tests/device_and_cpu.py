@@ -21,9 +21,14 @@ def values(results):
 
 
 def on_both(function, *arrays):
-    """Return the results of a function of tensors on the default device and on the CPU, as two lists of arrays."""
+    """Return the results of a function of tensors on the default device and on the CPU, as two lists of arrays.
+
+    Without a GPU, these are the same device, and the function runs once.
+    """
     tensors = tf.nest.map_structure(tf.constant, list(arrays))
     here = values(tf.function(function, autograph=False)(*tensors))
+    if not ON_GPU:
+        return here, here
     with tf.device("CPU:0"):
         there = values(tf.function(function, autograph=False)(*tensors))
     return here, there

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 import meshflow as tf
 
 SPACES = [
@@ -68,7 +69,7 @@ assert not xla_bridge.backends_are_initialized()
 heavy = {"sklearn", "matplotlib", "h5py", "ray", "optax", "rich", "pandas", "torch", "tensorflow", "PIL"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert forked.run(code, after="import jax") == [0, ""]
 
 
 def test_import_paths_are_tensorflows():
@@ -83,7 +84,7 @@ import meshflow.compat.v2 as tf2
 import meshflow as tf
 assert tf.__version__ == tf2.__version__ and tf.losses is tf.keras.losses
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert forked.run(code, after="import jax") == [0, ""]
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -176,7 +177,7 @@ with warnings.catch_warnings(record=True) as caught:
 assert [str(w.message)[:41] for w in caught] == ["Meshflow turns on JAX's 64-bit types in t"], caught
 assert meshflow.constant([1], meshflow.int64).numpy().dtype == "int64"
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert forked.run(code, after="import jax") == [0, ""]
 
 
 def test_64_bit_warning_requires_jax_arrays():

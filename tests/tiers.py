@@ -21,6 +21,8 @@ import sys
 
 import pytest
 
+import forked
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEPT = ROOT / ".test_cache"
 # Compiled programs of all checkouts of a user: a run in a new clone, as in CI, finds those of earlier runs.
@@ -243,8 +245,8 @@ class Spending:
 
 
 def processor_seconds():
-    """Seconds that processors worked for this process and for its children that ended."""
-    return sum(os.times()[:4])
+    """Seconds that processors worked for this process, for its children that ended, and for forked programs."""
+    return sum(os.times()[:4]) + sum(forked.SPENT.values())
 
 
 class Report:

@@ -1,11 +1,10 @@
 """Public names are imported by TensorFlow's paths, wherever their files are."""
 
 import importlib
-import subprocess
-import sys
 
 import pytest
 
+import forked
 import meshflow as tf
 
 PATHS = [
@@ -47,7 +46,7 @@ def test_no_file_is_loaded_twice():
         "from meshflow.keras.optimizers.schedules import ExponentialDecay as again\n"
         "assert schedules.ExponentialDecay is ExponentialDecay is again"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    assert forked.run(program, after="import jax") == [0, ""]
 
 
 @pytest.mark.parametrize("first", ["core.dispatch.operands", "numpy.behavior", "data.structure"])
@@ -65,7 +64,7 @@ tf.constant(1)
 again = [name for name, times in runs.items() if times > 1]
 assert runs and not again, again
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    assert forked.run(program, after="import jax") == [0, ""]
 
 
 @pytest.mark.parametrize(

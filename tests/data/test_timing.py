@@ -1,12 +1,11 @@
 """Test the time of each part of a pipeline, and its memory."""
 
 import re
-import subprocess
-import sys
 import time
 
 import numpy as np
 
+import forked
 import meshflow as tf
 
 D, explain = tf.data.Dataset, tf.data.experimental.explain
@@ -91,10 +90,9 @@ def test_mapped_array_does_not_become_resident(tmp_path):
     array[::500] = 1
     array.flush()
     del array
-    run = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(path)], capture_output=True, text=True, check=True
-    )
-    total, grown, size = map(int, run.stdout.split())
+    code, text = forked.run(MEMORY, path)
+    assert code == 0, text
+    total, grown, size = map(int, text.split())
     assert total == 40_000
     assert size > 300 and grown < 150
 

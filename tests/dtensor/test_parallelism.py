@@ -1,13 +1,12 @@
 """One model, many meshes: data, model and spatial parallelism change no number beyond rounding."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+import forked
 
 pytestmark = pytest.mark.long
 PROGRAM = Path(__file__).with_name("on_eight_devices.py")
@@ -16,15 +15,9 @@ PROGRAM = Path(__file__).with_name("on_eight_devices.py")
 @pytest.fixture(scope="module")
 def everything():
     """Return the program's results by name of the parallelism."""
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)],
-        env={**os.environ, "MESHFLOW_TIER": "compile"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    code, text = forked.run(PROGRAM.read_text(), after="import jax", MESHFLOW_TIER="compile")
+    assert code == 0, text
+    return json.loads(text.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", ["cnn", "transformer"])

@@ -1,5 +1,7 @@
 """Adam's update by the kernels: the bits of XLA's code, in place, for any size; other types are XLA's."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,22 +58,22 @@ def test_updates_have_the_bits_of_xlas_code(shape):
 def test_rows_are_updated_as_by_a_gradient_with_zeros(shape):
     var, grad, mean, square = arrays(shape)
     # Row indices repeat, count from the end, and exceed the last row.
-    indices = jnp.asarray([3, -1, 0, 3, shape[0] + 2, shape[0] - 1, 5, 3], jnp.int32)
-    rows = grad[: len(indices)]
-    rows = jnp.concatenate([rows, rows])[: len(indices)]
+    indices = np.array([3, -1, 0, 3, shape[0] + 2, shape[0] - 1, 5, 3], np.int32)
+    rows = np.asarray(grad)[: len(indices)]
+    rows = np.concatenate([rows, rows])[: len(indices)]
     update = lambda *xs: adam.update_variable(*xs[:-1], *SCALARS, EPSILON, xs[-1])
     program = jax.jit(update).lower(var, rows, mean, square, indices)
     assert "meshflow_adam_rows" in program.as_text()
     found = program.compile()(var, rows, mean, square, indices)
-    dense = jnp.zeros(shape, rows.dtype).at[indices].add(rows)
+    dense = jax.jit(lambda i, r: jnp.zeros(shape, r.dtype).at[i].add(r))(indices, rows)
     for own, other in zip(
         found,
         lower_update([var, dense, mean, square]).compile()(var, dense, mean, square, *SCALARS),
         strict=True,
     ):
         np.testing.assert_allclose(own, other, 1e-6, 1e-7)
-    plain = adam._compute_row_update(
-        var, rows, indices % shape[0], mean, square, *SCALARS, epsilon=EPSILON
+    plain = jax.jit(functools.partial(adam._compute_row_update, epsilon=EPSILON))(
+        var, rows, indices % shape[0], mean, square, *SCALARS
     )
     valid = jax.jit(update)(var, rows, mean, square, indices % shape[0])
     for own, other in zip(valid, plain, strict=True):
@@ -97,7 +99,8 @@ def test_derivatives_and_vmap_are_those_of_the_equations():
         lambda f: jax.vmap(f),
         lambda f: lambda *xs: jax.grad(lambda g: f(xs[0], g, *xs[2:])[0].sum())(xs[1]),
     ):
-        for a, b in zip(wrap(own)(*operands), wrap(plain)(*operands), strict=True):
+        pair = (jax.jit(wrap(f))(*operands) for f in (own, plain))
+        for a, b in zip(*pair, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6)
 
 

@@ -65,10 +65,8 @@ def test_result_equals_float64_sums(name):
         ), x, jnp.zeros(kernel, x.dtype),
     ).shape  # fmt: skip
     y = jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
-    got = jax.jit(lambda x, y: gradient(x, y, kernel, strides, dilations, padding))(x, y)
-    wanted = gradient(
-        x.astype(jnp.float64), y.astype(jnp.float64), kernel, strides, dilations, padding
-    )
+    run = jax.jit(lambda x, y: gradient(x, y, kernel, strides, dilations, padding))
+    got, wanted = run(x, y), run(np.asarray(x, np.float64), np.asarray(y, np.float64))
     assert got.dtype == jnp.bfloat16
     # The sums are exact but for the last rounding, to eight bits.
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=2**-8, atol=1e-3)

@@ -65,8 +65,8 @@ def test_result_equals_float64_sums(name):
     image, features, padding = CASES[name]
     x, w = operands(image, features)
     assert serving(x, w, padding) == "meshflow:winograd"
-    got = jax.jit(lambda x, w: everything(x, w, padding))(x, w)
-    wanted = everything(x.astype("float64"), w.astype("float64"), padding)
+    run = jax.jit(lambda x, w: everything(x, w, padding))
+    got, wanted = run(x, w), run(np.asarray(x, np.float64), np.asarray(w, np.float64))
     for a, b in zip(got, wanted, strict=True):
         assert a.dtype == np.float32
         np.testing.assert_allclose(a, b, rtol=0, atol=4e-6 * np.abs(b).max())
@@ -79,7 +79,7 @@ def test_gradients_of_gradients():
         inner = jax.grad(lambda x, w: (convolve(x, w, "SAME") ** 2).sum(), (0, 1))
         return jax.grad(lambda x, w: sum((g**2).sum() for g in inner(x, w)), (0, 1))(x, w)
 
-    wanted = second(x.astype("float64"), w.astype("float64"))
+    wanted = jax.jit(second)(np.asarray(x, np.float64), np.asarray(w, np.float64))
     for a, b in zip(jax.jit(second)(x, w), wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * np.abs(b).max())
 

@@ -4,7 +4,6 @@ before allocation."""
 import io
 import os
 import struct
-import subprocess
 import sys
 import textwrap
 import zlib
@@ -12,6 +11,7 @@ import zlib
 import numpy as np
 import pytest
 
+import forked
 import meshflow as tf
 from meshflow.kernels import images, resize
 from meshflow.ops.image import pillow_files
@@ -68,8 +68,9 @@ def test_a_small_file_of_a_large_image_is_refused_by_its_name(tmp_path, way, siz
 
 def test_oversized_images_allocate_no_memory(tmp_path):
     (tmp_path / "large.png").write_bytes(png(60_000, 60_000))
-    code = """
+    code = f"""
     import resource, sys
+    sys.path += {[os.path.dirname(__file__), *sys.path]!r}
     import test_image_limits as t
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for way in t.WAYS.values():
@@ -80,11 +81,7 @@ def test_oversized_images_allocate_no_memory(tmp_path):
         raise SystemExit("not refused")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
     """
-    path = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
-    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "large.png")]
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    assert forked.run(textwrap.dedent(code), tmp_path / "large.png") == [0, ""]
 
 
 def jpeg(progressive=False):

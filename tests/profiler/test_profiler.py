@@ -1,6 +1,5 @@
 """Test profiles of this process: their contents, and that only one runs at a time."""
 
-import subprocess
 import sys
 import time
 
@@ -8,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+import forked
 import meshflow as tf
 from meshflow.profiler import folders
 
@@ -97,9 +97,7 @@ except tf.errors.UnavailableError as error:
     assert "nothing happened" in str(error), error
 print("done")
 """
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert result.stdout == "done\n", result.stderr
+    assert forked.run(script, tmp_path) == [0, "done\n"]
 
 
 def test_missing_extra_is_named(monkeypatch):

@@ -5,6 +5,7 @@ import pytest
 
 import meshflow as tf
 from distribute.parallel.training import LAYERS, mesh, sent
+from helpers import rounds
 from meshflow.distribute.parallel.planner.step_traffic import compute_expected_traffic
 
 WIDTH, BLOCKS = 32, 4
@@ -165,6 +166,7 @@ def test_equal_layers_in_one_loop():
 # ---- a complete transformer --------------------------------------------------------------------
 
 TOKENS, WORDS, ROWS = 8, 64, 16
+DEPTH = rounds(1, 2)
 GRID, SEQUENCES = {"data": 2, "model": 2}, "batch:data, sequence:model"
 # Mesh, rules and options by name; "heads and hidden" is tensor parallelism.
 LAYOUTS = {
@@ -187,7 +189,7 @@ FAST = [("tensors", {"zero": 3}), ("ring", {"zero": 1}), ("split", {"micro_batch
 def transformer():
     tokens = tf.keras.Input([TOKENS], dtype="int32")
     x = LAYERS.Embedding(WORDS, WIDTH)(tokens)
-    for _ in range(2):
+    for _ in range(DEPTH):
         y = LAYERS.LayerNormalization()(x)
         x = x + LAYERS.MultiHeadAttention(4, WIDTH // 4)(y, y, use_causal_mask=True)
         y = LAYERS.LayerNormalization()(x)
@@ -238,4 +240,4 @@ def test_transformer_bytes_equal_theory(layout, choice):
         # queries, keys and values.
         sums = [c for c in step.collectives if c.kind == "all-reduce" and c.axes == ("model",)]
         rows = 4 * ROWS // 2 * TOKENS * WIDTH
-        assert sum(c.sent * c.times for c in sums) == 2 * 4 * 2 * part(rows, 2)
+        assert sum(c.sent * c.times for c in sums) == DEPTH * 4 * 2 * part(rows, 2)

@@ -278,7 +278,7 @@ def part(variable):
     "sizes, options",
     [
         ({"data": 4}, {"recompute": "layer", "micro_batches": 2, "zero": 3}),
-        ({"data": 2, "model": 2}, {"recompute": "layer"}),
+        pytest.param({"data": 2, "model": 2}, {"recompute": "layer"}, marks=pytest.mark.soak),
         # All stored activations, some of which remain on the devices.
         ({"data": 1}, {}),
     ],

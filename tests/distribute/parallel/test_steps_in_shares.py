@@ -7,6 +7,7 @@ import pytest
 
 import meshflow as tf
 from distribute.parallel.training import LAYERS, data, mesh, sent, trained
+from helpers import rounds
 from meshflow.experimental import dtensor
 
 STRATEGY = tf.distribute.MeshStrategy
@@ -249,7 +250,7 @@ class Makers(tf.keras.Model):
     def train_step(self, batch):
         real, _ = batch
         noise = lambda: tf.random.normal([tf.shape(real)[0], 8])
-        for _ in range(2):
+        for _ in range(rounds(1, 2)):
             made = self.maker(noise(), training=True)
             with tf.GradientTape() as tape:
                 both = self.critic(tf.concat([real, made], 0), training=True)

@@ -2,14 +2,12 @@
 TPUs."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import forked
 import meshflow as tf
 from helpers import assert_close
 
@@ -20,12 +18,9 @@ experimental = tf.tpu.experimental
 @pytest.fixture(scope="module")
 def report():
     """Return the script's output on eight virtual TPU cores."""
-    environment = {**os.environ, "MESHFLOW_EMULATE_TPU": "8"}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    code, text = forked.run(SCRIPT.read_text(), after="import jax", MESHFLOW_EMULATE_TPU="8")
+    assert code == 0, text
+    return json.loads(text.splitlines()[-1])
 
 
 def test_the_system_is_described(report):
