@@ -429,6 +429,27 @@ def test_read_after_assignment_is_connected_to_the_variable():
         assert_close(v, [0.4, 0.6])
 
 
+@pytest.mark.parametrize(
+    "wrap", [tf.function, tf.recompute_grad, lambda f: tf.function(tf.recompute_grad(f))]
+)
+def test_programs_read_assigned_values_as_the_variable(wrap):
+    v, scale = tf.Variable(3.0), tf.Variable(1.0, trainable=False)
+
+    def compute(x):
+        before = v * x
+        v.assign(2.0 * v)
+        scale.assign(v + 1.0)
+        return before + scale * v**2 * x
+
+    run = wrap(compute)
+    for _ in range(2):
+        v.assign(3.0)
+        with tf.GradientTape() as tape:
+            result = run(tf.constant(5.0))
+        # 5 of the first read; 2 * 7 * 6 * 5 of the second, none of the assigned values.
+        assert_close([result, tape.gradient(result, v), v], [1275, 425, 6])
+
+
 # TensorFlow's gradients, with respect to x and w, of the gradient with respect to x.
 _SECOND = {
     "linear": (lambda x, w: 3.0 * x, [None, None]),

@@ -7,6 +7,7 @@ import pytest
 
 import meshflow as tf
 from distribute.parallel.training import LAYERS, mesh, same_weights, trained
+from meshflow.distribute.parallel.stage_buffers import get_storage
 
 PIPELINE = tf.distribute.Pipeline
 
@@ -33,13 +34,16 @@ class Own(tf.keras.Model):
         y_pred = self(x, training=True)
         return tf.reduce_mean((y_pred - y) ** 2 * tf.stop_gradient(tf.abs(y_pred))), y_pred
 
+    def update_weights(self, pairs):
+        self.optimizer.apply_gradients(pairs)
+
     def train_step(self, batch):
         x, y = batch
         with tf.GradientTape() as tape:
             loss, y_pred = self.compute_own_loss(x, y)
         weights = self.trainable_variables
         gradients, norm = tf.clip_by_global_norm(tape.gradient(loss, weights), 0.5)
-        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        self.update_weights([*zip(gradients, weights, strict=True)])
         self.error.update_state(y, y_pred)
         self.average.assign(0.9 * self.average + 0.1 * loss)
         self.seen.assign_add(tf.reduce_sum(tf.cast(y > 0, tf.int64)))
@@ -87,15 +91,20 @@ class Scaled(Own):
 
 
 class Compiled(Own):
-    """A function that is traced for the same shapes in a loop over shares, and in the pipeline."""
+    """A function that is traced for the same shapes in a loop over shares, and in the pipeline; and two optimizers."""
 
     def __init__(self, body):
         super().__init__(body)
+        self.other = tf.keras.optimizers.SGD(0.05, momentum=0.9)
         self.compute_squares = tf.function(lambda a, b: (a - b) ** 2)
 
     def compute_own_loss(self, x, y):
         y_pred = self(x, training=True)
         return tf.reduce_mean(self.compute_squares(y_pred, y)), y_pred
+
+    def update_weights(self, pairs):
+        self.optimizer.apply_gradients(pairs[:3])
+        self.other.apply_gradients(pairs[3:])
 
 
 class Seeded(Own):
@@ -187,9 +196,13 @@ def test_steps_equal_those_of_one_device(make, sizes, options):
     assert report.micro_batches == options["micro_batches"]
     layers = [set(stage.layers) for stage in report.stages]
     assert len(layers) == sizes["stage"] and not set.intersection(*layers)
-    # Each device holds a part of each weight, and gathers those of its stage in a step.
-    kernel = model.trainable_variables[0]
-    assert "stage" in kernel.layout.sharding_specs
+    # Weights and slots are on the devices of their stages only.
+    assert "0 bytes of weights gathered" in str(report)
+    weights = model.trainable_variables
+    slots = [*model.optimizer.variables(), *getattr(model, "other", model.optimizer).variables()]
+    parts = [v for v in [*weights, *slots] if v.shape.rank]
+    assert len(parts) > len(weights)
+    assert {get_storage(v).layout.sharding_specs[0] for v in parts} == {"stage"}
 
 
 @pytest.mark.parametrize(

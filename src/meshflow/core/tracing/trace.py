@@ -29,7 +29,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.operation import Op, is_small_constant
+from meshflow.core.dispatch.operation import Op, is_inexact, is_small_constant
 from meshflow.core.dispatch.repeated_calls import RepeatedCalls
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import TRACING, region
@@ -88,6 +88,19 @@ def bind_capture(index: int, shape: Iterable[Any], dtype: DTypeLike) -> jax.Arra
       dtype: NumPy dtype of the array.
     """
     return _capture.bind(index=index, aval=jax.core.ShapedArray(tuple(shape), np.dtype(dtype)))
+
+
+@jax.custom_jvp
+def _read_as_variable(value: jax.Array, initial: jax.Array) -> jax.Array:
+    """Return the first value, with the derivative of the second one."""
+    return value
+
+
+@_read_as_variable.defjvp
+def _differentiate_read(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    return primals[0], tangents[1]
 
 
 class MutableCell(Protocol):
@@ -177,6 +190,10 @@ class TraceContext:
         self._calls: list[tuple[str, Sequence[Any], Any, str]] = []
         self._capture_arrays: dict[int, Any] = {}
         self._variable_values: dict[int, Tensor] = {}
+        # Values of written variables before the first write; and for each variable that was
+        # read after a write the assigned tensor and the tensor for reads.
+        self._initial_values: dict[int, Tensor] = {}
+        self._assigned_reads: dict[int, tuple[Tensor, Tensor]] = {}
 
     def lookup(self, tensor: Tensor) -> Any:
         """Return the array that represents a tensor in this trace; an outer tensor is captured."""
@@ -211,7 +228,20 @@ class TraceContext:
             value = bind_capture(len(self.sources), variable._shape, variable.dtype.dtype)
             tensor = self._variable_values[id(variable)] = Tensor(value)
             self.sources.append(variable)
+        elif id(variable) in self._initial_values:
+            return self._read_assigned(variable, tensor)
         return tensor
+
+    def _read_assigned(self, variable: MutableCell, assigned: Tensor) -> Tensor:
+        """Return an assigned value, the derivative of which is that of the variable, as on a tape."""
+        known = self._assigned_reads.get(id(variable))
+        if known is None or known[0] is not assigned:
+            value, initial = assigned.array, self._initial_values[id(variable)].array
+            if not is_inexact(initial) or value.shape != initial.shape:
+                return assigned
+            known = assigned, Tensor(_read_as_variable(value, initial))
+            self._assigned_reads[id(variable)] = known
+        return known[1]
 
     def has_read(self, variable: MutableCell) -> bool:
         """Return whether this trace has read or written a variable."""
@@ -225,6 +255,8 @@ class TraceContext:
             # The old value becomes an input even if it is never read, so that its buffer can be
             # donated.
             self.read(variable)
+        if id(variable) not in self.writes and id(variable) in self._variable_values:
+            self._initial_values[id(variable)] = self._variable_values[id(variable)]
         # The value gets a new tensor, so tapes attribute later reads to the variable and not to the
         # computation.
         self._variable_values[id(variable)] = Tensor(self.lookup(value))

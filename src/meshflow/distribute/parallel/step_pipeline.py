@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.pipeline import PipelinedStep
-from meshflow.distribute.parallel.program import RegionStrategy, UpdateGroup
+from meshflow.distribute.parallel.program import LossProgram, RegionStrategy, UpdateGroup
 from meshflow.distribute.parallel.region import PartitionedBatch
 from meshflow.distribute.parallel.step_shares import (
     GradientTotal,
@@ -54,18 +54,27 @@ class NeededOutputs(NamedTuple):
 
 
 class _TapeProgram:
-    """The variables that a step differentiates with respect to, as a `LossProgram` that `StepPipeline` traces."""
+    """The variables that a step differentiates with respect to, as a `LossProgram` that `StepPipeline` traces.
+
+    Args:
+      variables: The variables.
+      programs: Programs that divide them by their optimizers.
+    """
 
     needs_gradient_norms = False
-    name = "of the step"
 
-    def __init__(self, variables: Sequence[Variable]) -> None:
-        self.model = self
-        self.variables = self.weights = list(variables)
+    def __init__(self, variables: Sequence[Variable], programs: Sequence[LossProgram]) -> None:
+        self.model, self.variables, self._programs = programs[0].model, list(variables), programs
 
     def get_update_group(self, variable: Variable) -> UpdateGroup | None:
-        """Return None: the step updates single weights, each of which devices hold in parts, and no arrays of several ones."""
-        return None
+        """Return a key of the weights that have one optimizer; the step updates each of them by itself."""
+        owner = next(i for i, p in enumerate(self._programs) if _contains(p.variables, variable))
+        group = self._programs[owner].get_update_group(variable)
+        return None if group is None else UpdateGroup(is_elementwise=False, optimizer=owner)
+
+
+def _contains(variables: Sequence[Variable], variable: Variable) -> bool:
+    return any(variable is v for v in variables)
 
 
 class StepPipeline(PipelinedStep):
@@ -77,6 +86,7 @@ class StepPipeline(PipelinedStep):
       batch: The partitioned batch, with the indices of the shares as its last leaf.
       trace: Function that traces the step for a share.
       variables: The variables that the step differentiates with respect to.
+      programs: Programs that divide them by their optimizers.
       needed: The outputs that the pipeline computes.
 
     Raises:
@@ -90,11 +100,15 @@ class StepPipeline(PipelinedStep):
         batch: PartitionedBatch,
         trace: Callable[[], TracedFunction],
         variables: Sequence[Variable],
+        programs: Sequence[LossProgram],
         needed: NeededOutputs,
     ) -> None:
         self._trace, self._needed = trace, needed
-        program: Any = _TapeProgram(variables)
+        program: Any = _TapeProgram(variables, programs)
         super().__init__(strategy, program, batch, share=(shares, self._trace_loss))
+        for buffer in (b for pack in self._buffers for b in pack.values()):
+            if buffer.group is not None and buffer.group.is_trained:
+                programs[buffer.group.optimizer].place_slots(buffer)
 
     def _has_rows(self, result: int) -> bool:
         return result > len(self._needed.sums)

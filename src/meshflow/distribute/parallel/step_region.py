@@ -109,7 +109,7 @@ def run_step_in_shares(
         axes = region.shares.axes, region.shares.sizes
         shares = StepShares(strategy, *axes, region.batch, 1, larger, in_pipeline=True)
         try:
-            values = _run_pipeline(strategy, region, shares, step)
+            values = _run_pipeline(strategy, region, shares, step, find_programs)
             run = lambda operands, _: region.complete(*operands)
             op = Op("step", run, differentiable=False, is_foldable=False)
             return region.assign(apply(op, (region.read_captures(), values))), None
@@ -177,15 +177,16 @@ def _run_pipeline(
     region: _StepRegion,
     shares: StepShares,
     step: Callable[[PyTree], PyTree],
+    find_programs: Callable[[Sequence[Variable]], Sequence[LossProgram]],
 ) -> list[Tensor]:
     """Run the only stage of a step in a pipeline, and return the values of `region.pipelined`."""
     needed = region.find_pipelined_outputs()
     indices = convert_to_tensor(np.arange(shares.num_parts, dtype=np.int32))
     batch = dataclasses.replace(region.batch, leaves=[*region.batch.leaves, indices])
     variables = [t.variable for t in region.shares.totals if isinstance(t, GradientTotal)]
-    pipeline = StepPipeline(
-        strategy, shares, batch, lambda: trace_step(shares, step, batch), variables, needed
-    )
+    trace = lambda: trace_step(shares, step, batch)
+    programs = find_programs(variables)
+    pipeline = StepPipeline(strategy, shares, batch, trace, variables, programs, needed)
     result, states = pipeline.compute()
     strategy.pipelined = pipeline
     assert result.variables is not None

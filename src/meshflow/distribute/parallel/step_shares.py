@@ -297,27 +297,16 @@ def is_outside_of_tape(eqn: JaxprEqn) -> bool:
     return _OUTSIDE_OF_TAPE in str(eqn.source_info.name_stack)
 
 
-def _read_variable(variable: Variable) -> Tensor:
-    """Read a variable; the computation of a value that the step has assigned has no derivative, as on a tape."""
-    trace = scope = context.trace
-    assert trace is not None
-    tensor = variable._read_in_trace(trace)
-    while scope is not None and id(variable) not in scope.writes:
-        scope = scope.parent
-    return tensor if scope is None else array.stop_gradient(tensor)
-
-
 @contextmanager
 def _derivatives_scope(shares: StepShares) -> Iterator[None]:
     """Keep operations in a form that JAX differentiates as their tape would, if a pipeline computes the gradients."""
-    saved = context.outer_tapes, context.label_op, context.override_read
+    saved = context.outer_tapes, context.label_op
     if shares.in_pipeline:
         context.outer_tapes, context.label_op = True, _label_op
-        context.override_read = _read_variable
     try:
         yield
     finally:
-        context.outer_tapes, context.label_op, context.override_read = saved
+        context.outer_tapes, context.label_op = saved
 
 
 @contextmanager

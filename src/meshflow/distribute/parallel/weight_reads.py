@@ -58,7 +58,7 @@ def gather_weights_on_read(shares: BatchShares, program: LossProgram) -> Iterato
 
     def read(variable: Variable) -> Tensor:
         scope: Any = context.trace
-        if id(variable) not in shares.released:
+        if id(variable) not in shares.released or _is_written(variable, scope):
             return scope.read(variable)
         if shares.in_rematerialized_layer:
             # Programs inside of the layer receive the weight that the layer has gathered.
@@ -75,6 +75,13 @@ def gather_weights_on_read(shares: BatchShares, program: LossProgram) -> Iterato
         yield
     finally:
         context.override_read = saved
+
+
+def _is_written(variable: Variable, scope: Any) -> bool:
+    """Check whether a trace or an enclosing one has assigned a variable; its value is that of the full weight then."""
+    while scope is not None and id(variable) not in scope.writes:
+        scope = scope.parent
+    return scope is not None
 
 
 def _select_live_weights(strategy: RegionStrategy, program: LossProgram) -> list[Variable]:

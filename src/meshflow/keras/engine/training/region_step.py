@@ -239,6 +239,11 @@ class ModelProgram:
         find_group = getattr(self.optimizer, "get_update_group", lambda _: None)
         return find_group(variable)
 
+    def place_slots(self, buffer: StageBuffer) -> None:
+        """Move slots of the optimizer to the devices of their weights; see `LossProgram`."""
+        if _is_owner(self.optimizer, buffer.members[0]):
+            self.optimizer.place_slots(buffer)
+
     def add_slot(self, variable: Variable, name: str, shape: ShapeLike) -> Variable:
         """Add a slot to a variable; see `LossProgram`."""
         # The optimizer's own slots precede added ones.
@@ -335,7 +340,7 @@ def _place_slots(optimizer: Any, program: ModelProgram, result: RegionResult) ->
     # Slots have the order of the weights.
     optimizer.build([v for v in program.variables if id(v) not in unused])
     for buffer in buffers:
-        optimizer.place_slots(buffer)
+        program.place_slots(buffer)
 
 
 @contextmanager
@@ -369,7 +374,7 @@ class _OptimizerProgram(ModelProgram):
 def _is_owner(optimizer: Any, variable: Variable) -> bool:
     """Check whether an optimizer has slots of a variable."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return inner._var_key(variable) in inner._owners
+    return any(variable is v for v in getattr(inner, "_owners", {}).values())
 
 
 def _divide_by_optimizers(model: Any, variables: Sequence[Variable]) -> list[_OptimizerProgram]:
