@@ -94,7 +94,9 @@ class _MemoryPlanner:
         self.fixed.update(constants)
         self.fixed.update(s for i, s in enumerate(inputs) if i not in donated)
 
-    def plan(self, results: Collection[int]) -> tuple[list[tuple[int, ...] | None], list[list[int]]]:
+    def plan(
+        self, results: Collection[int]
+    ) -> tuple[list[tuple[int, ...] | None], list[list[int]]]:
         dying: list[list[int]] = [[] for _ in self.nodes]
         for g, i in self.last_use.items():
             if g not in self.fixed and i < len(self.nodes):

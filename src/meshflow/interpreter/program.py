@@ -493,6 +493,8 @@ class SlotProgram:
             allocate is not None
             and isinstance(compute, Writer)
             and self._results.issuperset(node.outputs)
+            # One function is made for all sizes of a static node.
+            and not has_symbols(*[shape for shape, _ in equation.outputs])
         ):
             write, types = compute.write, equation.outputs
             compute = lambda *operands: write(*operands, *[allocate(*t) for t in types])

@@ -258,7 +258,9 @@ def _find_first_indices(x: Array, windows: Windows) -> Array:
         better = lax.gt(element, best)
         if inside is not None:
             # Windows may start in the padding.
-            better = combine(lax.bitwise_and, lax.bitwise_or(better, lax.lt(first, dtype(0))), inside)
+            better = combine(
+                lax.bitwise_and, lax.bitwise_or(better, lax.lt(first, dtype(0))), inside
+            )
         first = _select(better, dtype(k), first)
         best = lax.max(best, element)
     return _select(lax.ne(best, best), dtype(-1), first)
