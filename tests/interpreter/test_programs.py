@@ -228,3 +228,30 @@ def test_elementwise_equations_read_the_sources_of_broadcasts():
     ]
     assert len(broadcasts) <= 2
     check(run, RANDOM.randn(3, 3).astype(np.float32), row, column, rtol=1e-6)
+
+
+def test_results_are_written_to_allocated_arrays():
+    """Results of fixed shapes are in arrays of the caller; later equations do not change them."""
+    made = []
+
+    def allocate(shape, dtype):
+        made.append(np.full(shape, 7, dtype))
+        return made[-1]
+
+    (n,) = export.symbolic_shape("n")
+    rows = jax.ShapeDtypeStruct((n, 3), np.float32)
+    weights = jax.ShapeDtypeStruct((3,), np.float32)
+
+    def run(x, w):
+        change = w * 2
+        new = w - change
+        return new, new + 1, x * 2, change.sum()
+
+    plan = build_plan(jax.make_jaxpr(run)(rows, weights), allocate=allocate)
+    x, w = np.ones((4, 3), np.float32), np.arange(3, dtype=np.float32)
+    for _ in range(2):
+        made.clear()
+        results = plan.run([x, w])
+        assert [any(r is m for m in made) for r in results[:2]] == [True, True]
+        for result, expected in zip(results, run(x, w), strict=True):
+            np.testing.assert_array_equal(result, expected)

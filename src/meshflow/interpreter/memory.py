@@ -94,7 +94,9 @@ class _MemoryPlanner:
         self.fixed.update(constants)
         self.fixed.update(s for i, s in enumerate(inputs) if i not in donated)
 
-    def plan(self) -> tuple[list[tuple[int, ...] | None], list[list[int]]]:
+    def plan(
+        self, results: Collection[int]
+    ) -> tuple[list[tuple[int, ...] | None], list[list[int]]]:
         dying: list[list[int]] = [[] for _ in self.nodes]
         for g, i in self.last_use.items():
             if g not in self.fixed and i < len(self.nodes):
@@ -104,7 +106,8 @@ class _MemoryPlanner:
         taken: set[int] = set()
         targets: list[tuple[int, ...] | None] = []
         for node, dead in zip(self.nodes, dying, strict=True):
-            found = self._find_targets(node, dead, free) if node.rule.is_writer else None
+            is_planned = node.rule.is_writer and any(o not in results for o in node.outputs)
+            found = self._find_targets(node, dead, free) if is_planned else None
             targets.append(found)
             if found is not None:
                 taken.update(found)
@@ -161,6 +164,7 @@ def plan_memory(
     constants: Iterable[int],
     outputs: Sequence[int],
     donated: Collection[int] = (),
+    allocates_results: bool = False,
 ) -> MemoryPlan:
     """Plan the arrays of a program.
 
@@ -171,10 +175,11 @@ def plan_memory(
       constants: Slots of the constants.
       outputs: Slots of the results.
       donated: Indices of the inputs that may be overwritten.
+      allocates_results: Whether results of the program get new arrays, if a node makes no other values.
     """
     planner = _MemoryPlanner(nodes, values)
     planner.form_groups(inputs, constants, outputs, donated)
-    targets, released = planner.plan()
+    targets, released = planner.plan(frozenset(outputs if allocates_results else ()))
     is_copied, seen = [], set()
     for s in outputs:
         group = planner.group[s]

@@ -19,7 +19,7 @@ import numpy as np
 from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.types import ClosedJaxpr
 from meshflow.interpreter.blas_threads import single_thread_blas
-from meshflow.interpreter.program import MAX_BINDINGS, BoundProgram, SlotProgram
+from meshflow.interpreter.program import MAX_BINDINGS, Allocate, BoundProgram, SlotProgram
 from meshflow.interpreter.symbolic_sizes import InputSizes
 
 # Primitives that use BLAS or LAPACK.
@@ -39,16 +39,22 @@ class Plan:
       closed: The jaxpr; its dimensions may be symbolic.
       donated: Indices of the inputs that a run may overwrite. A run that fails, for example in a
         check or a callback, leaves them in an undefined state.
+      allocate: Makes arrays for results, given a shape and a dtype; by default NumPy.
 
     Raises:
       UnsupportedPrimitive: If a primitive has no rule.
     """
 
-    def __init__(self, closed: ClosedJaxpr, donated: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        closed: ClosedJaxpr,
+        donated: Sequence[int] = (),
+        allocate: Allocate | None = None,
+    ) -> None:
         self._sizes = InputSizes([aval.shape for aval in closed.in_avals])
         _keep_memory()
         with suspend_collector:
-            self._program = SlotProgram(closed, donated)
+            self._program = SlotProgram(closed, donated, allocate=allocate)
         self._donated = tuple(donated)
         has_products = not _PRODUCTS.isdisjoint(self._program.names)
         self._blas_scope = single_thread_blas if has_products else contextlib.nullcontext()
@@ -118,7 +124,9 @@ def _keep_memory() -> None:
         set_option(_TRIM_THRESHOLD, min(512 << 20, physical // 16))
 
 
-def build_plan(closed: ClosedJaxpr, donated: Sequence[int] = ()) -> Plan:
+def build_plan(
+    closed: ClosedJaxpr, donated: Sequence[int] = (), allocate: Allocate | None = None
+) -> Plan:
     """Plan the execution of a jaxpr op by op; the arguments are those of `Plan`.
 
     Raises:
@@ -130,4 +138,4 @@ def build_plan(closed: ClosedJaxpr, donated: Sequence[int] = ()) -> Plan:
       >>> plan.run([np.array([0.0, 1.0], "float32")])
       [array([0.       , 1.5231884], dtype=float32)]
     """
-    return Plan(closed, donated)
+    return Plan(closed, donated, allocate)

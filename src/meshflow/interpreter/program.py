@@ -57,6 +57,8 @@ MAX_BINDINGS = 256
 _Specs: TypeAlias = Mapping[int, Spec]
 # Closure of an equation: reads and writes a list of values.
 Step: TypeAlias = Callable[[list[Any]], None]
+# Makes an array of a shape and a dtype.
+Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 class SlotProgram:
@@ -66,6 +68,7 @@ class SlotProgram:
       jaxpr: The jaxpr.
       donated: Indices of the inputs that may be overwritten.
       outer: The program that contains this one.
+      allocate: Makes arrays for results, given a shape and a dtype; by default NumPy.
 
     Attributes:
       inputs: Slots of the inputs.
@@ -81,7 +84,9 @@ class SlotProgram:
         jaxpr: AnyJaxpr,
         donated: Collection[int] = (),
         outer: SlotProgram | None = None,
+        allocate: Allocate | None = None,
     ) -> None:
+        self._allocate, self._results = allocate, frozenset[int]()
         self.symbols: Symbols = outer.symbols if outer else Symbols()
         # Programs of inner jaxprs by id and donated inputs, with the jaxprs, because ids are reused.
         self._programs: dict[tuple[int, tuple[int, ...]], tuple[AnyJaxpr, SlotProgram]]
@@ -96,11 +101,18 @@ class SlotProgram:
         opened = to_open_jaxpr(jaxpr)
         self.inputs = [self._add_value(v.aval) for v in opened.invars]
         self.outputs = self._inline(opened, getattr(jaxpr, "consts", ()), self.inputs)
+        self._results = frozenset(self.outputs)
         if self._unsupported:
             raise UnsupportedPrimitive(list(self._unsupported))
         self._remove_dead_nodes()
         self._memory = plan_memory(
-            self._nodes, self._values, self.inputs, self.constants, self.outputs, donated
+            self._nodes,
+            self._values,
+            self.inputs,
+            self.constants,
+            self.outputs,
+            donated,
+            allocate is not None,
         )
         self.is_copied = self._memory.is_copied
         self._bound: OrderedDict[tuple[Any, ...], list[Step]] = OrderedDict()
@@ -475,7 +487,17 @@ class SlotProgram:
         specs: _Specs | None = None,
     ) -> Step:
         node = self._nodes[i]
-        compute = node.rule.build(self._specialize(node, dims, sizes, specs))
+        equation = self._specialize(node, dims, sizes, specs)
+        compute, allocate = node.rule.build(equation), self._allocate
+        if (
+            allocate is not None
+            and isinstance(compute, Writer)
+            and self._results.issuperset(node.outputs)
+            # One function is made for all sizes of a static node.
+            and not has_symbols(*[shape for shape, _ in equation.outputs])
+        ):
+            write, types = compute.write, equation.outputs
+            compute = lambda *operands: write(*operands, *[allocate(*t) for t in types])
         return make_step(compute, node, self._memory.targets[i])
 
 

@@ -158,6 +158,7 @@ class InterpretedProgram:
     Args:
       closed: The program. Its inputs may have symbolic sizes.
       has_unknown_sizes: Whether sizes depend on values. XLA cannot compile such a program.
+      shares_results: Whether results are only moved to the device, which then shares their memory.
 
     Example:
       >>> import jax.numpy as jnp
@@ -166,8 +167,11 @@ class InterpretedProgram:
       (True, [1.0, 2.0, 3.0])
     """
 
-    def __init__(self, closed: ClosedJaxpr, has_unknown_sizes: bool = False) -> None:
+    def __init__(
+        self, closed: ClosedJaxpr, has_unknown_sizes: bool = False, shares_results: bool = False
+    ) -> None:
         self._closed = closed
+        self._allocate = transfers.allocate if shares_results else None
         self._has_unknown_sizes = has_unknown_sizes
         self._plan: Plan | None = None
         self._costs: CostEstimate | None = None
@@ -225,7 +229,7 @@ class InterpretedProgram:
         plan = self._plan
         if plan is None and self._is_supported:
             try:
-                plan = self._plan = build_plan(self._closed)
+                plan = self._plan = build_plan(self._closed, allocate=self._allocate)
             except Exception as error:
                 # XLA compiles every program, also one with an equation that the interpreter does not
                 # know.

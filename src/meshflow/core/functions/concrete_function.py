@@ -423,7 +423,7 @@ class ConcreteFunction(SignedFunction):
         program = self._interpreted_program
         if program is None or self._interpreted_version != PassPipeline.version:
             program = self._interpreted_program = InterpretedProgram(
-                self._rewrite(compiles=False), self.traced.has_unknown_sizes
+                self._rewrite(compiles=False), self.traced.has_unknown_sizes, shares_results=True
             )
             self._interpreted_version = PassPipeline.version
         operands = [*arrays, *[c._value for c in self.traced.captures]]

@@ -105,7 +105,10 @@ def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None
     """
     if jnp.issubdtype(features.dtype, jnp.integer):
         features = features.astype(jnp.float32)
-    return jnp.where(features > 0, features, features * jnp.asarray(alpha, features.dtype))
+    dtype = features.dtype.type
+    return select(
+        lax.gt(features, dtype(0)), features, combine(lax.mul, features, jnp.asarray(alpha, dtype))
+    )
 
 
 @op(kinds="f")

@@ -22,6 +22,7 @@ import numpy as np
 from jax import Array, lax
 from jax.export import is_symbolic_dim
 
+from meshflow.core.runtime.broadcasting import combine
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.environment.jax_internals import batching, jex_core, mlir
 from meshflow.kernels import pooling
@@ -55,8 +56,11 @@ class Windows(NamedTuple):
 
     def compute_grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the number of windows along each dimension of an array."""
+        # Arithmetic with symbolic sizes is slow, and most windows do not slide along the first axis.
         return tuple(
-            max((n + low + high - (k - 1) * d - 1) // s + 1, 0)
+            n
+            if (k, s, low, high) == (1, 1, 0, 0)
+            else max((n + low + high - (k - 1) * d - 1) // s + 1, 0)
             for n, k, s, (low, high), d in zip(shape, *self, strict=True)
         )
 
@@ -84,10 +88,11 @@ class Windows(NamedTuple):
         self, shape: tuple[int, ...]
     ) -> Iterator[tuple[list[int], list[int], tuple[int, ...]]]:
         """Yield (start, limit, strides) of the k-th elements of all windows, for each k."""
+        grid = self.compute_grid(shape)
+        extents = [(n - 1) * s + 1 for n, s in zip(grid, self.strides, strict=True)]
         for offset in np.ndindex(*self.size):
             start = [o * d for o, d in zip(offset, self.dilations, strict=True)]
-            grid = zip(start, self.compute_grid(shape), self.strides, strict=True)
-            yield start, [o + (n - 1) * s + 1 for o, n, s in grid], self.strides
+            yield start, [o + n for o, n in zip(start, extents, strict=True)], self.strides
 
 
 def pad_array(x: Array, windows: Windows, value: _Scalar) -> Array:
@@ -221,7 +226,15 @@ def _scatter_to_tiles(x: Array, g: Array, windows: Windows) -> Array:
     else:
         index = index.astype(np.int8)
         first = _find_first_indices(x, windows).reshape(outer)
-    return jnp.where(first == index, g.reshape(outer), jnp.zeros((), g.dtype)).reshape(x.shape)
+    is_first = combine(lax.eq, first, index)
+    repeated = lax.broadcast_in_dim(lax.reshape(g, outer), is_first.shape, range(is_first.ndim))
+    return lax.reshape(_select(is_first, repeated, g.dtype.type(0)), x.shape)
+
+
+def _select(condition: Array, x: Array | np.generic, y: Array | np.generic) -> Array:
+    """Select elements of arrays or scalars, which get the sharding of the condition."""
+    x, y = (lax.full_like(condition, a, a.dtype) if a.ndim == 0 else a for a in (x, y))
+    return lax.select(condition, x, y)
 
 
 def _find_first_indices(x: Array, windows: Windows) -> Array:
@@ -237,14 +250,20 @@ def _find_first_indices(x: Array, windows: Windows) -> Array:
     first: Any = None
     for k, (start, limit, strides) in enumerate(windows.iter_slices(x.shape)):
         element = lax.slice(padded_x, start, limit, strides)
-        inside = True if padded_x is x else _is_inside(windows, x.shape, start, limit)
+        inside = None if padded_x is x else _is_inside(windows, x.shape, start, limit)
         if best is None:
-            best, first = element, jnp.where(inside, jnp.zeros_like(element, dtype), dtype(-1))
+            best, first = element, lax.full_like(element, 0, dtype)
+            first = first if inside is None else jnp.where(inside, first, dtype(-1))
             continue
-        better = (element > best) | (first < 0)
-        first = jnp.where(better & inside, dtype(k), first)
+        better = lax.gt(element, best)
+        if inside is not None:
+            # Windows may start in the padding.
+            better = combine(
+                lax.bitwise_and, lax.bitwise_or(better, lax.lt(first, dtype(0))), inside
+            )
+        first = _select(better, dtype(k), first)
         best = lax.max(best, element)
-    return jnp.where(best != best, dtype(-1), first)
+    return _select(lax.ne(best, best), dtype(-1), first)
 
 
 def _scatter_to_first_with_xla(x: Array, y: Array, g: Array, windows: Windows) -> Array:
@@ -282,7 +301,8 @@ def _scatter_to_overlapping(x: Array, g: Array, windows: Windows) -> Array:
     for k, (start, limit, strides) in enumerate(windows.iter_slices(x.shape)):
         around = zip(start, limit, strides, shape, strict=True)
         pads = [(a, n - b, s - 1) for a, b, s, n in around]
-        total = total + lax.pad(jnp.where(first == k, g, zero), zero, pads)
+        is_chosen = lax.eq(first, first.dtype.type(k))
+        total = total + lax.pad(_select(is_chosen, g, g.dtype.type(0)), zero, pads)
     corner = [low for low, _ in windows.pads]
     return lax.slice(total, corner, [a + n for a, n in zip(corner, x.shape, strict=True)])
 
