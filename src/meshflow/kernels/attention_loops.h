@@ -149,6 +149,8 @@ struct Packing {
 // e^x with an error of about one unit in the last place, or of 5e-5 of the value for bfloat16; NaN stays NaN.
 template <bool is_coarse = false>
 INLINE Vector exponential(Vector x) {
+  // Results below the normal numbers, such as weights of masked scores, are zero: processors need many cycles for them.
+  const Lanes vanishes = is_less(x, constant(-87.0f));
   x = larger(constant(-104.0f), x);
   const Vector n = round_to_integer(x * constant(1.44269504f));
   Vector r = subtract_product(n, constant(0.693145752f), x);
@@ -158,7 +160,7 @@ INLINE Vector exponential(Vector x) {
   p = multiply_add(p, r, constant(1.66666657e-1f));
   p = multiply_add(p, r, constant(0.5f));
   p = multiply_add(p, r, constant(1.0f));
-  p = multiply_add(p, r, constant(1.0f));
+  p = keep(~vanishes, multiply_add(p, r, constant(1.0f)));
   return scale_by_power(p, n);
 }
 
