@@ -38,6 +38,7 @@ X86_SOURCES = (
     "onednn",
     "own",
     "panels",
+    "tile_products",
     "winograd",
     "winograd_gradient",
 )

@@ -29,6 +29,11 @@ EVERYTHING = ["tests/kernels", "tests/passes", "tests/dtensor/test_parallelism.p
 # Names of functions for an instruction set. Those of convolutions and kernel gradients compute by tiles.
 NAMESPACES = re.compile(r"by_256|by_512|by_pairs|Tile|_tile|Convolution|KernelGradient|__vector")
 TILES = ("test_tiles", "test_kernel_gradient", "test_tile_model")
+# Of kernels that multiply on tiles where there are any.
+PRODUCTS = (
+    "tests/kernels/test_attention.py::test_values_and_gradients[bfloat16-tiles]",
+    "tests/kernels/test_recurrent.py::test_values_and_gradients[lstm-flags0]",
+)
 
 
 def _older():
@@ -70,7 +75,8 @@ def test_emulated_tiles():
         if helpers.SOAK
         else ["-k", "not (HWOI or several or large or larger or strides or geometry)"]
     )
-    run([*(f"tests/kernels/{name}.py" for name in TILES), *chosen], MESHFLOW_AMX="emulated")
+    files = [f"tests/kernels/{name}.py" for name in TILES]
+    run([*files, *PRODUCTS, *chosen], MESHFLOW_AMX="emulated")
 
 
 @needs("oneDNN")

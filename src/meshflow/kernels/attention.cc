@@ -3,7 +3,7 @@
 // gradient recomputes the scores from the maximum and the sum of each row (Dao et al. 2022, arXiv:2205.14135).
 //
 // Products work on 32-bit units: a float, or a pair of adjacent bfloat16 along the summed dimension, which
-// AVX512-BF16 multiplies and adds in float32. Work is split by the shapes only, so results do not depend on the
+// AVX512-BF16 or matrix tiles multiply and add in float32. Work is split by the shapes only, so results do not depend on the
 // number of threads.
 
 #include "cpus.h"
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "handler.h"
+#include "tile_products.h"
 
 #define FOR_PAIRS FOR_CPU("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")
 

@@ -58,14 +58,36 @@ struct Right {
 // C[rows, columns] (+)= A B; `columns` is a multiple of kLanes.
 template <typename Product>
 void multiply(Left a, Right b, float* c, int64_t c_row, int64_t rows, int64_t columns, int64_t depth, bool add) {
+  // The part of the rows and of the depth that matrix tiles compute.
+  int64_t whole = 0, deep = 0;
+  if (std::is_same_v<Product, PairProduct> && !std::is_same_v<Product, FloatProduct> && a.step == 1 && can_multiply_tiles()) {
+    deep = depth / kTileSide * kTileSide;
+    whole = deep ? rows / kTileSide * kTileSide : 0;
+  }
   for (int64_t n = 0; n < columns; n += kPanel, b.units += b.panel) {
     int64_t vectors = std::min(kPanel, columns - n) / kLanes;
-    for (int64_t m = 0; m < rows; m += 6) {
-      int64_t count = std::min<int64_t>(6, rows - m);
-      kTiles<Product>[count - 1][vectors - 1](a.units + m * a.row, a.row, a.step, b.units, b.step, c + m * c_row + n,
-                                              c_row, depth, add);
+    for (int64_t m = 0; m < whole; m += kTileSide)
+      multiply_on_tiles(a.units + m * a.row, a.row, b.units, b.step, deep, c + m * c_row + n, c_row, vectors, add);
+    for (int64_t m = 0, count; m < rows; m += count) {
+      const int64_t done = m < whole ? deep : 0;
+      count = std::min<int64_t>(6, (done ? whole : rows) - m);
+      if (done < depth)
+        kTiles<Product>[count - 1][vectors - 1](a.units + m * a.row + done * a.step, a.row, a.step, b.units + done * b.step, b.step,
+                                                c + m * c_row + n, c_row, depth - done, add || done);
     }
   }
+}
+
+// Rounds to bfloat16 as the instructions that multiply pairs read it: numbers below the normal ones are zero.
+INLINE auto round_for_pairs(Vector value) {
+#if LANES == 16
+  __m256i halves;
+  // The instruction is a part of AVX512-BF16, which only PairProduct is compiled for.
+  __asm__("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(value));
+  return halves;
+#else
+  return round_to_halves(value);
+#endif
 }
 
 // Joins halves to pairs, the even ones in the lower bits.
@@ -124,19 +146,21 @@ struct Packing {
   }
 };
 
-// e^x with an error of about one unit in the last place; NaN stays NaN.
+// e^x with an error of about one unit in the last place, or of 5e-5 of the value for bfloat16; NaN stays NaN.
+template <bool is_coarse = false>
 INLINE Vector exponential(Vector x) {
+  // Results below the normal numbers, such as weights of masked scores, are zero: processors need many cycles for them.
+  const Lanes vanishes = is_less(x, constant(-87.0f));
   x = larger(constant(-104.0f), x);
   const Vector n = round_to_integer(x * constant(1.44269504f));
   Vector r = subtract_product(n, constant(0.693145752f), x);
   r = subtract_product(n, constant(1.42860677e-6f), r);
-  Vector p = constant(1.38889054e-3f);
-  p = multiply_add(p, r, constant(8.33333377e-3f));
-  p = multiply_add(p, r, constant(4.16666679e-2f));
+  Vector p = constant(4.16666679e-2f);
+  if constexpr (!is_coarse) p = multiply_add(multiply_add(constant(1.38889054e-3f), r, constant(8.33333377e-3f)), r, p);
   p = multiply_add(p, r, constant(1.66666657e-1f));
   p = multiply_add(p, r, constant(0.5f));
   p = multiply_add(p, r, constant(1.0f));
-  p = multiply_add(p, r, constant(1.0f));
+  p = keep(~vanishes, multiply_add(p, r, constant(1.0f)));
   return scale_by_power(p, n);
 }
 
@@ -312,35 +336,34 @@ struct Forward {
   void weigh(const Head& head, int64_t query, int64_t local, int64_t rows, int64_t key, int64_t count) {
     bool plain = head.is_plain(query, key, count);
     int64_t vectors = (count + kLanes - 1) / kLanes;
-    Vector scale = constant(s.scale);
+    Vector scale = constant(s.scale), factor = plain ? scale : constant(1.0f);
     const float infinity = std::numeric_limits<float>::infinity();
     for (int64_t i = 0; i < rows; ++i) {
       float* x = scores + i * kKeys;
       Vector most = constant(-infinity);
       Lanes hidden;
-      for (int64_t j = 0; j < vectors; ++j) {
-        Vector y = load(x + j * kLanes);
-        y = plain ? y * scale
-                  : head.adjust(y, query + i, key + j * kLanes, lanes(count - j * kLanes), &hidden);
+      for (int64_t j = 0; plain && j < vectors; ++j) most = larger(most, load(x + j * kLanes) * scale);
+      for (int64_t j = 0; !plain && j < vectors; ++j) {
+        Vector y = head.adjust(load(x + j * kLanes), query + i, key + j * kLanes, lanes(count - j * kLanes), &hidden);
         store(x + j * kLanes, y);
         most = larger(most, y);
       }
       float before = high[local + i], now = std::max(before, find_largest(most));
       float shift = now == -infinity ? 0 : now;
-      Vector by = constant(shift), sum = Vector{};
+      Vector by = constant(-shift), sum = Vector{};
       Lanes kept[kKeys / kLanes];
       if (head.drops) head.draw(query + i, key, count, kept);
       for (int64_t j = 0; j < vectors; ++j) {
-        Vector p = exponential(load(x + j * kLanes) - by);
+        Vector p = exponential<pairs>(multiply_add(load(x + j * kLanes), factor, by));
         sum = sum + p;
         if (head.drops) p = keep(kept[j], p);
         if constexpr (pairs) {
-          store_halves(reinterpret_cast<uint16_t*>(x) + j * kLanes, all_lanes(), round_to_halves(p));
+          store_halves(reinterpret_cast<uint16_t*>(x) + j * kLanes, all_lanes(), round_for_pairs(p));
         } else {
           store(x + j * kLanes, p);
         }
       }
-      float old = exponential(constant(before - shift))[0];
+      float old = before == now ? 1 : exponential(constant(before - shift))[0];
       total[local + i] = total[local + i] * old + sum_lanes(sum);
       high[local + i] = now;
       if (old != 1) {
@@ -440,7 +463,7 @@ struct Backward {
         Vector y = load(w + j * kLanes), dy = load(ds + j * kLanes);
         y = plain ? y * scale
                   : head.adjust(y, query + i, key + j * kLanes, lanes(count - j * kLanes), &hidden);
-        Vector p = exponential(y - high - total), dropped = p;
+        Vector p = exponential<pairs>(y - high - total), dropped = p;
         if (head.drops) {
           dropped = keep(kept[j], p * factor);
           dy = keep(kept[j], dy * factor);
@@ -456,13 +479,17 @@ struct Backward {
     }
   }
 
-  // Converts a tile to pairs along the queries.
+  // Converts a tile to pairs along the queries, and transposes it: the rows are keys.
   static void pair_rows(const float* tile, int64_t rows, int64_t count, float* to) {
-    for (int64_t i = 0; i < rows; i += 2, to += kKeys)
+    for (int64_t i = 0; i < rows; i += 2 * kLanes)
       for (int64_t j = 0; j < count; j += kLanes) {
-        auto even = round_to_halves(load(tile + i * kKeys + j)), odd = decltype(even){};
-        if (i + 1 < rows) odd = round_to_halves(load(tile + (i + 1) * kKeys + j));
-        store(to + j, join(even, odd));
+        Vector units[kLanes];
+        for (int64_t r = 0; r < kLanes; ++r) {
+          auto half = [&](int64_t row) { return round_for_pairs(row < rows ? load(tile + row * kKeys + j) : Vector{}); };
+          units[r] = join(half(i + 2 * r), half(i + 2 * r + 1));
+        }
+        transpose(units);
+        for (int64_t r = 0; r < kLanes; ++r) store(to + (j + r) * (kRows / 2) + i / 2, units[r]);
       }
   }
 
@@ -470,7 +497,7 @@ struct Backward {
   static void pair_columns(float* tile, int64_t rows, int64_t count) {
     for (int64_t i = 0; i < rows; ++i, tile += kKeys)
       for (int64_t j = 0; j < count; j += kLanes)
-        store_halves(reinterpret_cast<uint16_t*>(tile) + j, all_lanes(), round_to_halves(load(tile + j)));
+        store_halves(reinterpret_cast<uint16_t*>(tile) + j, all_lanes(), round_for_pairs(load(tile + j)));
   }
 
   static const T* as(const char* array, int64_t offset) { return reinterpret_cast<const T*>(array) + offset; }
@@ -535,8 +562,9 @@ struct Backward {
           pair_columns(scores, height, columns);
           left = transposed, left_scores = weights;
         }
-        multiply<Product>({left, 1, kKeys}, {g_right + i / step * v_width, kPanel, v_width}, dv, v_width, count, v_width, depth, true);
-        multiply<Product>({left_scores, 1, kKeys}, {q_right + i / step * width, kPanel, width}, dk, width, count, width, depth, true);
+        const int64_t left_row = pairs ? kRows / 2 : 1, left_step = pairs ? 1 : kKeys;
+        multiply<Product>({left, left_row, left_step}, {g_right + i / step * v_width, kPanel, v_width}, dv, v_width, count, v_width, depth, true);
+        multiply<Product>({left_scores, left_row, left_step}, {q_right + i / step * width, kPanel, width}, dk, width, count, width, depth, true);
         multiply<Product>({scores, kKeys, 1}, {k_right, kPanel, width}, dq + i * width, width, height, width, Pack::units(count), true);
       }
       write(dk, width, count, s.size, reinterpret_cast<T*>(x.result[1]) + start * s.size, stride);
@@ -574,6 +602,7 @@ void attend(const Sizes& s, const Arrays& x) {
   float* memory = reinterpret_cast<float*>(Team::get().scratch(max_threads() * floats * 4));
   // The spans with the most keys start first.
   in_turns(s.batch * s.heads * spans, [&](int64_t i) {
+    const TileUse tiles(pairs);
     int64_t head = i % (s.batch * s.heads), span = spans - 1 - i / (s.batch * s.heads);
     Pass(s, Memory(memory + place().thread * floats)).run(x, head / s.heads, head % s.heads, span * length);
   });
@@ -588,6 +617,7 @@ void differentiate(const Sizes& s, const Arrays& x) {
   float* memory = reinterpret_cast<float*>(Team::get().scratch((max_threads() * floats + heads * parts * part_floats) * 4));
   float* sums = memory + max_threads() * floats;
   in_turns(heads * parts, [&](int64_t i) {
+    const TileUse tiles(pairs);
     int64_t head = i % heads, part = i / heads;
     int64_t begin = part * blocks / parts * kKeys, end = std::min((part + 1) * blocks / parts * kKeys, s.keys);
     Pass(s, Memory(memory + place().thread * floats))

@@ -34,10 +34,10 @@ void PollingBarrier::wait(int64_t count) {
   for (int polls = 0; phase_.load(std::memory_order_acquire) == phase; ++polls) polls < 4096 ? pause() : (void)usleep(20);
 }
 
-int64_t count_recurrent_bytes(const RecurrentTask& p, int64_t width) {
-  const int64_t row = (p.units + width - 1) / width * width;
-  const int64_t inputs = (p.features + width - 1) / width * width;
-  return 4 * (p.gates * row * (row + inputs) + p.batch * (2 * p.gates * row + 4 * row + 2 * inputs + 2));
+int64_t count_recurrent_bytes(const RecurrentTask& p, int64_t row_unit) {
+  const int64_t row = (p.units + row_unit - 1) / row_unit * row_unit;
+  const int64_t inputs = (p.features + row_unit - 1) / row_unit * row_unit;
+  return 4 * (p.gates * row * (row + inputs) + count_rows(p) * (2 * p.gates * row + 4 * row + 2 * inputs + 2));
 }
 
 namespace plain {
@@ -75,14 +75,20 @@ namespace by_pairs {
 #define TARGET FOR_CPU("avx512f,avx512bw,avx512vl,avx512bf16,fma")
 #define PAIRS 1
 #include "recurrent_loops.h"
+#undef PAIRS
 }  // namespace by_pairs
+
+namespace by_pairs_on_tiles {
+#define PAIRS 2
+#include "recurrent_loops.h"
+}  // namespace by_pairs_on_tiles
 #endif
 
 template <typename T>
 RecurrentLoops choose_loops(int64_t kind) {
 #ifndef MESHFLOW_PORTABLE
   if constexpr (std::is_same_v<T, bfloat16>)
-    if (has(Level::kBfloat16)) return by_pairs::choose<T>(kind);
+    if (has(Level::kBfloat16)) return can_multiply_tiles() ? by_pairs_on_tiles::choose<T>(kind) : by_pairs::choose<T>(kind);
   if (has(Level::kAvx512)) return by_512::choose<T>(kind);
   if (has(Level::kAvx2) && fuses()) return by_256::choose<T>(kind);
 #endif
@@ -95,7 +101,7 @@ constexpr int64_t kMinStep = 1 << 18, kMinCall = 1 << 22;
 constexpr int64_t kMinWeights = 1 << 17;
 
 void run(const RecurrentTask& task, const RecurrentLoops& loops, bool backward) {
-  const int64_t bytes = count_recurrent_bytes(task, loops.width), weights = (task.units + task.features) * task.units * task.gates;
+  const int64_t bytes = count_recurrent_bytes(task, loops.row_unit), weights = (task.units + task.features) * task.units * task.gates;
   const int64_t groups = ((task.units + loops.width - 1) / loops.width + kGroup - 1) / kGroup;
   const auto compute = backward ? loops.backward : loops.forward;
   const bool divides = weights * task.batch >= kMinStep;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cpus.h"
+#include "tile_products.h"
 
 namespace meshflow {
 
@@ -56,7 +57,7 @@ struct RecurrentPart {
 
 // Code for one instruction set.
 struct RecurrentLoops {
-  int64_t width;  // elements of a vector
+  int64_t width, row_unit;  // elements of a vector; the multiple of elements in rows
   void (*pack)(const RecurrentTask&, bool backward, int64_t thread, int64_t threads, char*);
   void (*forward)(const RecurrentTask&, const RecurrentPart&, char*);
   void (*backward)(const RecurrentTask&, const RecurrentPart&, char*);
@@ -66,6 +67,9 @@ struct RecurrentLoops {
 constexpr int64_t kGroup = 4;
 
 // Bytes of memory that the threads share.
-int64_t count_recurrent_bytes(const RecurrentTask& task, int64_t width);
+int64_t count_recurrent_bytes(const RecurrentTask& task, int64_t row_unit);
+
+// Rows in memory: a matrix tile reads 16, also if fewer examples remain.
+inline int64_t count_rows(const RecurrentTask& task) { return task.batch + kTileSide - 1; }
 
 }  // namespace meshflow

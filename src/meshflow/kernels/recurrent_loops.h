@@ -1,6 +1,6 @@
 // Loops of recurrent layers for one instruction set. recurrent.cc includes this file in a namespace for each, with
 // these macros: TARGET (attribute of functions), WIDTH (elements of a vector), REGISTERS (number of vector
-// registers), PAIRS (1 if products of bfloat16 pairs are an instruction).
+// registers), PAIRS (1 if products of bfloat16 pairs are an instruction, 2 if matrix tiles compute them).
 //
 // A step multiplies a tile of states by the weights of all gates of one vector of units, so that gates and states
 // follow directly from the tile. Every element is computed in the same order for any number of threads.
@@ -91,8 +91,10 @@ TARGET INLINE void store_part(Part<T>* to, Vector v) {
 TARGET INLINE void narrow_part(float value, float* to) { *to = value; }
 TARGET INLINE void narrow_part(float value, bfloat16* to) { narrow(value, to); }
 
+// Rows of a tile of a product, and the multiple of elements that are summed.
 template <int vectors>
-constexpr int kTileRows = std::min(8, (REGISTERS - vectors - 2) / vectors);
+constexpr int kTileRows = PAIRS == 2 ? kTileSide : std::min(8, (REGISTERS - vectors - 2) / vectors);
+constexpr int64_t kDepth = PAIRS == 2 ? 2 * kTileSide : 2, kRowUnit = std::max<int64_t>(WIDTH, kDepth);
 
 // A tile of a product: rows x k of `a` with k x (vectors * WIDTH) of packed `b`.
 template <int vectors, int rows>
@@ -117,6 +119,8 @@ TARGET INLINE void multiply_tile(const float* a, int64_t stride, const float* b,
 #if PAIRS
 template <int vectors, int rows>
 TARGET INLINE void multiply_tile(const bfloat16* a, int64_t stride, const bfloat16* b, int64_t k, float* to) {
+  if constexpr (PAIRS == 2)
+    return multiply_on_tiles(a, stride / 2, b, vectors * WIDTH, k / 2, to, vectors * WIDTH, vectors, false);
   __m512 sums[rows][vectors] = {};
   for (int64_t p = 0; p < k; p += 2, b += 2 * vectors * WIDTH) {
     __m512bh right[vectors];
@@ -140,7 +144,8 @@ TARGET INLINE void multiply_tile(const bfloat16* a, int64_t stride, const bfloat
 
 template <int vectors, int rows = kTileRows<vectors>, typename P>
 TARGET void multiply(const P* a, int64_t stride, const P* b, int64_t k, float* to, int64_t count) {
-  if constexpr (rows > 1)
+  // Matrix tiles also compute the rows after the last.
+  if constexpr (rows > 1 && PAIRS != 2)
     if (count < rows) return multiply<vectors, rows - 1>(a, stride, b, k, to, count);
   multiply_tile<vectors, rows>(a, stride, b, k, to);
 }
@@ -195,15 +200,16 @@ struct Layout {
   int64_t* first;
 
   TARGET Layout(const RecurrentTask& p, char* memory) {
-    width = round_up(p.units, WIDTH), blocks = width / WIDTH, groups = (blocks + kGroup - 1) / kGroup;
+    width = round_up(p.units, kRowUnit), blocks = (p.units + WIDTH - 1) / WIDTH, groups = (blocks + kGroup - 1) / kGroup;
     auto take = [&](int64_t count) { float* at = reinterpret_cast<float*>(memory); memory += count * 4; return at; };
     weights = reinterpret_cast<Part<T>*>(take(p.gates * width * width));
-    inputs_width = round_up(p.features, WIDTH), inputs_k = round_up(p.features, 2);
+    inputs_width = round_up(p.features, kRowUnit), inputs_k = round_up(p.features, kDepth);
+    const int64_t batch = count_rows(p);
     input_weights = reinterpret_cast<Part<T>*>(take(p.gates * width * inputs_width));
-    for (auto& part : inputs) part = reinterpret_cast<Part<T>*>(take(p.batch * inputs_width));
-    for (auto& part : operand) part = reinterpret_cast<Part<T>*>(take(p.batch * p.gates * width));
-    product = reinterpret_cast<Part<T>*>(take(p.batch * width));
-    h = take(p.batch * width), c = take(p.batch * width), direct = take(p.batch * width);
+    for (auto& part : inputs) part = reinterpret_cast<Part<T>*>(take(batch * inputs_width));
+    for (auto& part : operand) part = reinterpret_cast<Part<T>*>(take(batch * p.gates * width));
+    product = reinterpret_cast<Part<T>*>(take(batch * width));
+    h = take(batch * width), c = take(batch * width), direct = take(batch * width);
     first = reinterpret_cast<int64_t*>(take(2 * p.batch));
   }
 };
@@ -212,7 +218,7 @@ struct Layout {
 // `threads`-th part of them. A GRU that resets states before their product has the candidate's weights apart.
 template <typename T>
 TARGET void pack_weights(const RecurrentTask& p, bool backward, int64_t thread, int64_t threads, char* memory) {
-  const int64_t units = p.units, row_size = p.gates * units, k = round_up(units, 2), early = p.kind == kGruBefore ? 2 : p.gates;
+  const int64_t units = p.units, row_size = p.gates * units, k = round_up(units, kDepth), early = p.kind == kGruBefore ? 2 : p.gates;
   const T* recurrent = static_cast<const T*>(p.recurrent);
   Layout<T> to(p, memory);
   const int64_t width = to.width;
@@ -254,13 +260,24 @@ TARGET void find_first_steps(const RecurrentTask& p, const RecurrentPart& part, 
   }
 }
 
+// Clears the elements of operands after the units that no vector of units covers.
+template <typename T>
+TARGET void clear_ends(const RecurrentTask& p, const RecurrentPart& part, Layout<T>& to, bool backward) {
+  const int64_t end = round_up(p.units, WIDTH), bytes = (to.width - end) * sizeof(Part<T>), rows = backward ? p.gates : 1;
+  if (bytes == 0 || part.first_group != 0) return;
+  for (int64_t row = part.first_row * rows; row < part.last_row * rows; ++row) {
+    for (auto* operand : to.operand) std::memset(operand + row * to.width + end, 0, bytes);
+    if (!backward) std::memset(to.product + row * to.width + end, 0, bytes);
+  }
+}
+
 // Copies the inputs of a step to rows without gaps.
 template <typename T>
 TARGET void read_inputs(const RecurrentTask& p, const RecurrentPart& part, Layout<T>& to, int64_t s) {
   if (!p.features || s == p.steps) return;
   for (int64_t b = part.first_row + part.member; b < part.last_row; b += part.threads) {
     const T* from = static_cast<const T*>(p.x) + p.row(b, p.reverse ? p.steps - 1 - s : s) * p.features;
-    for (int64_t i = 0; i < p.features; i += WIDTH)
+    for (int64_t i = 0; i < to.inputs_width; i += WIDTH)
       store_part<T>(to.inputs[s % 2] + b * to.inputs_width + i, load(from + i, std::min<int64_t>(WIDTH, p.features - i)));
   }
 }
@@ -275,7 +292,7 @@ TARGET INLINE Vector read_keep(const RecurrentTask& p, int64_t b, int64_t u, int
 template <int max_rows, typename Multiply, typename P, typename... Uses>
 TARGET INLINE void multiply_rows(const RecurrentPart& part, int64_t vectors, Multiply multiply, const P* a, int64_t stride,
                                  const P* b, int64_t k, Uses... uses) {
-  alignas(64) float tile[8 * kGroup * WIDTH];
+  alignas(64) float tile[kTileSide * kGroup * WIDTH];
   for (int64_t start = part.first_row; start < part.last_row; start += max_rows) {
     const int64_t count = std::min<int64_t>(max_rows, part.last_row - start);
     multiply(a + start * stride, stride, b, k, tile, count);
@@ -293,11 +310,13 @@ TARGET void forward_loop(const RecurrentTask& p, const RecurrentPart& part, char
   Layout<T> to(p, memory);
   const T *x = static_cast<const T*>(p.x), *bias = static_cast<const T*>(p.bias), *recurrent = static_cast<const T*>(p.recurrent);
   T *y = static_cast<T*>(p.y), *saved = static_cast<T*>(p.saved), *before = static_cast<T*>(p.before), *kept = static_cast<T*>(p.memory);
-  const int64_t k = round_up(units, 2), stride = to.width;
+  const int64_t k = round_up(units, kDepth), stride = to.width;
   // A GRU that resets states before their product computes the candidate later.
   constexpr int early = kind == kGruBefore ? 2 : gates;
 
+  const TileUse tiles(PAIRS == 2);
   find_first_steps(p, part, to);
+  clear_ends(p, part, to, false);
   read_inputs(p, part, to, 0);
   for (int64_t b = part.first_row; b < part.last_row; ++b)
     FOR_BLOCKS(block) {
@@ -344,7 +363,7 @@ TARGET void forward_loop(const RecurrentTask& p, const RecurrentPart& part, char
         for (int g = 0; g < 2; ++g) offsets[g] += load(bias + row_size + g * units + u, n);
         inner_offset = load(bias + row_size + 2 * units + u, n);
       }
-      alignas(64) float inputs[8 * kGroup * WIDTH];
+      alignas(64) float inputs[kTileSide * kGroup * WIDTH];
       auto product = [&](const Part<T>* a, int64_t a_stride, const Part<T>* b, int64_t length, float* tile, int64_t count) LAMBDA {
         multiply<vectors>(a, a_stride, b, length, tile, count);
         if (p.features)
@@ -427,7 +446,9 @@ TARGET void backward_loop(const RecurrentTask& p, const RecurrentPart& part, cha
   // A GRU that resets states before their product multiplies the candidate's gradient first.
   constexpr int late = kind == kGruBefore ? 2 : gates;
 
+  const TileUse tiles(PAIRS == 2);
   find_first_steps(p, part, to);
+  clear_ends(p, part, to, true);
   for (int64_t b = part.first_row; b < part.last_row; ++b)
     FOR_BLOCKS(block) {
       const int64_t n = std::min<int64_t>(WIDTH, units - u), at = b * width + u;
@@ -544,10 +565,10 @@ TARGET void backward_loop(const RecurrentTask& p, const RecurrentPart& part, cha
 template <typename T>
 inline RecurrentLoops choose(int64_t kind) {
   constexpr RecurrentLoops table[kNumKinds] = {
-      {WIDTH, pack_weights<T>, forward_loop<kSimple, T>, backward_loop<kSimple, T>},
-      {WIDTH, pack_weights<T>, forward_loop<kLstm, T>, backward_loop<kLstm, T>},
-      {WIDTH, pack_weights<T>, forward_loop<kGru, T>, backward_loop<kGru, T>},
-      {WIDTH, pack_weights<T>, forward_loop<kGruBefore, T>, backward_loop<kGruBefore, T>},
+      {WIDTH, kRowUnit, pack_weights<T>, forward_loop<kSimple, T>, backward_loop<kSimple, T>},
+      {WIDTH, kRowUnit, pack_weights<T>, forward_loop<kLstm, T>, backward_loop<kLstm, T>},
+      {WIDTH, kRowUnit, pack_weights<T>, forward_loop<kGru, T>, backward_loop<kGru, T>},
+      {WIDTH, kRowUnit, pack_weights<T>, forward_loop<kGruBefore, T>, backward_loop<kGruBefore, T>},
   };
   return table[kind];
 }

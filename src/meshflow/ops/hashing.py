@@ -6,6 +6,7 @@ each step.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -87,6 +88,15 @@ def farm_fingerprint(text: bytes) -> int:
         left = (_rotate_right(e + f, 43) + _rotate_right(g, 30) + h) & _MASK64
         return _hash_pair(left, (e + _rotate_right(f + a, 18) + g) & _MASK64, factor)
     return _hash_blocks(load_word, size)
+
+
+# Categories and words of texts repeat.
+_fingerprint_short_text = functools.lru_cache(1 << 14)(farm_fingerprint)
+
+
+def fingerprint_word(text: bytes) -> int:
+    """Compute `farm_fingerprint`, and remember that of short texts."""
+    return _fingerprint_short_text(text) if len(text) <= 64 else farm_fingerprint(text)
 
 
 def _hash_blocks(load_word: Callable[[int], int], size: int) -> int:
@@ -225,7 +235,7 @@ def to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = 
       >>> tf.strings.to_hash_bucket_fast(["Hello", "TensorFlow", "2.x"], 3).numpy()
       array([0, 2, 2])
     """
-    return _hash_to_buckets(input, num_buckets, farm_fingerprint)
+    return _hash_to_buckets(input, num_buckets, fingerprint_word)
 
 
 @accept_symbolic

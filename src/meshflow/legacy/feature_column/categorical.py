@@ -137,7 +137,7 @@ class HashedCategoricalColumn(KeyedColumn):
         items = values.reshape(-1).tolist()
         encoded_items = items if values.dtype == object else [b"%d" % word for word in items]
         ids = [
-            -1 if word in (b"", -1) else hashing.farm_fingerprint(letters) % self.hash_bucket_size
+            -1 if word in (b"", -1) else hashing.fingerprint_word(letters) % self.hash_bucket_size
             for word, letters in zip(items, encoded_items, strict=True)
         ]
         return CategoryIds(convert_to_tensor(np.asarray(ids, np.int64).reshape(values.shape)))

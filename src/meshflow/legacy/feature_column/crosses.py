@@ -95,7 +95,7 @@ def _compute_fingerprints(features: FeatureBatch, part: str | CategoricalColumn)
     values = tensor.require_value("values to be crossed")
     if values.dtype == object:
         return [
-            [hashing.farm_fingerprint(v) for v in row if v or not sparse] for row in values.tolist()
+            [hashing.fingerprint_word(v) for v in row if v or not sparse] for row in values.tolist()
         ]
     return [
         [v & 0xFFFFFFFFFFFFFFFF for v in row if v != -1 or not sparse] for row in values.tolist()

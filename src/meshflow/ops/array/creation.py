@@ -71,6 +71,8 @@ def as_sizes(shape: StaticInts, name: str = "shape") -> Sizes:
       ValueError: If a size is unknown.
       InvalidArgumentError: If a size is negative or a list.
     """
+    if isinstance(shape, (tuple, list)) and all(type(size) is int and size >= 0 for size in shape):
+        return tuple(shape)
     value = to_static_value(shape, name)
     check_integers(value, name)
     sizes = value if isinstance(value, tuple) else (value,)

@@ -66,7 +66,9 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 def _check_divisor(result: Tensor, y: Any, is_truncated: bool = False) -> Tensor:
     """Return the result, or raise if it is an integer division by a known zero."""
-    if isinstance(result, Tensor) and result.dtype.is_integer:
+    # Integers of Python are the most frequent divisors.
+    is_known_nonzero = type(y) is int and y != 0
+    if not is_known_nonzero and isinstance(result, Tensor) and result.dtype.is_integer:
         divisor = read_static_array(y)
         if divisor is not None:
             # NumPy arrays of another dtype are cast, which rounds small floats to zero.

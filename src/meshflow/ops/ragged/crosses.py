@@ -169,7 +169,7 @@ def cross_hashed(
 def _hash_rows(op: str, start: int, num_buckets: int, *parts: np.ndarray) -> list[np.ndarray]:
     def combine(items: tuple[Any, ...]) -> int:
         prints = [
-            hashing.farm_fingerprint(v) if isinstance(v, bytes) else v & 0xFFFFFFFFFFFFFFFF
+            hashing.fingerprint_word(v) if isinstance(v, bytes) else v & 0xFFFFFFFFFFFFFFFF
             for v in items
         ]
         return hashing.cross_fingerprints_from(start, prints) % (num_buckets or _MAX_INT64)

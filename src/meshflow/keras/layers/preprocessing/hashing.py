@@ -269,5 +269,5 @@ class HashedCrossing(_HashLayer):
 
 def _compute_fingerprints(values: np.ndarray) -> list[int]:
     if values.dtype == object:
-        return [hashing.farm_fingerprint(v) for v in values]
+        return [hashing.fingerprint_word(v) for v in values]
     return [int(v) & 0xFFFFFFFFFFFFFFFF for v in values]

@@ -103,7 +103,7 @@ class StringLookup(IndexLookup):
 
     def hash_oov_tokens(self, tokens: list[bytes]) -> list[int]:
         """Compute the fingerprints of FarmHash modulo `num_oov_indices`."""
-        return [hashing.farm_fingerprint(t) % self.num_oov_indices for t in tokens]
+        return [hashing.fingerprint_word(t) % self.num_oov_indices for t in tokens]
 
     def _invert_ids(self, inputs: TensorLike) -> Tensor:
         words = [t.encode(self.encoding) for t in self.get_vocabulary()]

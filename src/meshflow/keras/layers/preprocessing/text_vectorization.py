@@ -403,5 +403,8 @@ def _parse_ngrams(ngrams: int | Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def _add_ngrams(words: list[bytes], widths: tuple[int, ...]) -> list[bytes]:
-    runs = (zip(*[words[i:] for i in range(width)], strict=False) for width in widths)
-    return list(map(b" ".join, itertools.chain.from_iterable(runs)))
+    result: list[bytes] = []
+    for width in widths:
+        runs = zip(*[words[i:] for i in range(width)], strict=False)
+        result += words if width == 1 else map(b" ".join, runs)
+    return result
