@@ -95,13 +95,7 @@ LIBRARIES = (
     Library("trfl==1.2.0", "trfl", TFP, "*_test.py"),
     Library("mesh-tensorflow==0.1.21", "mesh_tensorflow", f"future gin-config {TFP}", "*_test.py transformer/*_test.py"),
     Library("nobrainer==1.2.1", "nobrainer", f"nibabel tensorflow-addons==0.23.0 typeguard==2.13.3 psutil scikit-image lazy-loader networkx imageio tifffile importlib-resources {TFP}", "**/*_test.py **/test_*.py"),
-    Library("pyhf==0.7.6", "pyhf", f"jsonpatch jsonpointer jsonschema==4.23.0 jsonschema-specifications referencing rpds-py attrs importlib-resources {TFP}", "**/tests/test_*.py"),
-    Library("nengo-dl==3.6.0", "nengo_dl", "nengo==3.2.0 progressbar2 python-utils", "**/test_*.py"),
     Library("t3f==1.2.0", "t3f", "", "*_test.py"),
-    Library("keras-retinanet==1.0.0", "keras_retinanet", "keras-resnet==0.2.0 progressbar2 python-utils opencv-python-headless", "../tests/**/test_*.py"),
-    Library("deepcell==0.12.9", "deepcell", "deepcell-toolbox deepcell-tracking scikit-image lazy-loader networkx imageio tifffile opencv-python-headless spektral==1.0.4 lxml pydot", "**/*_test.py"),
-    Library("tf2crf==0.1.33", "tf2crf", "tensorflow-addons==0.23.0 typeguard==2.13.3", "../tests/*.py"),
-    Library("tensor2tensor==1.15.7", "tensor2tensor", f"mesh-tensorflow==0.1.21 future gin-config tf-slim==1.1.0 tensorflow-gan==2.1.0 tensorflow-hub==0.16.1 gym==0.23.0 gym-notices bz2file mock sympy mpmath tensorflow-addons==0.23.0 typeguard==2.13.3 dopamine-rl==3.0.1 kfac==0.2.4 pypng tqdm tensorflow-datasets==4.9.4 etils promise psutil tensorflow-metadata==1.15.0 termcolor toml importlib-resources zipp {TFP}", "layers/*_test.py utils/*_test.py models/*_test.py"),
 )  # fmt: skip
 
 

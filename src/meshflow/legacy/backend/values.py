@@ -260,7 +260,7 @@ def function(
             f"{updates}. Assign variables in a layer's `call` instead."
         )
     flat = nest.flatten(inputs)
-    is_phase = [isinstance(t, SymbolicTensor) and t is t.graph.learning_phase for t in flat]
+    is_phase = [isinstance(t, SymbolicTensor) and t.graph.is_learning_phase(t) for t in flat]
     model: Any = Model(
         inputs=[t for t, found in zip(flat, is_phase, strict=True) if not found], outputs=outputs
     )

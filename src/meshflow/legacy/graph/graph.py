@@ -290,6 +290,10 @@ class Graph(GraphBase, metaclass=_GraphType):
                 self._learning_phase = operation.add_output(TensorSpec([], bool_))
         return self._learning_phase
 
+    def is_learning_phase(self, tensor: SymbolicTensor) -> bool:
+        """Check whether a tensor is the learning phase."""
+        return tensor is self._learning_phase
+
     def scope_fed_learning_phase(
         self, values: Mapping[int, Tensor]
     ) -> contextlib.AbstractContextManager[None]:
@@ -664,9 +668,9 @@ def _fold_shape(function: Callable[..., Any]) -> None:
         name: str | None = None,
     ) -> Any:
         arguments = (input,) if function is inspection.rank else (input, out_type)
-        shape = input.shape if isinstance(input, SymbolicTensor) else None
-        is_known = shape is not None and shape.rank is not None
-        if is_known and (function is inspection.rank or shape.is_fully_defined()):
+        shape = input.shape if isinstance(input, SymbolicTensor) else TensorShape(None)
+        is_known = function is inspection.rank or shape.is_fully_defined()
+        if is_known and shape.rank is not None:
             zeros = np.broadcast_to(np.float32(0), [n or 0 for n in shape.as_list()])
             with suspend_recording():
                 value = function(zeros, *arguments[1:])
