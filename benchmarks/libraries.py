@@ -92,6 +92,10 @@ LIBRARIES = (
     Library("tensorflow-hub==0.16.1", "tensorflow_hub", "setuptools==75.8.0"),
     Library("vit-keras==0.1.2", "vit_keras", "validators"),
     Library("scikeras==0.12.0", "scikeras", ""),
+    Library("trfl==1.2.0", "trfl", TFP, "*_test.py"),
+    Library("mesh-tensorflow==0.1.21", "mesh_tensorflow", f"future gin-config {TFP}", "*_test.py transformer/*_test.py"),
+    Library("nobrainer==1.2.1", "nobrainer", f"nibabel tensorflow-addons==0.23.0 typeguard==2.13.3 psutil scikit-image lazy-loader networkx imageio tifffile importlib-resources {TFP}", "**/*_test.py **/test_*.py"),
+    Library("t3f==1.2.0", "t3f", "", "*_test.py"),
 )  # fmt: skip
 
 

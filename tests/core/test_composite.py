@@ -5,6 +5,7 @@ import pytest
 
 import meshflow as tf
 from meshflow.core.runtime.errors import ValueNeededError
+from meshflow.core.values.composite import CompositeTensor
 
 
 def test_rows_become_a_tensor():
@@ -242,3 +243,18 @@ def test_structures_of_different_composites_differ():
     for other in (sparse, tf.constant(1)):
         with pytest.raises(ValueError, match="same nested structure"):
             tf.nest.assert_same_structure([rows], [other], expand_composites=True)
+
+
+def test_variables_of_a_module_that_is_a_composite_tensor():
+    class Distribution(CompositeTensor, tf.Module):
+        def __init__(self):
+            tf.Module.__init__(self)
+            self.scale = tf.Variable(1.0)
+
+        @property
+        def _type_spec(self):
+            raise NotImplementedError
+
+    module = tf.Module()
+    module.posterior = Distribution()
+    assert [id(v) for v in module.variables] == [id(module.posterior.scale)]

@@ -1,5 +1,7 @@
 """Test the errors of transformations for invalid arguments, which are raised at construction."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -122,3 +124,10 @@ def test_sizes_known_only_at_run_time():
     assert int(tf.function(total)(tf.constant(3, tf.int64))) == 3
     with pytest.raises(TypeError, match="`range` of a dataset"):
         tf.function(total, jit_compile=True)(tf.constant(3, tf.int64))
+
+
+@pytest.mark.parametrize(("calls", "first"), [(None, 8), (-1, 3), (2, 2), (20, 8)])
+def test_default_cycle_length_of_interleave(monkeypatch, calls, first):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    data = D.range(20).interleave(lambda i: D.from_tensors(i).repeat(2), num_parallel_calls=calls)
+    assert [int(i) for i in data.take(first + 1)] == [*range(first), 0]

@@ -53,6 +53,30 @@ def test_learning_phase():
         K.set_learning_phase(2)
 
 
+def test_fed_learning_phase_of_a_graph():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        layers = [
+            tf.keras.layers.Lambda(lambda x: K.in_train_phase(x, -x)),
+            tf.keras.layers.Dropout(0.5),
+        ]
+        model = tf.keras.Sequential([tf.keras.Input([64]), *layers])
+        phase, x = K.learning_phase(), tf.ones([1, 64])
+        assert phase is K.learning_phase()
+        expression = K.in_train_phase(2 * x, x)
+        y = model(x)
+
+        def run(feeds):
+            return [np.unique(v).size for v in session.run([y, expression + y], feeds)]
+
+        assert run({}) == run({phase: 0}) == [1, 1]
+        assert run({phase: True}) == [2, 2]
+        function = K.function([model.input, phase], [model.output])
+        ones = np.ones([1, 64])
+        assert [set(function([ones, v])[0].flat) for v in (0, 1)] == [{-1.0}, {0.0, 2.0}]
+    with pytest.raises(ValueError, match="must be symbolic"):
+        K.function([tf.keras.Input([1]), K.learning_phase()], [])
+
+
 def test_functions_of_symbolic_tensors():
     x, y = tf.keras.Input([3]), K.placeholder((None, 3))
     both = K.function([x, y], [x + y, K.sum(x * y, axis=-1)])

@@ -257,3 +257,10 @@ def test_initializers_of_variables_of_graphs():
         ):
             assert scope.original_name_scope == "outer/"
             assert v1.get_variable("w", []).name == "inner/w:0"
+
+
+def test_scopes_without_a_name():
+    with tf.compat.v1.variable_scope("") as scope:
+        assert (scope.name, tf.compat.v1.get_variable("unscoped", [1]).name) == ("", "unscoped:0")
+    with pytest.raises(TypeError, match="default_name"), tf.compat.v1.variable_scope(None):
+        pass

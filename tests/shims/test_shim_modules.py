@@ -203,3 +203,11 @@ def test_python_of_another_environment_loads_its_own_packages(tmp_path):
     assert "No module named 'keras'" in run("import tensorflow").stderr
     (tmp_path / "keras.py").write_text("name = 'installed'")
     assert run("import tensorflow; print(tensorflow.name)").stdout == "installed\n"
+
+
+def test_modules_without_names():
+    # TensorBoard reads event files by this function if it exists.
+    check("""
+from tensorflow.python import pywrap_tensorflow
+assert not hasattr(pywrap_tensorflow, "PyRecordReader_New")
+""")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from typing import SupportsIndex, TypeAlias
 
 from meshflow.core.runtime.errors import InvalidValueError
@@ -46,3 +47,16 @@ def parse_parallel_calls(num_parallel_calls: IntLike) -> int:
     if count < 1 and count != AUTOTUNE:
         raise InvalidValueError(f"num_parallel_calls must be greater than zero, got {count}.")
     return count
+
+
+def choose_cycle_length(parallel_calls: int | None) -> int:
+    """Return the number of datasets that are interleaved by default, which TensorFlow derives from the processors.
+
+    Args:
+      parallel_calls: Number of parallel calls or AUTOTUNE; None for calls one after another.
+    """
+    processors = os.cpu_count() or 1
+    if parallel_calls is None:
+        return processors
+    # TensorFlow starts three threads for each dataset.
+    return -(-processors // 3) if parallel_calls == AUTOTUNE else min(parallel_calls, processors)

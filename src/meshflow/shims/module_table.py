@@ -11,6 +11,7 @@ from __future__ import annotations
 
 __all__ = [
     "CLASS_MODULES",
+    "EMPTY_MODULES",
     "MODULES",
     "PACKAGES",
     "PRIVATE_PREFIXES",
@@ -59,6 +60,8 @@ REMOVED_MODULES = {
     "tensorflow.examples": "TensorFlow's examples are not part of its package. Load datasets from "
     "tf.keras.datasets.",
 }
+# Modules without names, because programs check by them for TensorFlow 1.
+EMPTY_MODULES = frozenset({"python.pywrap_tensorflow", "python.pywrap_tensorflow_internal"})
 # Modules with modules as attributes.
 PACKAGES = frozenset(
     """

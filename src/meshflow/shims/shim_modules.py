@@ -19,6 +19,7 @@ from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.shims.module_table import (
     CLASS_MODULES,
+    EMPTY_MODULES,
     MODULES,
     PACKAGES,
     PRIVATE_PREFIXES,
@@ -143,6 +144,8 @@ class ShimModule(ModuleType):
         if _is_dunder(name) and not is_named and (name in _OWN_ATTRIBUTES or not self._is_public):
             raise AttributeError(name)
         full_name, key = f"{self.__name__}.{name}", _get_key(self.__name__)
+        if key in EMPTY_MODULES:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if self._is_public:
             (namespace,) = _load_namespaces(self._namespaces)
             try:

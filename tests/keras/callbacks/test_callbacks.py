@@ -276,6 +276,8 @@ def test_assigned_functions_replace_the_steps():
     assert history.history["loss"] == [1.0, 16.0]
     assert made.evaluate(X, Y, verbose=0) == 16.0
     assert_close(made.predict(X, verbose=0), X + 1)
+    assert made.train_on_batch(X, Y) == made.test_on_batch(X, Y) == 16.0
+    assert_close(made.predict_on_batch(X), X + 1)
     made.compile("sgd", "mse")
     assert made.evaluate(X, Y, verbose=0) < 1.0
 

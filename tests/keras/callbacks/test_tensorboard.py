@@ -161,3 +161,18 @@ def test_configurations_of_models_are_summaries(tmp_path, caplog):
         model.to_json = lambda: 1 / 0
         assert not keras_model_summary("name", model)
     assert "Model failed to serialize as JSON. Ignoring" in caplog.text
+
+
+def test_programs_replace_set_model(tmp_path):
+    class Single(tf.keras.callbacks.TensorBoard):
+        def set_model(self, model):
+            self.model = model
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.seen = sorted(logs)
+
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    board = Single(log_dir=str(tmp_path))
+    model.fit(np.ones([2, 1]), np.ones([2, 1]), verbose=0, callbacks=[board])
+    assert board.seen == ["loss"]

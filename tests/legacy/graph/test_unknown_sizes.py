@@ -74,3 +74,49 @@ def test_gradients_and_shapes_of_tensors_of_unknown_rank():
         assert fixed.shape == [1, 2, 3] and session.run(fixed, {x: np.ones([1, 2, 3])}).sum() == 6
         (slope,) = v1.gradients(tf.reduce_sum(fixed**2), [x])
         assert session.run(slope, {x: np.ones([1, 2, 3])}).tolist() == [[[2.0] * 3] * 2]
+
+
+def test_gradients_through_a_mask_of_a_matching_size():
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        actions, targets = v1.placeholder(tf.int32, [None]), v1.placeholder(tf.float32, [None])
+        values = v1.get_variable("values", [2, 3], initializer=v1.ones_initializer())
+        mask = tf.one_hot(actions, 3, on_value=True, off_value=False, dtype=tf.bool)
+        errors = targets - tf.boolean_mask(values, mask)
+        stopped = tf.ones([2])
+        loss = tf.reduce_sum(errors**2 + tf.stop_gradient(stopped))
+        found = tf.gradients(loss, [values, stopped, 0.5])
+        assert found[1:] == [None, None]
+        session.run(v1.global_variables_initializer())
+        gradient = session.run(found[0], {actions: [0, 2], targets: [1.0, 3.0]})
+        assert gradient.tolist() == [[0, 0, 0], [0, 0, -4]]
+
+
+def test_shapes_of_known_sizes_are_constants():
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [2, 3, 4])
+        shape = tf.shape(x)
+        flat = tf.reshape(x, tf.concat([shape[:1], [tf.reduce_prod(shape[1:])]], 0))
+        assert flat.shape == [2, 12]
+        assert tf.get_static_value(tf.size(x)) == 24
+        unknown = v1.placeholder(tf.float32, [None, 3])
+        assert tf.get_static_value(tf.rank(unknown)) == 2
+        assert tf.get_static_value(tf.shape(unknown)) is None
+        operator = tf.linalg.LinearOperatorDiag(unknown)
+        sizes = [
+            operator.shape_tensor(),
+            operator.batch_shape_tensor(),
+            tf.shape(unknown, tf.int64),
+        ]
+        found = session.run(sizes, {unknown: np.ones([2, 3])})
+        assert [v.tolist() for v in found] == [[2, 3, 3], [2], [2, 3]]
+
+
+def test_fetched_variables_have_the_last_value():
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        count = v1.get_variable("count", initializer=0)
+        step = count.assign_add(1).op
+        session.run(count.initializer)
+        assert [session.run([count, step])[0] for _ in range(2)] == [1, 2]

@@ -218,7 +218,8 @@ def _iterate_paths(
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield the leaves of a structure with their paths; a container in itself is skipped."""
     if expand_composites:
-        if isinstance(value, CompositeTensor):
+        # Specs of a library's modules, such as distributions, may need private specs of variables.
+        if isinstance(value, CompositeTensor) and not isinstance(value, Module):
             spec: Any = value._type_spec
             value = spec._to_components(value)
         elif getattr(value, "_is_sharded", False) or getattr(value, "_is_metric", False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, overload
 
@@ -10,7 +9,7 @@ from meshflow.core.iterators.iterator_captures import Element
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.tensor import Tensor
-from meshflow.data.arguments import IntLike, parse_parallel_calls
+from meshflow.data.arguments import IntLike, choose_cycle_length, parse_parallel_calls
 from meshflow.data.methods import constructors
 from meshflow.data.node import DatasetNode
 from meshflow.environment.types import PyTree
@@ -202,9 +201,9 @@ class ElementwiseMethods(DatasetNode, Generic[Element]):
         Args:
           map_func: Function from the components of an element to a dataset.
           cycle_length: Number of datasets that are open at a time; None or AUTOTUNE uses the number
-            of processors.
+            of processors, at most `num_parallel_calls`, or a third of it if this is AUTOTUNE.
           block_length: Number of consecutive elements taken from each dataset, by default 1.
-          num_parallel_calls: Only checked; at most `cycle_length`.
+          num_parallel_calls: At most `cycle_length`; it only determines the default of `cycle_length`.
           deterministic: Ignored; the order is always the same.
           name: Ignored.
 
@@ -218,8 +217,8 @@ class ElementwiseMethods(DatasetNode, Generic[Element]):
           [0, 1, 0, 1, 2, 2]
         """
         is_automatic = cycle_length in (None, -1)
-        cycle = (os.cpu_count() or 1) if is_automatic else int(cycle_length)  # type: ignore[arg-type]
         calls = None if num_parallel_calls is None else parse_parallel_calls(num_parallel_calls)
+        cycle = choose_cycle_length(calls) if is_automatic else int(cycle_length)  # type: ignore[arg-type]
         if calls is not None and not is_automatic and calls > cycle > 0:
             raise InvalidValueError(
                 f"num_parallel_calls must be less than or equal to cycle_length, got {calls} and {cycle}."

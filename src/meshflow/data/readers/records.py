@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data import structure
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, to_int
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, choose_cycle_length, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.chunk_reordering import interleave_chunks
@@ -53,7 +52,7 @@ class FileRecordDataset(Dataset[Tensor]):
         self._names = None if self.parents else parse_file_names(filenames)
         self._read = read
         reads = 1 if parallel_reads is None else to_int(parallel_reads, "num_parallel_reads")
-        self._cycle = (os.cpu_count() or 1) if reads < 0 else max(reads, 1)
+        self._cycle = choose_cycle_length(reads) if reads < 0 else max(reads, 1)
         spec = filenames.element_spec if self.parents else None
         if isinstance(spec, TensorSpec) and spec.dtype is not dtypes.string:
             raise TypeError(

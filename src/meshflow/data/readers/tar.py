@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tarfile
 from collections.abc import Generator, Iterator
@@ -21,7 +20,7 @@ from meshflow.core.runtime.errors import (
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import TensorLike
-from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, to_int
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, choose_cycle_length, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution.round_robin import interleave
@@ -70,7 +69,7 @@ def from_webdataset(
     """
     reads = 1 if num_parallel_reads is None else to_int(num_parallel_reads, "num_parallel_reads")
     return _TarDataset(
-        _find_files(files), keys, (os.cpu_count() or 1) if reads < 0 else max(reads, 1)
+        _find_files(files), keys, choose_cycle_length(reads) if reads < 0 else max(reads, 1)
     )
 
 

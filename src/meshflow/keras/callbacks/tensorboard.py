@@ -115,6 +115,9 @@ class TensorBoard(Callback):
         self._training_scopes, self._evaluation_scopes = ExitStack(), ExitStack()
         self._is_tracing = self._is_profiling = False
         self._report: Report | None = None
+        # Number of trained batches; compiled code that writes summaries reads this variable, too. Classes of programs
+        # may replace `set_model`.
+        self._step = Variable(0, trainable=False, dtype=int64, name="tensorboard_step")
         if self.update_freq != "epoch" or self._first_batch or write_steps_per_second:
             # The batch hooks only exist when needed, because training does not wait for steps
             # without them.
@@ -125,8 +128,6 @@ class TensorBoard(Callback):
         """Open new files for a model and write its configuration."""
         super().set_model(model)
         self._close_writers()
-        # Number of trained batches; compiled code that writes summaries reads this variable, too.
-        self._step = Variable(0, trainable=False, dtype=int64, name="tensorboard_step")
         self._has_graph = False
         if self.write_graph:
             self._write_configuration()

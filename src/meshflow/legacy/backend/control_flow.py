@@ -14,6 +14,7 @@ from meshflow.environment.types import PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.keras.layers.rnn_loop import rnn
+from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
 from meshflow.ops import array, functional
 from meshflow.ops.control_flow import cond
 
@@ -34,6 +35,9 @@ T = TypeVar("T")
 def learning_phase() -> int | Tensor:
     """Return 1 in training, else 0, by `set_learning_phase` or the current layer call.
 
+    In a `tf.Graph`, outside of layer calls, it is a boolean tensor, by default False. A session may feed it, and
+    layers without a `training` argument then use this value.
+
     Example:
       >>> tf.keras.backend.learning_phase()
       0
@@ -43,7 +47,7 @@ def learning_phase() -> int | Tensor:
         return explicit
     training = call_state.training[-1] if call_state.training else None
     if training is None:
-        return 0
+        return get_default_graph().learning_phase if has_explicit_graph() else 0
     return training if is_tensor(training) else int(bool(training))
 
 

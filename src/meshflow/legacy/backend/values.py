@@ -20,6 +20,7 @@ from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.settings import floatx
 from meshflow.legacy.backend import randomness
+from meshflow.legacy.graph.operations import SymbolicTensor
 from meshflow.ops import array, printing
 from meshflow.ops.array import shape
 from meshflow.sparse import SparseTensor
@@ -230,7 +231,7 @@ def function(
     """Create a function of arrays from symbolic inputs and outputs.
 
     Args:
-      inputs: Symbolic tensor, or a list or dictionary of them.
+      inputs: Symbolic tensor, or a list or dictionary of them; in a `tf.Graph` also the learning phase.
       outputs: Symbolic tensor computed from the inputs, or a list of them.
       updates: Not supported.
       name: Ignored.
@@ -258,19 +259,27 @@ def function(
             "`updates` argument is not supported during eager execution. You passed: "
             f"{updates}. Assign variables in a layer's `call` instead."
         )
-    model: Any = Model(inputs=nest.flatten(inputs), outputs=outputs)
-    dtypes = [t.dtype for t in nest.flatten(inputs)]
+    flat = nest.flatten(inputs)
+    is_phase = [isinstance(t, SymbolicTensor) and t.graph.is_learning_phase(t) for t in flat]
+    model: Any = Model(
+        inputs=[t for t, found in zip(flat, is_phase, strict=True) if not found], outputs=outputs
+    )
 
+    @run_outside_of_graphs
     def call(arrays: Any) -> PyTree:
         if isinstance(inputs, dict):
             arrays = nest.flatten_up_to(inputs, arrays)
         else:
             is_list = isinstance(inputs, (list, tuple)) and isinstance(arrays, (list, tuple))
             arrays = list(arrays) if is_list else [arrays]
-        tensors = [
-            convert.convert_to_tensor(a, dtype=d) for a, d in zip(arrays, dtypes, strict=True)
-        ]
-        results = model(tensors if len(tensors) > 1 else tensors[0])
+        tensors = []
+        training = None
+        for tensor, value, found in zip(flat, arrays, is_phase, strict=True):
+            if found:
+                training = bool(value)
+            else:
+                tensors.append(convert.convert_to_tensor(value, dtype=tensor.dtype))
+        results = model(tensors if len(tensors) > 1 else tensors[0], training=training)
         # A model with a list of one output returns the tensor without the list.
         return nest.pack_sequence_as(outputs, [np.asarray(r) for r in nest.flatten(results)])
 

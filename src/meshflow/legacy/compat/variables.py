@@ -270,6 +270,9 @@ def variable_scope(
       constraint: Constraint of variables without one.
       auxiliary_name_scope: Whether the names of ops get the prefix, too.
 
+    Raises:
+      TypeError: If neither a name nor a default name is passed.
+
     Example:
       >>> with tf.compat.v1.variable_scope("dense"):
       ...     kernel = tf.compat.v1.get_variable("kernel", [2, 3])
@@ -277,14 +280,13 @@ def variable_scope(
       'dense/kernel:0'
     """
     outer = get_variable_scope()
-    in_graph = has_explicit_graph()
     if isinstance(name_or_scope, VariableScope):
         name, outer = name_or_scope.name, name_or_scope
         last: str | None = name.rpartition("/")[2]
     else:
         last = default_name if name_or_scope is None else name_or_scope
-        if last is None or (not last and not in_graph):
-            raise ValueError("If default_name is None then name_or_scope is required")
+        if last is None:
+            raise TypeError("If default_name is None then name_or_scope is required")
         if reuse is True and name_or_scope is None:
             raise ValueError("reuse=True cannot be used without a name_or_scope")
         name = f"{outer.name}/{last}".strip("/")

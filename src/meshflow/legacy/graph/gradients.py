@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.recorded_op import is_differentiable
 from meshflow.core.gradients import symbolic_gradients
 from meshflow.core.gradients.gradient_targets import UnconnectedGradients, parse_unconnected
 from meshflow.core.runtime.import_paths import get_public_package
@@ -20,6 +23,7 @@ from meshflow.legacy.graph.execution import Run, sort_operations, suspend_record
 from meshflow.legacy.graph.operations import Operation, OwningGraph, SymbolicTensor
 
 tf: Any = get_public_package()
+_NUMBERS = (int, float, complex, np.generic, np.ndarray)
 
 
 def gradients(
@@ -36,7 +40,9 @@ def gradients(
 ) -> list[Any]:
     """Record the gradients of the sum of `ys` with respect to each of `xs`; see `tf.gradients`."""
     targets = [_to_graph_tensor(graph, y) for y in nest.flatten(ys)]
-    sources = nest.flatten(xs)
+    sources = [
+        _to_graph_tensor(graph, x) if isinstance(x, _NUMBERS) else x for x in nest.flatten(xs)
+    ]
     seeds = [None] * len(targets) if grad_ys is None else nest.flatten(grad_ys)
     if len(seeds) != len(targets):
         raise ValueError(f"Passed {len(seeds)} grad_ys for {len(targets)} ys")
@@ -117,8 +123,13 @@ def _infer_gradients(
         gradients[:] = run.differentiate(ys, xs, seeds, stopped)
         return list_tensors(gradients)
 
-    with suspend_recording():
-        specs = _infer_specs(call_all, list(given.values()))
+    try:
+        with suspend_recording():
+            specs = _infer_specs(call_all, list(given.values()))
+    except Exception:
+        # Sizes that depend on values, such as those of `boolean_mask`, may not fit until the graph runs.
+        gradients[:] = _assume_gradients(path, ys, xs, stopped)
+        specs = [KerasTensor(TensorSpec(g.shape, g.dtype)) for g in gradients if g is not None]
     supply = iter(specs)
     described: list[KerasTensor] = []
     for gradient, x in zip(gradients, xs, strict=True):
@@ -127,6 +138,19 @@ def _infer_gradients(
             parts = [KerasTensor(TensorSpec(x.shape, parts[0].dtype))]
         described += parts
     return gradients, described
+
+
+def _assume_gradients(
+    path: list[Operation], ys: list[SymbolicTensor], xs: list[Any], stopped: list[Any]
+) -> list[Any]:
+    """Return a tensor of the spec of each of `xs` that `ys` depends on, and None for the others."""
+    reached = {id(y) for y in ys}
+    cut = {id(t) for t in stopped}
+    for operation in reversed(path):
+        outputs = {id(t) for t in operation.outputs if is_differentiable(t)}
+        if operation.type != "StopGradient" and outputs & (reached - cut):
+            reached.update(id(t) for t in (*operation.inputs, *operation.variables))
+    return [x if id(x) in reached and is_differentiable(x) else None for x in xs]
 
 
 def _infer_specs(

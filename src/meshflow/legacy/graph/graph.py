@@ -10,8 +10,10 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
+
+import numpy as np
 
 from meshflow.core.config.graph_mode import GraphBase
 from meshflow.core.dispatch import symbolic_calls
@@ -24,12 +26,13 @@ from meshflow.core.runtime.errors import (
 from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
-from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, bool_, int32
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
+from meshflow.keras.settings import learning_phase_scope
 from meshflow.legacy.graph.calls import (
     GraphCall,
     fill_result,
@@ -92,6 +95,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         self.active_runs: collections.Counter[int] = collections.Counter()
         # The session that Keras uses.
         self.keras_session: Any = None
+        self._learning_phase: SymbolicTensor | None = None
         # The current variable scope; see `legacy.compat.variables`.
         self.variable_scope: Any = None
 
@@ -274,6 +278,28 @@ class Graph(GraphBase, metaclass=_GraphType):
 
         operation = Operation(self, full_name, "Placeholder", raise_error, ())
         return operation.add_output(TensorSpec(sizes, kind))
+
+    @property
+    def learning_phase(self) -> SymbolicTensor:
+        """Return the tensor that a session feeds to run layers as in training."""
+        if self._learning_phase is None:
+            with self.as_default(), self.control_dependencies(None), name_scope(""):
+                name = self.name_operation("keras_learning_phase")
+                value = Tensor(np.asarray(False))
+                operation = Operation(self, name, "PlaceholderWithDefault", lambda run: [value], ())
+                self._learning_phase = operation.add_output(TensorSpec([], bool_))
+        return self._learning_phase
+
+    def is_learning_phase(self, tensor: SymbolicTensor) -> bool:
+        """Check whether a tensor is the learning phase."""
+        return tensor is self._learning_phase
+
+    def scope_fed_learning_phase(
+        self, values: Mapping[int, Tensor]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which layers use the learning phase that a session feeds."""
+        value = values.get(id(self._learning_phase))
+        return contextlib.nullcontext() if value is None else learning_phase_scope(int(value))
 
     def group(self, inputs: Iterable[Any], name: str | None = None) -> Operation:
         """Add an operation without effect that runs after others."""
@@ -630,6 +656,32 @@ def _ensure_shape(graph: Graph, x: PyTree, shape: ShapeLike, name: str | None = 
 
 
 replace_in_graphs(inspection.ensure_shape, _ensure_shape)
+
+
+def _fold_shape(function: Callable[..., Any]) -> None:
+    """Record the calls of a function of shapes; its result is a constant if the static shape suffices."""
+
+    def record(
+        graph: Graph,
+        input: Any,
+        out_type: DTypeLike = int32,
+        name: str | None = None,
+    ) -> Any:
+        arguments = (input,) if function is inspection.rank else (input, out_type)
+        shape = input.shape if isinstance(input, SymbolicTensor) else TensorShape(None)
+        is_known = function is inspection.rank or shape.is_fully_defined()
+        if is_known and shape.rank is not None:
+            zeros = np.broadcast_to(np.float32(0), [n or 0 for n in shape.as_list()])
+            with suspend_recording():
+                value = function(zeros, *arguments[1:])
+            return graph.make_constant(value, name or function.__name__.title())
+        return graph.record(function, arguments, name=name)
+
+    replace_in_graphs(function, record)
+
+
+for _function in (inspection.shape, inspection.size, inspection.rank):
+    _fold_shape(_function)
 
 
 def _record_python_function(function: Callable[..., Any]) -> None:

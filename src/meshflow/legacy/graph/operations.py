@@ -197,6 +197,9 @@ class OwningGraph(GraphRecorder, Protocol):
     def as_default(self) -> contextlib.AbstractContextManager[OwningGraph]:
         """Return a context in which calls add operations to the graph."""
 
+    def is_learning_phase(self, tensor: SymbolicTensor) -> bool:
+        """Check whether a tensor is the learning phase."""
+
 
 class Operation(graph_mode.Operation):
     """Call of a function in a graph.

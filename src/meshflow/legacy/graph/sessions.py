@@ -118,8 +118,12 @@ class Session:
             fetched = [leaf for leaf in leaves if id(leaf) not in values]
             roots = [leaf if isinstance(leaf, Operation) else leaf.op for leaf in fetched]
             operations = sort_operations(roots, values)
+            # A fetched variable has the value after the other operations, like TensorFlow's reference variables.
+            last = {id(o) for o in roots if o.type == "VarHandleOp"}
+            operations.sort(key=lambda o: id(o) in last)
             run = Run(values, [x for o in operations for x in o.sources])
-            run.execute(operations)
+            with self._graph.scope_fed_learning_phase(values):
+                run.execute(operations)
 
             def get_value(leaf: PyTree) -> Any:
                 if isinstance(leaf, Operation):

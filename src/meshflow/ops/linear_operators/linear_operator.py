@@ -165,11 +165,13 @@ class LinearOperator(Module):
 
     def shape_tensor(self, name: str = "shape_tensor") -> Tensor:
         """Return the shape as an int32 tensor."""
-        return convert_to_tensor(np.array(self.shape.as_list(), np.int32))
+        if None in (sizes := self.shape.as_list()):
+            return array.shape(self.to_dense())
+        return convert_to_tensor(np.array(sizes, np.int32))
 
     def batch_shape_tensor(self, name: str = "batch_shape_tensor") -> Tensor:
         """Return the batch shape as an int32 tensor."""
-        return convert_to_tensor(np.array(self.batch_shape.as_list(), np.int32))
+        return self.shape_tensor()[:-2]
 
     def tensor_rank_tensor(self, name: str = "tensor_rank_tensor") -> Tensor:
         """Return the rank as an int32 tensor."""
@@ -177,11 +179,11 @@ class LinearOperator(Module):
 
     def domain_dimension_tensor(self, name: str = "domain_dimension_tensor") -> Tensor:
         """Return the number of columns as an int32 tensor."""
-        return convert_to_tensor(np.int32(self.domain_dimension))
+        return self.shape_tensor()[-1]
 
     def range_dimension_tensor(self, name: str = "range_dimension_tensor") -> Tensor:
         """Return the number of rows as an int32 tensor."""
-        return convert_to_tensor(np.int32(self.range_dimension))
+        return self.shape_tensor()[-2]
 
     def _shape(self) -> TensorShape:
         raise NotImplementedError("A linear operator defines `_shape`.")

@@ -166,6 +166,33 @@ def test_weights_of_samples_and_classes():
         model.fit(x, y, class_weight={0: 1.0, 1: 1.0}, verbose=0)
 
 
+def test_epochs_of_sequences_start_with_the_first_batch():
+    requested = []
+
+    class Batches(tf.keras.utils.Sequence):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            requested.append(i)
+            return np.full([2, 5], i, "float32"), np.zeros([2], "int32")
+
+    model = mlp()
+    for steps, order in ((2, [0, 1]), (3, [0, 1, 2]), (4, [0, 1, 2, 0])):
+        requested.clear()
+        model.fit(Batches(), steps_per_epoch=steps, epochs=2, shuffle=False, verbose=0)
+        assert requested == 2 * order
+    # An iterator with an index is a sequence, too.
+    images = np.arange(24, dtype="float32").reshape(6, 2, 2, 1)
+    flow = tf.keras.preprocessing.image.ImageDataGenerator().flow(
+        images, np.ones([6]), batch_size=2
+    )
+    small = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(1)])
+    small.compile("sgd", "mse")
+    small.fit(flow, steps_per_epoch=len(flow), epochs=3, verbose=0)
+    assert small.optimizer.iterations.numpy() == 9
+
+
 def test_sources_of_data():
     x, y = blobs(64)
     batches = [(x[i : i + 16], y[i : i + 16]) for i in range(0, 64, 16)]

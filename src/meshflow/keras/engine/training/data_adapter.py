@@ -305,9 +305,11 @@ class DataHandler:
 
     def iterate_epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
         """Yield the index of each epoch with an iterator over its batches."""
-        # With a limit of steps, an epoch continues an iterable where the previous epoch stopped.
+        # With a limit of steps, an epoch continues an iterable where the previous epoch stopped, except for a `Sequence`.
         shared = self._iterate_endlessly() if self._limit is not None else None
         for epoch in range(self._initial_epoch, self._last):
+            if shared is not None and self.source.restarts_epochs:
+                shared = self._iterate_endlessly()
             yield (
                 epoch,
                 self._add_class_weights(
@@ -428,6 +430,7 @@ class ArraySource:
     """A source of batches that are gathered from arrays."""
 
     has_variable_sizes = False
+    restarts_epochs = False
     element_shapes: Sequence[tuple[int | None, ...]] | None = None
 
     def __init__(
@@ -527,12 +530,11 @@ class IterableSource:
 
     def __init__(self, x: Any, shuffle: bool | Literal["batch"]) -> None:
         self._x = x
-        self._is_sequence = (
-            hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, (list, tuple))
-        )
+        is_indexed = hasattr(x, "__getitem__") and hasattr(x, "__len__")
         is_loader = "torch" in sys.modules and type(x).__module__.startswith("torch")
-        self._is_sequence = self._is_sequence and not is_loader
-        self.orders = ShuffleOrders() if shuffle and self._is_sequence else None
+        # Whether it is a `Sequence`, of which each epoch starts with the first batch.
+        self.restarts_epochs = is_indexed and not is_loader and not isinstance(x, (list, tuple))
+        self.orders = ShuffleOrders() if shuffle and self.restarts_epochs else None
         # A dataset creates passes, but an iterator over a dataset is a single pass.
         self._is_dataset = hasattr(type(x), "iter_elements")
         try:
@@ -555,11 +557,13 @@ class IterableSource:
         As in Keras, a dataset restarts only if an epoch is a full pass over it. Otherwise the user
         calls `repeat`.
         """
-        return self.size == steps if self._is_dataset else not isinstance(self._x, Iterator)
+        if self._is_dataset:
+            return self.size == steps
+        return self.restarts_epochs or not isinstance(self._x, Iterator)
 
     def iterate_batches(self) -> Iterator[Any]:
         """Yield the batches of one pass."""
-        if self._is_sequence:
+        if self.restarts_epochs:
             order: Any = range(len(self._x))
             if self.orders is not None:
                 order = self.orders.draw_permutation(len(self._x))

@@ -360,9 +360,11 @@ class TrainingSteps(StepCounterMethods):
         return run
 
     def _count_steps(self, kind: str) -> Callable[[PyTree], Any]:
-        """Return a step that counts its calls."""
-        self._make_function(kind, force=False)
-        return self._make_counted_step(kind)
+        """Return a step that counts its calls, or one that calls the program's own function."""
+        function = getattr(self, f"make_{kind}_function")()
+        if isinstance(function, _StepFunction):
+            return self._make_counted_step(kind)
+        return lambda batch: function(iter([_unpack_single_input(as_tensors(batch))]))
 
     def _make_counted_step(self, kind: str) -> Callable[[PyTree], Any]:
         step, counter = self._get_step(kind), self._step_counters[kind]
