@@ -339,7 +339,9 @@ def _bincount(
 ) -> Tensor:
     """Count the values of all rows, or for axis -1 of each row."""
     values = arr.flat_values
-    weights = weights.flat_values if isinstance(weights, RaggedTensor) else weights
+    if isinstance(weights, RaggedTensor):
+        arrays.check_lengths(arr, weights)
+        weights = weights.flat_values
     if axis != -1:
         counts: Tensor = math.bincount(
             values, weights, minlength, maxlength, dtype, binary_output=binary_output

@@ -602,7 +602,8 @@ class RaggedTensor(CompositeTensor, _Operators):
         return repr(self)
 
     def __repr__(self) -> str:
-        if find_value(self.flat_values) is not None and find_value(self.row_splits) is not None:
+        parts = [self.flat_values, *self.nested_row_splits]
+        if all(hasattr(part, "numpy") and find_value(part) is not None for part in parts):
             return f"<tf.RaggedTensor {format_rows(self.numpy())}>"
         return f"tf.RaggedTensor(values={self._values!r}, row_splits={self.row_splits!r})"
 

@@ -70,9 +70,9 @@ def serialize_value(value: PyTree) -> Json:
 
 
 def deserialize_value(value: Json) -> PyTree:
-    """Undo `serialize_value`; dtypes remain names."""
-    if isinstance(value, list):
-        return [deserialize_value(v) for v in value]
+    """Undo `serialize_value`, also where tuples are restored already; dtypes remain names."""
+    if isinstance(value, list | tuple):
+        return type(value)([deserialize_value(v) for v in value])
     if not isinstance(value, dict):
         return value
     if value.get("class_name") == "__tuple__":
