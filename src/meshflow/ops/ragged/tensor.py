@@ -99,11 +99,14 @@ def record_without_shape(function: F) -> F:
 
 
 def must_record(args: Any, kwargs: Any) -> bool:
-    """Check whether a call adds an operation to a version 1 graph because a rank is unknown."""
+    """Check whether a call adds an operation to a version 1 graph because it lacks a rank or row splits."""
     if context.graph is None or context.trace is not None:
         return False
     leaves = [v for v in nest.flatten((args, kwargs)) if isinstance(v, Tensor | RaggedTensor)]
-    return any(v.shape.rank is None for v in leaves)
+    return any(
+        v.shape.rank is None or (isinstance(v, RaggedTensor) and v.partition.static_nrows is None)
+        for v in leaves
+    )
 
 
 def _count_rows(values: PyTree) -> Any:
@@ -645,6 +648,8 @@ class RaggedTensor(CompositeTensor, _Operators):
         return f"tf.RaggedTensor(values={self._values!r}, row_splits={self.row_splits!r})"
 
     def __hash__(self) -> int:
+        if context.graph is not None:
+            return id(self)  # A key of the values for a session.
         raise TypeError("RaggedTensor is unhashable.")
 
 

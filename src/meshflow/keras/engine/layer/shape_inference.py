@@ -144,7 +144,9 @@ def _infer_with_ranks(
             return filled
 
         try:
-            found.append(infer_op_outputs(call, *nest.map_structure(fill, (args, kwargs)), declared))
+            found.append(
+                infer_op_outputs(call, *nest.map_structure(fill, (args, kwargs)), declared)
+            )
         except Exception as error:
             errors.append(error)
         if len(found) == 2:
