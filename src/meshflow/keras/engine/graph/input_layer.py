@@ -22,7 +22,6 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.ops.ragged import RaggedTensorSpec
 
-
 BatchShape: TypeAlias = tuple[int | None, ...] | None
 
 
