@@ -30,8 +30,8 @@ def placeholder(
       >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
       ...     rows = tf.compat.v1.ragged.placeholder(tf.int32, 1, [])
       ...     value = tf.compat.v1.ragged.constant_value([[1, 2], [3]])
-      ...     print(session.run(tf.reduce_sum(rows, 1), {rows: value}))
-      [3 3]
+      ...     print(session.run(rows * 2, {rows: value}).to_list())
+      [[2, 4], [6]]
     """
     sizes = TensorShape(value_shape)
     if ragged_rank == 0:
