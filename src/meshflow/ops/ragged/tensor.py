@@ -92,7 +92,7 @@ def record_without_shape(function: F) -> F:
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
         if must_record(args, kwargs):
-            return context.graph.record(public, args, kwargs)  # type: ignore[union-attr]
+            return context.graph.record(public, args, kwargs)
         return function(*args, **kwargs)
 
     return public  # type: ignore[return-value]
