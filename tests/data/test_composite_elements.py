@@ -107,3 +107,16 @@ def test_sizes_in_specs_of_sparse_results():
     # The trace needs a value, so only the rank is known.
     sizes = rows.map(lambda x: tf.sparse.reset_shape(x, [int(x.indices.numpy()[0, 0]) + 5]))
     assert sizes.take(2).element_spec == spec([None], tf.float32)
+
+
+def test_batches_keep_uniform_row_lengths():
+    rows = tf.RaggedTensor.from_uniform_row_length(tf.ragged.constant([[1], [2, 3], [], [4]]), 2)
+    pairs = Dataset.from_tensor_slices(rows).batch(2)
+    assert pairs.element_spec.shape.as_list() == [None, 2, None]
+    assert next(iter(pairs)).shape.as_list() == [2, 2, None]
+    inner = tf.RaggedTensor.from_uniform_row_length(tf.range(6), 2)
+    nested = tf.RaggedTensor.from_row_lengths(inner, [2, 0, 1])
+    assert [b.shape.as_list() for b in Dataset.from_tensor_slices(nested).batch(2)] == [
+        [2, None, 2],
+        [1, None, 2],
+    ]

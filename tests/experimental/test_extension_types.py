@@ -569,3 +569,46 @@ def test_symbolic_tensors_have_no_numpy():
 
     assert f(tf.constant([True, False])).numpy().tolist() == [False, True]
     assert found == [False] and hasattr(tf.constant(1), "numpy")
+
+
+def test_values_of_different_shapes_are_not_equal():
+    single = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.bool)
+    spec = Masked.Spec(*single)
+    compare = tf.function(lambda a, b: a == b, input_signature=[spec, spec])
+    make = lambda *values: Masked(list(values), [True] * len(values))
+    for first, second, expected in (
+        ((1, 2), (1, 2), True),
+        ((1, 1), (1,), False),
+        ((1,), (2,), False),
+    ):
+        assert bool(make(*first) == make(*second)) is expected
+        assert bool(compare(make(*first), make(*second))) is expected
+
+
+def test_inputs_of_restored_models_have_their_specs(tmp_path):
+    class Features(tf.experimental.BatchableExtensionType):
+        __name__ = "test_extension_types.Features"
+        values: tf.Tensor
+        shape = property(lambda self: self.values.shape)
+
+        class Spec:
+            def __init__(self, shape):
+                self.values = tf.TensorSpec(shape)
+
+            shape = property(lambda self: self.values.shape)
+
+    ragged = tf.RaggedTensorSpec([None, None, None], ragged_rank=1)
+    for spec in (Features.Spec([None, 3]), ragged, tf.TensorSpec(None)):
+        inputs = tf.keras.Input(type_spec=spec)
+        model = tf.keras.models.model_from_json(tf.keras.Model(inputs, inputs).to_json())
+        assert model.inputs[0].type_spec.is_compatible_with(spec)
+        assert getattr(model.inputs[0].type_spec, "ragged_rank", 1) == 1
+        assert model.inputs[0].shape.rank == spec.shape.rank
+    model.save(tmp_path / "model.keras")
+    assert tf.keras.models.load_model(tmp_path / "model.keras").inputs[0].shape.rank is None
+
+
+def test_constructors_of_specs_have_signatures():
+    signature = inspect.signature(Masked.Spec.__init__)
+    assert str(signature.replace(return_annotation=signature.empty)) == "(self, values, mask)"
+    assert signature.return_annotation is Masked.Spec

@@ -224,3 +224,18 @@ def test_mapped_rows_may_share_a_dictionary():
         [2, 4],
         [6],
     ]
+
+
+def test_vectorized_map_over_rows_of_one_length():
+    rows = tf.ragged.constant([[1, 2], [3, 4]])
+    assert tf.vectorized_map(lambda row: row * 2, rows).numpy().tolist() == [[2, 4], [6, 8]]
+    uniform = tf.RaggedTensor.from_uniform_row_length(tf.range(4), 2)
+    total = tf.function(lambda x: tf.vectorized_map(tf.reduce_sum, x))
+    assert total(uniform).numpy().tolist() == [1, 5]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="different lengths"):
+        tf.vectorized_map(lambda row: row, tf.ragged.constant([[1], [2, 3]]))
+
+
+def test_map_fn_keeps_the_dtype_of_row_splits():
+    rows = tf.ragged.constant([[[1], [2, 3]], [[4]]], row_splits_dtype=tf.int32)
+    assert tf.map_fn(lambda row: row + 1, rows).row_splits.dtype is tf.int32

@@ -611,3 +611,12 @@ def test_results_of_tensorflow():
 def test_complex_rows_have_no_variance():
     with pytest.raises(ValueError, match="complex dtypes"):
         tf.math.reduce_variance(tf.ragged.constant([[1 + 1j, 2], [3]]), axis=1)
+
+
+def test_counts_check_the_rows_of_weights():
+    ids = tf.ragged.constant([[1, 2], [3]])
+    assert tf.sparse.bincount(ids, axis=None).values.numpy().tolist() == [1, 1, 1]
+    with pytest.raises(ValueError, match="must be a RaggedTensor"):
+        tf.sparse.bincount(ids, [1.0, 2.0, 3.0])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="lengths of their rows differ"):
+        tf.math.bincount(ids, tf.ragged.constant([[1.0], [2.0, 3.0]]), axis=-1)

@@ -367,3 +367,16 @@ def test_texts_as_ragged_rows(tmp_path):
     contents = (tmp_path / "model" / "saved_model.pb").read_bytes()
     assert b"StringSplitV2" in contents
     assert b"RaggedTensorToTensor" not in contents
+
+
+@pytest.mark.parametrize("count", [2, 300])
+def test_complex_constants_of_ragged_programs(count, tmp_path):
+    factors = np.arange(2 * count).reshape(count, 2).astype(np.float32).view(np.complex64)
+    module = tf.Module()
+    module.f = tf.function(
+        lambda x: tf.concat([x, x * 1j], 1).to_tensor(2 + 1j) @ tf.constant(factors[:4]),
+        input_signature=[tf.RaggedTensorSpec([None, None], tf.complex64)],
+    )
+    rows = tf.ragged.constant([[1 + 1j, 2.0]] if count == 300 else [[1 + 1j]], tf.complex64)
+    tf.saved_model.save(module, tmp_path)
+    check(show(tf.saved_model.load(tmp_path).f(rows)), show(module.f(rows)))

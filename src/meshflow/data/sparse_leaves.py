@@ -34,16 +34,20 @@ def to_dense_array(sparse: SparseTensor) -> np.ndarray:
     return dense
 
 
-def stack_sparse(parts: Sequence[Any]) -> SparseTensor | RaggedTensor:
+def stack_sparse(parts: Sequence[Any], spec: PyTree = None) -> SparseTensor | RaggedTensor:
     """Stack sparse or ragged tensors along a new first axis.
 
     The other sizes of a sparse tensor are the largest of the parts.
+
+    Args:
+      parts: The tensors.
+      spec: Spec of a part, with static row lengths of a ragged tensor.
 
     Raises:
       InvalidArgumentError: If the ranks differ.
     """
     if not isinstance(parts[0], SparseTensor):
-        return ragged.stack_rows(parts)
+        return ragged.stack_rows(parts, spec)
     arrays = [_get_arrays(part) for part in parts]
     ranks = {len(shape) for *_, shape in arrays}
     if len(ranks) > 1:

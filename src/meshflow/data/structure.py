@@ -364,7 +364,7 @@ def stack_elements(elements: Sequence[Any], spec: PyTree = None) -> PyTree:
 
     Args:
       elements: The elements.
-      spec: Spec of an element, for rows of ragged tensors in extension types.
+      spec: Spec of an element, with the static row lengths of ragged tensors.
 
     Raises:
       InvalidArgumentError: If the shapes of the elements differ.
@@ -389,7 +389,7 @@ def _stack_leaves(values: Sequence[Any], component: int, spec: PyTree = None) ->
     if is_extension(first):
         return stack_extensions(values, spec)
     if is_sparse(first):
-        return sparse_leaves.stack_sparse(values)
+        return sparse_leaves.stack_sparse(values, spec)
     for i, array in enumerate(values):
         if array.shape != first.shape:
             raise InvalidArgumentError(
@@ -425,7 +425,7 @@ def stack_extensions(values: Sequence[Any], spec: PyTree = None) -> PyTree:
         leaves = list(map(to_array, column))
         if isinstance(part, RaggedTensorSpec) and type(leaves[0]) is np.ndarray:
             leaves = [RaggedRow(array, part.row_splits_dtype) for array in leaves]
-        tensors.append(to_tensor(_stack_leaves(leaves, component)))
+        tensors.append(to_tensor(_stack_leaves(leaves, component, part)))
     return encoder.decode(
         encoder.batch(spec, len(values)), nest.pack_sequence_as(encoded[0], tensors)
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from meshflow.core.values.composite import (
     named_spec_classes,
     split_value,
 )
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.nest import sort_keys
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
@@ -37,6 +39,7 @@ from meshflow.experimental.extension_fields import (
     is_unresolved,
 )
 from meshflow.ops import array, math
+from meshflow.ops.control_flow import cond
 
 __all__ = [
     "BatchableExtensionType",
@@ -264,8 +267,11 @@ class ExtensionType(CompositeTensor):
                 raise ValueError(
                     f"{cls.__qualname__}.Spec defines {name!r}, which is a reserved name or a field."
                 )
-        # A spec has no default values.
-        signature = _make_signature([field._replace(default=_NO_DEFAULT) for field in fields])
+        # A spec has no default values, and specs in place of values.
+        empty = inspect.Parameter.empty
+        signature = _make_signature(
+            [field._replace(default=_NO_DEFAULT, value_type=empty) for field in fields]
+        )
         members = {
             "__init__": _make_constructor(signature),
             **{k: v for k, v in members.items() if k not in ("__dict__", "__weakref__")},
@@ -275,6 +281,8 @@ class ExtensionType(CompositeTensor):
         }
         members["__init__"] = _wrap_constructor(members["__init__"])
         cls.Spec = type(f"{cls.__name__}.Spec", (ExtensionTypeSpec,), members)
+        own_signature = inspect.signature(members["__init__"]).replace(return_annotation=cls.Spec)
+        setattr(members["__init__"], "__signature__", own_signature)
         if "__name__" in cls.__dict__:
             named_spec_classes[f"{cls.__dict__['__name__']}.Spec"] = cls.Spec
 
@@ -343,8 +351,10 @@ class ExtensionType(CompositeTensor):
         spec: PyTree = self._type_spec
         if spec != type_spec_from_value(other):
             return False
-        pairs = zip(split_value(self), split_value(cast(CompositeTensor, other)), strict=True)
-        checks = [math.reduce_all(math.equal(a, b)) for a, b in pairs if a.shape == b.shape]
+        pairs = list(zip(split_value(self), split_value(cast(CompositeTensor, other)), strict=True))
+        if not all(a.shape.is_compatible_with(b.shape) for a, b in pairs):
+            return False
+        checks = list(itertools.starmap(_are_equal, pairs))
         return math.reduce_all(array.stack(checks)) if checks else True
 
     def __ne__(self, other: object) -> PyTree:
@@ -370,6 +380,20 @@ class ExtensionType(CompositeTensor):
         return method.replace_gradient_components(
             self, components[0] if len(components) == 1 else list(components)
         )
+
+
+def _are_equal(a: Tensor, b: Tensor) -> PyTree:
+    """Compare tensors of compatible shapes; those that only broadcast to each other are not equal."""
+    compare = lambda: math.reduce_all(math.equal(a, b))
+    if a.shape.is_fully_defined() and b.shape.is_fully_defined():
+        return compare()
+    have_one_shape = lambda: math.reduce_all(math.equal(array.shape(a), array.shape(b)))
+    checks = [have_one_shape, compare]
+    if a.shape.rank is None or b.shape.rank is None:
+        checks.insert(0, lambda: math.equal(array.rank(a), array.rank(b)))
+    never = lambda: convert_to_tensor(False)
+    run = lambda first, *rest: cond(first(), lambda: run(*rest), never) if rest else first()
+    return run(*checks)
 
 
 def _flatten(value: PyTree) -> list[Any]:

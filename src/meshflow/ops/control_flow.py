@@ -338,8 +338,8 @@ def _pack_body_result(template: Sequence[PyTree], values: PyTree) -> PyTree:
     if not isinstance(values, (list, tuple)) or len(values) != len(template):
         got = f"{len(values)} values" if isinstance(values, (list, tuple)) else repr(values)
         raise ValueError(
-            f"tf.while_loop: the number and nesting of the values that body returns must match loop_vars: expected "
-            f"{len(template)} values, got {got}."
+            "tf.while_loop: The two structures don't have the same nested structure. The number and nesting of the values "
+            f"that body returns must match loop_vars: expected {len(template)} values, got {got}."
         )
     nest.assert_same_structure(list(template), list(values), check_types=False)
     packed = nest.map_structure(_to_loop_variable, list(values))

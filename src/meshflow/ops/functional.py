@@ -35,6 +35,7 @@ from meshflow.ops.array import boolean_mask, concat, pad, shape, stack, zeros
 from meshflow.ops.control_flow import LoopVariableInvariants, while_loop
 from meshflow.ops.math import equal, reduce_max
 from meshflow.ops.ragged.arrays import pack_rows
+from meshflow.ops.ragged.partition import find_value
 from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, convert_values
 
 T = TypeVar("T")
@@ -223,9 +224,13 @@ def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
                 )
         is_row = any(isinstance(p, RaggedTensor) or len(p.shape) for p in parts)
         if isinstance(spec, RaggedTensorSpec) or (spec is None and is_row):
-            return pack_rows(parts)
+            row_spec = default if spec is None else spec
+            is_fitting = row_spec is not None and all(map(row_spec.is_compatible_with, parts))
+            return pack_rows(parts, row_spec if is_fitting else None)
         return stack(parts)
 
+    is_ragged = isinstance(leaves[0], RaggedTensor)
+    default = RaggedTensorSpec.from_value(leaves[0]).to_row_spec() if is_ragged else None
     specs = nest.map_structure(lambda _: None, outputs[0]) if signature is None else signature
     return nest.map_structure(stack_results, specs, *outputs)
 
@@ -516,8 +521,8 @@ def vectorized_map(
 
     Args:
       fn: Maps a slice, with the structure of `elems`, to a nested structure of tensors.
-      elems: A tensor or nested structure of tensors. Their first size is n, or 1 for a tensor that
-        is used for every slice.
+      elems: A tensor or nested structure of tensors, or of ragged tensors with rows of one length. Their
+        first size is n, or 1 for a tensor that is used for every slice.
       fallback_to_while_loop: Whether to run functions that cannot be vectorized sequentially,
         instead of raising an error.
       warn: Ignored.
@@ -536,6 +541,7 @@ def vectorized_map(
     if any(map(is_extension, nest.flatten(elems))):
         run = lambda f, e, _: vectorized_map(f, e, fallback_to_while_loop)
         return _map_extensions(run, fn, elems)
+    elems = nest.map_structure(_join_equal_rows, elems)
     tensors = nest.map_structure(convert_to_tensor, elems)
     flat = nest.flatten(tensors)
     if not flat or any(not t.ndim for t in flat):
@@ -587,6 +593,15 @@ _repeat_row = Op(
     "repeat",
     lambda o, static: jnp.repeat(jnp.asarray(o[0]), static[0] // jnp.shape(o[0])[0], axis=0),
 )
+
+
+def _join_equal_rows(value: PyTree) -> PyTree:
+    """Return a ragged tensor with equal row lengths as a tensor, and other values as they are."""
+    if not isinstance(value, RaggedTensor) or value.ragged_rank > 1:
+        return value
+    lengths = find_value(value.row_lengths())
+    is_equal = lengths is not None and (lengths == lengths[:1]).all()
+    return value.to_tensor() if is_equal or value.uniform_row_length is not None else value
 
 
 def _repeat_elements(tensor: Tensor, count: int) -> Tensor:

@@ -684,7 +684,7 @@ def to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = Non
 def bincount(
     values: TensorLike | SparseTensor,
     weights: TensorLike | SparseTensor | None = None,
-    axis: int = 0,
+    axis: int | None = 0,
     minlength: int | None = None,
     maxlength: int | None = None,
     binary_output: bool = False,
@@ -695,7 +695,7 @@ def bincount(
     Args:
       values: A dense or sparse tensor of non-negative integers; missing elements are not counted.
       weights: Weight of each value, in the same form; 1 by default.
-      axis: 0 to count in the entire tensor, -1 to count in each row.
+      axis: 0 or None to count in the entire tensor, -1 to count in each row.
       minlength: Minimum size of the last axis.
       maxlength: Size of the last axis; larger integers are ignored. Default: as large as necessary.
       binary_output: Whether to return 1 for any positive count.
@@ -708,10 +708,15 @@ def bincount(
       >>> print(tf.sparse.to_dense(tf.sparse.bincount([1, 3, 1])).numpy())
       [0 2 0 1]
     """
-    if axis not in (0, -1):
-        raise ValueError(f"tf.sparse.bincount: axis must be 0 or -1, got {axis}.")
+    if axis not in (0, -1, None):
+        raise ValueError(f"tf.sparse.bincount: axis must be 0, -1 or None, got {axis}.")
     if binary_output and weights is not None:
         raise ValueError("tf.sparse.bincount: binary_output cannot be combined with weights.")
+    forms = _name_form(values), _name_form(values if weights is None else weights)
+    if forms[0] != forms[1]:
+        raise ValueError(
+            f"tf.sparse.bincount: `weights` must be a {forms[0]} if `values` is a {forms[0]}, got a {forms[1]}."
+        )
     flat, rows, shape = _list_integers(values)
     by_row = axis == -1 and shape.array.shape[0] > 1
     is_dense = not hasattr(values, "dense_shape")
@@ -758,6 +763,11 @@ def _count_integers(
     np.add.at(counts, owner, amounts[is_counted])
     counts = np.ones_like(counts) if is_binary else counts
     return [indices, counts, np.array([num_rows, size] if by_row else [size])]
+
+
+def _name_form(value: PyTree) -> str:
+    is_composite = isinstance(value, SparseTensor) or hasattr(value, "to_sparse")
+    return type(value).__name__ if is_composite else "Tensor"
 
 
 def _list_integers(value: PyTree) -> tuple[Tensor, Tensor, Tensor]:

@@ -120,3 +120,28 @@ def test_fetched_variables_have_the_last_value():
         step = count.assign_add(1).op
         session.run(count.initializer)
         assert [session.run([count, step])[0] for _ in range(2)] == [1, 2]
+
+
+def test_ragged_tensors_of_unknown_rank():
+    with tf.Graph().as_default(), v1.Session() as session:
+        values = v1.placeholder(tf.float32)
+        rows = tf.RaggedTensor.from_row_splits(values, [0, 1, 3])
+        results = [tf.reduce_sum(rows, 1), tf.concat([rows, rows], 1)[:, :3], rows.to_tensor()]
+        assert rows.shape.rank is None and repr(rows).startswith("tf.RaggedTensor(")
+        flat = session.run(results, {values: [1.0, 2.0, 3.0]})
+        assert flat[0].tolist() == [1, 5] and flat[1].to_list() == [[1, 1], [2, 3, 2]]
+        assert flat[2].tolist() == [[1, 0], [2, 3]]
+        pairs = session.run(results, {values: np.ones([3, 2])})
+        assert pairs[0].tolist() == [[1, 1], [2, 2]] and pairs[2].shape == (2, 2, 2)
+        table = v1.placeholder(tf.int32)
+        lengths = tf.RaggedTensor.from_tensor(table).row_lengths()
+        assert session.run(lengths, {table: [[1, 0, 2]] * 2}).tolist() == [3, 3]
+
+
+def test_ragged_placeholders():
+    with tf.Graph().as_default(), v1.Session() as session:
+        rows = v1.ragged.placeholder(tf.float32, 2, [2])
+        assert rows.shape.as_list() == [None, None, None, 2] and rows.ragged_rank == 2
+        value = v1.ragged.constant_value([[[[1, 2]]], []], dtype=np.float32, inner_shape=(2,))
+        assert session.run(rows * 2.0, {rows: value}).to_list() == [[[[2, 4]]], []]
+        assert v1.ragged.placeholder(tf.int32, 0, [3]).shape == [3]

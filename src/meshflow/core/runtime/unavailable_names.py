@@ -155,7 +155,7 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
             "create_partitioned_variables "
             "add_check_numerics_ops "
             "ConditionalAccumulator ConditionalAccumulatorBase "
-            "SparseConditionalAccumulator sparse.SparseConditionalAccumulator ragged.placeholder "
+            "SparseConditionalAccumulator sparse.SparseConditionalAccumulator "
             "errors.raise_exception_on_not_ok_status "
             "saved_model.signature_def_utils.MethodNameUpdater test.compute_gradient_error "
             "test.StubOutForTesting test.test_src_dir_path distribute.get_loss_reduction nn.raw_rnn "

@@ -61,6 +61,7 @@ _OTHER_MODULES = {
     "QUANTIZED_DTYPES": "meshflow.dtypes",
     "initializers.tables_initializer": "meshflow.legacy.compat.graph_names",
     **{f"summary.{n}": "meshflow.io.protos" for n in ("Event", "SessionLog", "Summary")},
+    "ragged.placeholder": "meshflow.legacy.compat.ragged_placeholders",
     "random.get_seed": "meshflow.legacy.compat.op_aliases",
     "random.set_random_seed": "meshflow.legacy.compat.v1",
     **{

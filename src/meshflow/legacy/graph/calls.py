@@ -154,30 +154,8 @@ class GraphCall:
         )
 
     def _infer_specs(self, symbolic: list[SymbolicTensor]) -> list[KerasTensor]:
-        """Infer the results for the shapes of some inputs; an unknown rank is replaced by known ones."""
-        if all(t.shape.rank is not None for t in symbolic):
-            return self._infer_with_symbols(symbolic, [t.symbol for t in symbolic])
-        found: list[list[KerasTensor]] = []
-        error: Exception | None = None
-        for symbols in fill_ranks(symbolic):
-            try:
-                found.append(self._infer_with_symbols(symbolic, symbols))
-            except Exception as raised:
-                error = error or raised
-            if len(found) == 2:
-                return [
-                    KerasTensor(
-                        TensorSpec(a.shape.most_specific_compatible_shape(b.shape), a.dtype)
-                    )
-                    for a, b in zip(*found, strict=True)
-                ]
-        if not found:
-            raise error  # type: ignore[misc]
-        return [KerasTensor(TensorSpec(None, t.dtype)) for t in found[0]]
-
-    def _infer_with_symbols(
-        self, symbolic: list[SymbolicTensor], symbols: list[KerasTensor]
-    ) -> list[KerasTensor]:
+        """Infer the results for the shapes of some inputs."""
+        symbols = [t.symbol for t in symbolic]
         self._captured: list[SymbolicTensor] = []
         invents_sizes = not all(s.shape.is_fully_defined() for s in symbols)
 

@@ -161,7 +161,9 @@ class Session:
             if isinstance(key, SparseTensor):
                 pairs = list(zip((key.indices, key.values, key.dense_shape), value, strict=True))
             elif isinstance(key, CompositeTensor):
-                pairs = list(zip(nest.flatten_parts(key), nest.flatten_parts(value), strict=True))
+                is_ragged = hasattr(value, "nested_row_splits")
+                parts = [value.flat_values, *value.nested_row_splits] if is_ragged else value
+                pairs = list(zip(nest.flatten_parts(key), nest.flatten_parts(parts), strict=True))
             else:
                 pairs = [(key, value)]
             for fed, part in pairs:

@@ -21,6 +21,7 @@ from meshflow.core.values.symbolic_sizes import make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host, is_unknown
 from meshflow.core.variables.variable import Variable
+from meshflow.ops.array import pad
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import find_recording
 from meshflow.ops.math import cast
@@ -266,19 +267,27 @@ def _select(
         # An unknown size that must be 1, such as that of a batch, was replaced by another number.
         similar, scores = similar[: min(counts)], scores[: min(counts)]
     if not is_unknown([similar, scores, *(n for n in limits if isinstance(n, Tensor))]):
-        indices, values, num_valid = op(similar, scores, min(int(size), similar.shape[0]), *limits)
+        found = similar.shape[0]
+        most = min(int(size), found)
+        if context.trace is None:
+            # Few padded sizes, so that few programs are compiled. Boxes without a score are not selected.
+            padding = _round_up(found) - found
+            similar = pad(similar, [[0, padding], [0, padding if op is _suppress_overlaps else 0]])
+            scores = pad(scores, [[0, padding]], constant_values=-np.inf)
+        size = most if context.trace is not None else min(_round_up(most), _round_up(found))
+        indices, values, num_valid = op(similar, scores, size, *limits)
         count = num_valid.require_value(
             f"the number of boxes that {name} selects (use tf.image.non_max_suppression_padded "
             "with pad_to_max_output_size=True)"
         )
-        return indices[: int(count)], values[: int(count)]
+        most = min(most, int(count))
+        return indices[:most], values[:most]
 
     def run(
         similar: np.ndarray, scores: np.ndarray, size: np.ndarray, *limits: np.ndarray
     ) -> list[np.ndarray]:
         count = len(scores)
         most = min(int(size), count)
-        # Few padded sizes, so that few programs are compiled. Boxes without a score are not selected.
         padding = _round_up(count) - count
         widths = [(0, padding), (0, padding if op is _suppress_overlaps else 0)]
         indices, values, num_valid = op(

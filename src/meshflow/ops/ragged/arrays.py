@@ -33,7 +33,13 @@ from meshflow.ops.ragged.partition import (
     make_size,
     read_integers,
 )
-from meshflow.ops.ragged.tensor import RaggedTensor, convert_values, get_positive_axis
+from meshflow.ops.ragged.tensor import (
+    RaggedTensor,
+    RaggedTensorSpec,
+    convert_values,
+    get_positive_axis,
+    join_parts,
+)
 
 __all__ = [
     "boolean_mask",
@@ -112,7 +118,7 @@ def _concat(parts: list[Any], axis: int) -> PyTree:
     rows = _unify(parts)
     if axis > 1:
         for other in rows[1:]:
-            _check_lengths(rows[0], other)
+            check_lengths(rows[0], other)
         return rows[0].with_values(_concat([r.values for r in rows], axis - 1))
     joined = _join([r.values for r in rows])
     lengths = [r.partition.row_lengths() for r in rows]
@@ -162,7 +168,8 @@ def _interleave(xp: Namespace, *arrays: Array) -> Array:
     return xp.zeros_like(target).at[target].set(positions)
 
 
-def _check_lengths(first: RaggedTensor, second: RaggedTensor, names: str = "Input tensors") -> None:
+def check_lengths(first: RaggedTensor, second: RaggedTensor, names: str = "Input tensors") -> None:
+    """Raise an InvalidValueError if the rows of two ragged tensors have different lengths."""
     if have_different_values(first.row_splits, second.row_splits):
         lengths = [
             np.diff(read_integers(x.row_splits, "row splits")).tolist() for x in (first, second)
@@ -347,7 +354,7 @@ def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int
         names = (
             "batch shape from indices does not match params shape, a dimension size mismatch: they"
         )
-        _check_lengths(params, indices, names)
+        check_lengths(params, indices, names)
         inner = _gather_batch(params.values, indices.values, axis - 1, batch_dims - 1)
         return indices.with_values(inner)
     if axis > 1:
@@ -532,7 +539,7 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor 
     check_splits_dtypes(ragged)
     dtype = ragged[0].partition.dtype if ragged else int64
     data, mask = to_ragged(data, rank - 1, dtype), to_ragged(mask, rank - 1, dtype)
-    _check_lengths(data, mask)
+    check_lengths(data, mask)
     if rank > 2:
         return drop_uniform(data.with_values(boolean_mask(data.values, mask.values)))
     return select_values(data, _find_true_values, data.partition.static_nrows, [mask.flat_values])
@@ -581,11 +588,28 @@ def size(input: RaggedTensor, out_type: DTypeLike = "int32", name: str | None = 
     return array.size(flat, out_type=as_dtype(out_type))
 
 
-def pack_rows(rows: Sequence[Any]) -> RaggedTensor:
-    """Return a ragged tensor with the given rows, which are tensors or ragged tensors."""
+def pack_rows(rows: Sequence[Any], spec: RaggedTensorSpec | None = None) -> RaggedTensor:
+    """Return a ragged tensor with the given rows, which are tensors or ragged tensors.
+
+    Args:
+      rows: The rows.
+      spec: Spec of a row, with the dtype of the row splits and the static row lengths of the result.
+    """
     dtype = next((r.partition.dtype for r in rows if isinstance(r, RaggedTensor)), int64)
     counts = array.stack([make_size(r.shape[0], dtype) for r in rows])
-    return RaggedTensor.from_row_lengths(drop_uniform(_join(rows)), counts, validate=False)
+    packed = RaggedTensor.from_row_lengths(drop_uniform(_join(rows)), counts, validate=False)
+    return packed if spec is None else set_row_lengths(packed, spec)
+
+
+def set_row_lengths(batch: RaggedTensor, row_spec: RaggedTensorSpec) -> RaggedTensor:
+    """Return a batch with the dtype of row splits and the static row lengths of the spec of its rows."""
+    if row_spec.shape.rank is None or row_spec.ragged_rank != batch.ragged_rank - 1:
+        return batch
+    typed = batch.with_row_splits_dtype(row_spec.row_splits_dtype)
+    return join_parts(
+        [typed.flat_values, *typed.nested_row_splits],
+        row_spec.shape.as_list()[: typed.ragged_rank],
+    )
 
 
 def split(
@@ -635,7 +659,7 @@ def stack_dynamic_partitions(
     if isinstance(partitions, RaggedTensor):
         rank = len(partitions.shape)
         data = to_ragged(data, partitions.ragged_rank) if rank > 1 else data
-        _check_lengths(data, partitions, "data and partitions")
+        check_lengths(data, partitions, "data and partitions")
         grouped = stack_dynamic_partitions(data.values, partitions.values, num_partitions)
         return grouped.with_row_splits_dtype(partitions.partition.dtype)
     rank = len(partitions.shape)

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch import api_dispatch, symbolic_calls
 from meshflow.core.dispatch.dispatch import OPERAND_ANNOTATIONS, OPERAND_LIST_ANNOTATIONS
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DTypeLike, int32, int64
 from meshflow.core.values.shapes import are_different
@@ -32,7 +33,12 @@ from meshflow.ops.ragged.reductions import (
     reduce,
     reduce_segments,
 )
-from meshflow.ops.ragged.tensor import RaggedTensor, convert_values, get_positive_axis
+from meshflow.ops.ragged.tensor import (
+    RaggedTensor,
+    convert_values,
+    get_positive_axis,
+    must_record,
+)
 
 # Modules of elementwise ops, and further ops that are applied to the innermost values.
 _STRING_MODULES = ("strings", "unicode", "regular_expressions", "hashing")
@@ -337,7 +343,9 @@ def _bincount(
 ) -> Tensor:
     """Count the values of all rows, or for axis -1 of each row."""
     values = arr.flat_values
-    weights = weights.flat_values if isinstance(weights, RaggedTensor) else weights
+    if isinstance(weights, RaggedTensor):
+        arrays.check_lengths(arr, weights)
+        weights = weights.flat_values
     if axis != -1:
         counts: Tensor = math.bincount(
             values, weights, minlength, maxlength, dtype, binary_output=binary_output
@@ -403,6 +411,8 @@ def register(name: str, handler: Callable[..., Any]) -> None:
 
 def call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
     """Apply an op to arguments with ragged tensors; return NotImplemented for other ops."""
+    if must_record(args, kwargs):
+        return context.graph.record(public, args, kwargs)
     name = get_op_name(public)
     kwargs = {k: v for k, v in kwargs.items() if k != "name"}
     if name in _OPS and public.__module__.rpartition(".")[2] not in _STRING_MODULES:

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
-from meshflow.ops.ragged.arrays import pack_rows
+from meshflow.ops.ragged.arrays import pack_rows, set_row_lengths
 from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec
 
 
@@ -39,8 +39,8 @@ def split_rows(ragged: RaggedTensor) -> list[Any]:
     return [r if isinstance(r, RaggedTensor) else RaggedRow(r.numpy(), dtype) for r in ragged]
 
 
-def stack_rows(rows: Sequence[Any]) -> RaggedTensor:
-    """Stack elements of a dataset to a ragged tensor."""
+def stack_rows(rows: Sequence[Any], spec: object = None) -> RaggedTensor:
+    """Stack elements of a dataset, which have the given spec, to a ragged tensor."""
     first = rows[0]
     if all(
         isinstance(r, RaggedRow) and r.dtype == first.dtype and r.shape[1:] == first.shape[1:]
@@ -48,12 +48,14 @@ def stack_rows(rows: Sequence[Any]) -> RaggedTensor:
     ):
         lengths = np.array([len(r) for r in rows], first.splits_dtype.dtype)
         joined = np.concatenate([r.array for r in rows])
-        return RaggedTensor.from_row_lengths(joined, lengths, validate=False)
+        batch = RaggedTensor.from_row_lengths(joined, lengths, validate=False)
+        return set_row_lengths(batch, spec) if isinstance(spec, RaggedTensorSpec) else batch
     values = [r if isinstance(r, RaggedTensor) else convert_to_tensor(r.array) for r in rows]
     dtype = next(
         r.row_splits.dtype if isinstance(r, RaggedTensor) else r.splits_dtype for r in rows
     )
-    return pack_rows(values).with_row_splits_dtype(dtype)
+    packed = pack_rows(values).with_row_splits_dtype(dtype)
+    return set_row_lengths(packed, spec) if isinstance(spec, RaggedTensorSpec) else packed
 
 
 def make_spec(value: RaggedTensor | RaggedRow) -> RaggedTensorSpec:

@@ -59,7 +59,9 @@ def define_array_function(function: Callable[..., Any]) -> Callable[..., Tensor]
 
 
 def find_value(tensor: Tensor) -> np.ndarray | None:
-    """Return the value of a tensor on the host, or None if only the running program knows it."""
+    """Return the value of a tensor on the host, or None if only the running program or session knows it."""
+    if not getattr(tensor, "is_constant", True):
+        return None
     array = tensor.array
     if type(array) is np.ndarray:
         return array
@@ -297,7 +299,7 @@ class RowPartition(CompositeTensor):
         """Create rows from the positions in the values at which they start, and the last end."""
         splits = _convert(row_splits, dtype)
         _check_rank(splits, 1, "row_splits")
-        if splits.array.shape[0] == 0:
+        if splits.shape[0] == 0:
             raise ValueError("row_splits tensor may not be empty.")
         known = find_value(splits) if validate else None
         if known is not None:
@@ -453,8 +455,9 @@ class RowPartition(CompositeTensor):
 
     @property
     def static_nrows(self) -> Size:
-        """Return the number of rows."""
-        return self._splits.shape[0] - 1
+        """Return the number of rows, or None if only a session knows it."""
+        size = self._splits.shape[0]
+        return None if size is None else size - 1
 
     @property
     def static_nvals(self) -> Size:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32, int32, int64
@@ -52,8 +54,10 @@ __all__ = [
     "convert_values",
     "get_positive_axis",
     "merge_dims",
+    "must_record",
 ]
 
+F = TypeVar("F", bound=Callable[..., Any])
 Values: TypeAlias = "Tensor | RaggedTensor"
 
 
@@ -79,10 +83,37 @@ def get_positive_axis(axis: int, rank: int, name: str = "axis") -> int:
     return int(axis) % rank if rank else 0
 
 
+def record_without_shape(function: F) -> F:
+    """Make a function of tensors and ragged tensors of unknown rank a single operation of a version 1 graph.
+
+    Such a function is traced for several ranks when the graph is built, and runs on the values of a session.
+    """
+
+    @functools.wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        if must_record(args, kwargs):
+            return context.graph.record(public, args, kwargs)
+        return function(*args, **kwargs)
+
+    return public  # type: ignore[return-value]
+
+
+def must_record(args: Any, kwargs: Any) -> bool:
+    """Check whether a call adds an operation to a version 1 graph because it lacks a rank or row splits."""
+    if context.graph is None or context.trace is not None:
+        return False
+    leaves = [v for v in nest.flatten((args, kwargs)) if isinstance(v, Tensor | RaggedTensor)]
+    return any(
+        v.shape.rank is None or (isinstance(v, RaggedTensor) and v.partition.static_nrows is None)
+        for v in leaves
+    )
+
+
 def _count_rows(values: PyTree) -> Any:
-    if not len(values.shape):
+    """Return the number of rows; None if the rank is unknown."""
+    if values.shape.rank == 0:
         raise InvalidValueError(f"values: shape {values.shape} must have rank at least 1")
-    return values.shape[0]
+    return None if values.shape.rank is None else values.shape[0]
 
 
 class RaggedTensor(CompositeTensor, _Operators):
@@ -235,6 +266,7 @@ class RaggedTensor(CompositeTensor, _Operators):
         return _nest_rows(make, flat_values, nested_value_rowids, "nested_value_rowids")
 
     @classmethod
+    @record_without_shape
     def from_tensor(
         cls,
         tensor: TensorLike,
@@ -402,6 +434,8 @@ class RaggedTensor(CompositeTensor, _Operators):
     def shape(self) -> TensorShape:
         """Return the static shape, with None for ragged dimensions."""
         partition = self._partition
+        if self._values.shape.rank is None:
+            return TensorShape(None)
         lengths = [partition.static_nrows, partition.static_uniform_row_length]
         return TensorShape([*lengths, *self._values.shape.as_list()[1:]]).show()
 
@@ -423,6 +457,7 @@ class RaggedTensor(CompositeTensor, _Operators):
         dtype = self._partition.dtype if out_type is None else as_dtype(out_type)
         return make_size(self._partition.static_nrows, dtype)
 
+    @record_without_shape
     def row_lengths(self, axis: int = 1, name: str | None = None) -> PyTree:
         """Return the length of each row of an axis."""
         axis = get_positive_axis(axis, len(self.shape))
@@ -456,6 +491,7 @@ class RaggedTensor(CompositeTensor, _Operators):
         """Return the rows of values of all ragged dimensions, outermost first."""
         return tuple(p.value_rowids() for p in self.nested_partitions)
 
+    @record_without_shape
     def bounding_shape(
         self, axis: PyTree = None, name: str | None = None, out_type: DTypeLike | None = None
     ) -> Tensor:
@@ -495,6 +531,7 @@ class RaggedTensor(CompositeTensor, _Operators):
             values = values.with_row_splits_dtype(dtype)
         return RaggedTensor(values, self._partition.with_dtype(dtype), internal=True)
 
+    @record_without_shape
     def merge_dims(self, outer_axis: int, inner_axis: int) -> PyTree:
         """Merge the dimensions from `outer_axis` to `inner_axis` into one."""
         rank = len(self.shape)
@@ -533,6 +570,7 @@ class RaggedTensor(CompositeTensor, _Operators):
 
     # ---- conversion ------------------------------------------------------------------------
 
+    @record_without_shape
     def to_tensor(
         self, default_value: PyTree = None, name: str | None = None, shape: PyTree = None
     ) -> Tensor:
@@ -545,6 +583,7 @@ class RaggedTensor(CompositeTensor, _Operators):
         """
         return padding.pad_rows(self, default_value, shape)
 
+    @record_without_shape
     def to_sparse(self, name: str | None = None) -> SparseTensor:
         """Return a sparse tensor with the values of each row at its start."""
         return SparseTensor(
@@ -591,6 +630,7 @@ class RaggedTensor(CompositeTensor, _Operators):
     def __autograph_for__(self) -> None:
         """Let Python iterate over the rows, which have different sizes."""
 
+    @record_without_shape
     def __getitem__(self, key: PyTree) -> PyTree:
         return indexing.get_item(self, list(key) if isinstance(key, tuple | list) else [key])
 
@@ -602,11 +642,14 @@ class RaggedTensor(CompositeTensor, _Operators):
         return repr(self)
 
     def __repr__(self) -> str:
-        if find_value(self.flat_values) is not None and find_value(self.row_splits) is not None:
+        parts = [self.flat_values, *self.nested_row_splits]
+        if all(hasattr(part, "numpy") and find_value(part) is not None for part in parts):
             return f"<tf.RaggedTensor {format_rows(self.numpy())}>"
         return f"tf.RaggedTensor(values={self._values!r}, row_splits={self.row_splits!r})"
 
     def __hash__(self) -> int:
+        if context.graph is not None:
+            return id(self)  # A key of the values for a session.
         raise TypeError("RaggedTensor is unhashable.")
 
 

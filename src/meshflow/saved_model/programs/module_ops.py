@@ -85,27 +85,38 @@ def _read_barrier(op: _Op, inputs: list[Any]) -> list[Array]:
 
 @register_op("constant")
 def _read_constant(op: _Op, inputs: list[Any]) -> Array:
-    attribute, dtype, shape = op.attributes["value"], get_element_type(op.results[0]), get_static_shape(op.results[0])  # fmt: skip
+    dtype, shape = get_element_type(op.results[0]), get_static_shape(op.results[0]) or ()
+    try:
+        attribute = op.attributes["value"]
+    except TypeError:
+        # MLIR has no Python object for an array of complex numbers.
+        return _parse_elements(op.operation.get_asm(), dtype, shape)
     try:
         return np.array(attribute).reshape(shape).astype(dtype)
     except TypeError:
-        return np.broadcast_to(_parse_elements(str(attribute), dtype), shape or ())
+        return _parse_elements(str(attribute), dtype, shape)
 
 
-def _parse_elements(text: str, dtype: np.dtype) -> np.ndarray:
-    """Parse printed elements, numbers or hex bits, of a dtype that NumPy lacks."""
+def _parse_elements(text: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Parse printed elements, numbers or hex bits, of a dtype that NumPy lacks, or complex numbers."""
     elements = text[text.index("<") + 1 : text.rindex("> :")]
+    is_complex = dtype.kind == "c"
+    if elements.startswith('"0x'):
+        # Many elements are printed as their bytes.
+        return np.frombuffer(bytes.fromhex(elements[3:-1]), dtype).reshape(shape)
+    part = np.dtype(f"f{dtype.itemsize // 2}") if is_complex else dtype
 
     def format_bits(match: re.Match[str]) -> str:
-        raw = np.array(int(match[0], 16), f"uint{8 * dtype.itemsize}")
+        raw = np.array(int(match[0], 16), f"uint{8 * part.itemsize}")
         return (
-            repr(float(raw.view(dtype).astype(np.float64)))
+            repr(float(raw.view(part).astype(np.float64)))
             .replace("inf", "1e999")
             .replace("nan", "None")
         )
 
     values = ast.literal_eval(re.sub(r"0x[0-9A-Fa-f]+", format_bits, elements))
-    return np.array(values, np.float64).astype(dtype)
+    numbers = np.array(values, np.float64).astype(part)
+    return np.broadcast_to(numbers.view(dtype)[..., 0] if is_complex else numbers, shape)
 
 
 # ---- shapes ------------------------------------------------------------------------------------

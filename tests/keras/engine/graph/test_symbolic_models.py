@@ -183,3 +183,14 @@ def test_weights_of_a_folder_of_a_model(tmp_path):
     other = keras.Sequential([layers.Dense(1, input_shape=(2,))])
     other.load_weights(tmp_path / "model")
     assert np.array_equal(*(m.layers[0].kernel for m in (model, other)))
+
+
+def test_inputs_of_unknown_rank():
+    inputs = tf.keras.Input(type_spec=tf.TensorSpec(None, tf.float32))
+    doubled = tf.nn.relu(inputs * 2.0)
+    total = tf.keras.layers.Lambda(tf.reduce_sum)(doubled)
+    assert doubled.shape.rank is None and total.shape == []
+    model = tf.keras.Model(inputs, [doubled, tf.shape(doubled), total])
+    for shape in ([2, 3], [4]):
+        results = model(tf.ones(shape))
+        assert results[1].numpy().tolist() == shape and results[2] == 2 * np.prod(shape)

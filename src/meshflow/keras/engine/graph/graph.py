@@ -299,7 +299,7 @@ def fit_input(reference: KerasTensor, value: Any, model: str) -> Any:
         fitted = array.expand_dims(value, axis=-1)
     if fitted.dtype is not reference.dtype and fitted.dtype is not dtypes.string:
         fitted = math.cast(fitted, reference.dtype)
-    if not are_sizes_compatible(
+    if expected_rank is not None and not are_sizes_compatible(
         reference.shape.as_list()[1:], TensorShape(fitted.shape).as_list()[1:]
     ):
         raise ValueError(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, Unpack
+from typing import TypeAlias, TypedDict, Unpack
 
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.values import dtypes
-from meshflow.core.values.composite import CompositeSpec, is_extension_spec
+from meshflow.core.values.composite import (
+    CompositeSpec,
+    is_composite_spec,
+    is_extension_spec,
+)
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -17,6 +21,8 @@ from meshflow.keras.engine.graph.json_values import deserialize_value, serialize
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.ops.ragged import RaggedTensorSpec
+
+BatchShape: TypeAlias = tuple[int | None, ...] | None
 
 
 class BatchShapeArguments(TypedDict, total=False):
@@ -94,7 +100,8 @@ class InputLayer(Layer):
             )
         if type_spec is not None:
             output = KerasTensor(type_spec)
-            batch_shape: tuple[int | None, ...] = tuple(output.shape.as_list())
+            has_rank = output.shape.rank is not None
+            batch_shape: BatchShape = tuple(output.shape.as_list()) if has_rank else None
             dtype = output.dtype
         elif batch_input_shape is not None:
             batch_shape = tuple(TensorShape(batch_input_shape))
@@ -119,7 +126,7 @@ class InputLayer(Layer):
         Node(self, (), {}, output)
 
     @property
-    def input_shape(self) -> list[tuple[int | None, ...]]:
+    def input_shape(self) -> list[BatchShape]:
         """Return the shape in a list, as Keras does for input layers only."""
         return [self._batch_input_shape]
 
@@ -128,7 +135,13 @@ class InputLayer(Layer):
     def get_config(self) -> Config:
         """Return the configuration."""
         type_spec = self.inbound_nodes[0].outputs.type_spec
-        if is_extension_spec(type_spec):
+        shape, dtype = self._batch_input_shape, dtypes.as_dtype(self.dtype)
+        is_default = (
+            type_spec == _make_composite_spec(shape, dtype, self.ragged)
+            if is_composite_spec(type_spec)
+            else shape is not None
+        )
+        if not is_default:
             return {"name": self.name, "type_spec": serialize_value(type_spec)}
         return {
             "batch_input_shape": self._batch_input_shape,
@@ -150,9 +163,9 @@ class InputLayer(Layer):
 
 
 def _make_composite_spec(
-    batch_shape: tuple[int | None, ...], dtype: dtypes.DType, is_ragged: bool
+    batch_shape: BatchShape, dtype: dtypes.DType, is_ragged: bool
 ) -> SparseTensorSpec | RaggedTensorSpec:
-    if not is_ragged:
+    if not is_ragged or batch_shape is None:
         return SparseTensorSpec(batch_shape, dtype)
     ragged_axes = [axis for axis, size in enumerate(batch_shape) if axis and size is None]
     return RaggedTensorSpec(batch_shape, dtype, ragged_axes[-1] if ragged_axes else 0)

@@ -32,7 +32,9 @@ def serialize_shapes(value: PyTree) -> Json:
         return {key: serialize_shapes(v) for key, v in value.items()}
     if isinstance(value, TensorShape) or all(s is None or isinstance(s, int) for s in value):
         # Layers that were first called while the model is saved have symbols as sizes.
-        sizes = [n if isinstance(n, int) else None for n in TensorShape(value).as_list()]
+        shape = TensorShape(value)
+        has_rank = shape.rank is not None
+        sizes = [n if isinstance(n, int) else None for n in shape] if has_rank else None
         return {"class_name": "TensorShape", "items": sizes}
     items = [serialize_shapes(v) for v in value]
     return serialize_tuple(items) if isinstance(value, tuple) else items
@@ -68,9 +70,9 @@ def serialize_value(value: PyTree) -> Json:
 
 
 def deserialize_value(value: Json) -> PyTree:
-    """Undo `serialize_value`; dtypes remain names."""
-    if isinstance(value, list):
-        return [deserialize_value(v) for v in value]
+    """Undo `serialize_value`, also where tuples are restored already; dtypes remain names."""
+    if isinstance(value, list | tuple):
+        return type(value)([deserialize_value(v) for v in value])
     if not isinstance(value, dict):
         return value
     if value.get("class_name") == "__tuple__":

@@ -57,6 +57,8 @@ INVENTED_SIZES = (*_PLACEHOLDER_SIZES, *_SMALL_PLACEHOLDER_SIZES)
 _MAX_ELEMENTS = 1 << 22
 # A size in the message of an error.
 _SIZE = re.compile(r"(?<![\w.])\d{1,6}(?![\w.])")
+# Ranks that replace an unknown one, the most frequent first.
+_RANKS = (2, 1, 3, 4, 5, 0)
 # Maximum number of combinations of sizes that an inference tries.
 _MAX_CHOICES = 64
 
@@ -108,6 +110,8 @@ def infer_op_outputs(
       kwargs: Keyword arguments, which may contain `KerasTensor`s.
       declared: See `infer_outputs`.
     """
+    if any(map(_has_unknown_rank, nest.flatten((args, kwargs)))):
+        return _infer_with_ranks(call, args, kwargs, declared)
     probes = ShapeProbe(0), ShapeProbe(1)
     try:
         return _infer_with_probes(call, args, kwargs, probes)
@@ -115,6 +119,51 @@ def infer_op_outputs(
         if declared is not None and any(probe.used for probe in probes):
             return declared()
         return _infer_with_known_sizes(call, args, kwargs, probes, error)
+
+
+def _has_unknown_rank(value: object) -> bool:
+    return isinstance(value, KerasTensor) and value.shape.rank is None
+
+
+def _infer_with_ranks(
+    call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, declared: Callable[[], PyTree] | None
+) -> PyTree:
+    """Return what the results of a call have in common for the first two possible ranks of the inputs without one.
+
+    The shapes of the results are unknown if the call is possible for one rank only.
+    """
+    found: list[Any] = []
+    errors: list[Exception] = []
+    for rank in _RANKS:
+
+        def fill(value: Any, rank: int = rank) -> Any:
+            if not _has_unknown_rank(value):
+                return value
+            filled = KerasTensor(value.type_spec)
+            filled.set_shape([None] * rank)
+            return filled
+
+        try:
+            found.append(
+                infer_op_outputs(call, *nest.map_structure(fill, (args, kwargs)), declared)
+            )
+        except Exception as error:
+            errors.append(error)
+        if len(found) == 2:
+            return nest.map_structure(_merge_ranks, *found)
+    if not found:
+        raise errors[0]
+    return nest.map_structure(lambda leaf: _merge_ranks(leaf, None), found[0])
+
+
+def _merge_ranks(first: PyTree, second: PyTree) -> PyTree:
+    """Return a symbolic tensor with the shape that two have in common, unknown if there is no second one."""
+    if not isinstance(first, KerasTensor):
+        return first
+    if second is not None:
+        return KerasTensor(first.type_spec.most_specific_compatible_type(second.type_spec))
+    spec = first.type_spec
+    return KerasTensor(TensorSpec(None, spec.dtype)) if isinstance(spec, TensorSpec) else first
 
 
 def _infer_with_known_sizes(
