@@ -411,8 +411,9 @@ def register(name: str, handler: Callable[..., Any]) -> None:
 
 def call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
     """Apply an op to arguments with ragged tensors; return NotImplemented for other ops."""
-    if must_record(args, kwargs):
-        return context.graph.record(public, args, kwargs)
+    graph = context.graph
+    if graph is not None and must_record(args, kwargs):
+        return graph.call(public, args, kwargs)
     name = get_op_name(public)
     kwargs = {k: v for k, v in kwargs.items() if k != "name"}
     if name in _OPS and public.__module__.rpartition(".")[2] not in _STRING_MODULES:

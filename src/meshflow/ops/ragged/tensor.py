@@ -91,11 +91,12 @@ def record_without_shape(function: F) -> F:
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
-        if must_record(args, kwargs):
-            return context.graph.record(public, args, kwargs)
+        graph = context.graph
+        if graph is not None and must_record(args, kwargs):
+            return graph.call(public, args, kwargs)
         return function(*args, **kwargs)
 
-    return public  # type: ignore[return-value]
+    return public
 
 
 def must_record(args: Any, kwargs: Any) -> bool:

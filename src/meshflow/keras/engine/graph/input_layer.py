@@ -115,7 +115,7 @@ class InputLayer(Layer):
         name = name or settings.make_unique_name("input", zero_based=False)
         input_dtype = dtypes.as_dtype(dtype or settings.floatx())
         super().__init__(name=name, dtype=input_dtype.name)
-        self._batch_input_shape = batch_shape
+        self._batch_input_shape = batch_shape  # type: ignore[assignment]  # None for an unknown rank
         self.built = True
         self.is_placeholder = True
         if self.ragged or self.sparse or is_extension_spec(type_spec):

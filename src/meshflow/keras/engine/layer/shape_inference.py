@@ -144,9 +144,8 @@ def _infer_with_ranks(
             return filled
 
         try:
-            found.append(
-                infer_op_outputs(call, *nest.map_structure(fill, (args, kwargs)), declared)
-            )
+            filled_args, filled_kwargs = nest.map_structure(fill, (args, kwargs))
+            found.append(infer_op_outputs(call, filled_args, filled_kwargs, declared))
         except Exception as error:
             errors.append(error)
         if len(found) == 2:
