@@ -229,7 +229,7 @@ class InterpretedProgram:
         plan = self._plan
         if plan is None and self._is_supported:
             try:
-                plan = self._plan = build_plan(self._closed, allocate=self._allocate)
+                plan = self._plan = build_plan(self._closed, (), self._allocate)
             except Exception as error:
                 # XLA compiles every program, also one with an equation that the interpreter does not
                 # know.

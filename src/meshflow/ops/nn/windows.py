@@ -218,7 +218,7 @@ def _scatter_to_tiles(x: Array, g: Array, windows: Windows) -> Array:
         blocks += [n // k, k]
         outer += [n // k, 1]
         inner += [1, k]
-    index = np.arange(windows.count, dtype=np.int32).reshape(inner)
+    index: Any = np.arange(windows.count, dtype=np.int32).reshape(inner)
     if windows.count > MAX_UNROLLED:
         hit = x.reshape(blocks) == _compute_max_with_xla(x, windows).reshape(outer)
         candidates = jnp.where(hit, index, windows.count)
@@ -231,8 +231,8 @@ def _scatter_to_tiles(x: Array, g: Array, windows: Windows) -> Array:
     return lax.reshape(_select(is_first, repeated, g.dtype.type(0)), x.shape)
 
 
-def _select(condition: Array, x: Array | np.generic, y: Array | np.generic) -> Array:
-    """Select elements of arrays or scalars, which get the sharding of the condition."""
+def _select(condition: Array, x: Any, y: Any) -> Array:
+    """Select elements of arrays or NumPy scalars, which get the sharding of the condition."""
     x, y = (lax.full_like(condition, a, a.dtype) if a.ndim == 0 else a for a in (x, y))
     return lax.select(condition, x, y)
 
@@ -258,9 +258,7 @@ def _find_first_indices(x: Array, windows: Windows) -> Array:
         better = lax.gt(element, best)
         if inside is not None:
             # Windows may start in the padding.
-            better = combine(
-                lax.bitwise_and, lax.bitwise_or(better, lax.lt(first, dtype(0))), inside
-            )
+            better = lax.bitwise_or(better, lax.lt(first, dtype(0))) & inside
         first = _select(better, dtype(k), first)
         best = lax.max(best, element)
     return _select(lax.ne(best, best), dtype(-1), first)
