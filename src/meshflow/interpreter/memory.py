@@ -94,9 +94,7 @@ class _MemoryPlanner:
         self.fixed.update(constants)
         self.fixed.update(s for i, s in enumerate(inputs) if i not in donated)
 
-    def plan(
-        self, results: Collection[int]
-    ) -> tuple[list[tuple[int, ...] | None], list[list[int]]]:
+    def plan(self, results: frozenset[int]) -> tuple[list[tuple[int, ...] | None], list[list[int]]]:
         dying: list[list[int]] = [[] for _ in self.nodes]
         for g, i in self.last_use.items():
             if g not in self.fixed and i < len(self.nodes):
@@ -106,7 +104,7 @@ class _MemoryPlanner:
         taken: set[int] = set()
         targets: list[tuple[int, ...] | None] = []
         for node, dead in zip(self.nodes, dying, strict=True):
-            is_planned = node.rule.is_writer and any(o not in results for o in node.outputs)
+            is_planned = node.rule.is_writer and not results.issuperset(node.outputs)
             found = self._find_targets(node, dead, free) if is_planned else None
             targets.append(found)
             if found is not None:

@@ -223,14 +223,16 @@ def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
                     f"tf.map_fn: Expected `fn` to return {spec}. But it returned {found}."
                 )
         is_row = any(isinstance(p, RaggedTensor) or len(p.shape) for p in parts)
-        if isinstance(spec, RaggedTensorSpec) or (spec is None and is_row):
-            row_spec = default if spec is None else spec
-            is_fitting = row_spec is not None and all(map(row_spec.is_compatible_with, parts))
-            return pack_rows(parts, row_spec if is_fitting else None)
+        if spec is None and is_row:
+            packed = pack_rows(parts)
+            return packed if splits_dtype is None else packed.with_row_splits_dtype(splits_dtype)
+        if isinstance(spec, RaggedTensorSpec):
+            is_fitting = all(map(spec.is_compatible_with, parts))
+            return pack_rows(parts, spec if is_fitting else None)
         return stack(parts)
 
-    is_ragged = isinstance(leaves[0], RaggedTensor)
-    default = RaggedTensorSpec.from_value(leaves[0]).to_row_spec() if is_ragged else None
+    # Results without a signature have the dtype of the elements' row splits, and unknown row lengths.
+    splits_dtype = leaves[0].row_splits.dtype if isinstance(leaves[0], RaggedTensor) else None
     specs = nest.map_structure(lambda _: None, outputs[0]) if signature is None else signature
     return nest.map_structure(stack_results, specs, *outputs)
 
