@@ -28,6 +28,7 @@ if PLATFORM == "cpu":
     jax.config.update("jax_num_cpu_devices", DEVICES)
 
 import hypothesis
+import hypothesis.internal.conjecture.providers
 import numpy as np
 import pytest
 
@@ -44,6 +45,10 @@ hypothesis.settings.register_profile(
 )
 if not helpers.SOAK:
     hypothesis.settings.load_profile("fixed")
+    # Otherwise each worker parses all imported modules for constants to draw, and the examples of a test depend on the
+    # tests beside it.
+    providers = hypothesis.internal.conjecture.providers
+    providers._get_local_constants = lambda: providers._local_constants
 
 pytest_plugins = ["capabilities"]  # what could not run is named at the end
 

@@ -11,8 +11,10 @@ import weakref
 import jax
 import numpy as np
 import pytest
+from hypothesis.internal.conjecture import providers
 from jax._src import compiler as jax_compiler
 
+import helpers
 import meshflow as tf
 import nearest
 import tiers
@@ -75,6 +77,13 @@ def test_programs_are_shared_with_processes():
     before = set(os.listdir(folder)) if os.path.isdir(folder) else set()
     jax.jit(lambda x: x * number + 1)(np.arange(3)).block_until_ready()
     assert set(os.listdir(folder)) - before
+    # Programs that other code partitions are those of their process.
+    assert not jax.config.jax_remove_custom_partitioning_ptr_from_cache_key
+
+
+def test_examples_do_not_depend_on_the_imported_modules():
+    if not helpers.SOAK:
+        assert len(providers._get_local_constants()) == 0
 
 
 def test_modules_are_compiled_once_for_all_processes(tmp_path):

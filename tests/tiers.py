@@ -43,12 +43,13 @@ TESTS_BETWEEN = 100
 def share_compiled_programs():
     """Let JAX store every compiled program in a folder of this user; call before importing it.
 
-    JAX's keys distinguish programs, options and versions. The folder's name covers everything else:
-    the processor, and the code that JAX calls while it compiles.
+    JAX's keys distinguish programs, options and versions. The folder's name distinguishes processors. If JAX calls Python
+    while it compiles a program, as for partitioned convolutions, the key contains a pointer to the code, so other processes
+    compile the program again. Programs call kernels by name, so a change of kernels leaves the others valid.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return  # a worker, or a process that a test started
-    folder = PROGRAMS / _unseen_by_keys()
+    folder = PROGRAMS / _digest_processor()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -130,14 +131,9 @@ class Compiling:
         os.environ["XLA_FLAGS"] = _flags().replace(PLAIN_FLAGS, "").strip()
 
 
-def _unseen_by_keys():
-    """Return a digest of the features of the processor, the kernels, and the code of the partitioner."""
+def _digest_processor():
+    """Return a digest of the features of the processor."""
     told = hashlib.sha256()
-    for path in sorted((ROOT / "src/meshflow").rglob("*")):
-        if path.suffix in (".py", ".so"):
-            code = path.read_bytes()
-            if path.parent.name == "kernels" or b"custom_partitioning" in code:
-                told.update(path.name.encode() + code)
     processor = pathlib.Path("/proc/cpuinfo")
     if processor.exists():
         lines = processor.read_text().splitlines()
