@@ -143,6 +143,28 @@ def test_derivatives_of_any_order_and_of_a_bias():
 
 
 @compiled
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_exponentials_have_the_stated_error(dtype):
+    x = -np.linspace(0, 20, 512).astype(jnp.dtype(dtype)).reshape(1, -1, 1, 1)
+    keys = np.arange(2).astype(x.dtype).reshape(1, 2, 1, 1)
+    run = jax.jit(functools.partial(attention.compute_with_residuals, ScoreOptions()))
+    _, high, logarithm = run(AttentionOperands(x, keys, keys))
+    assert not np.asarray(high).any()
+    found, wanted = np.expm1(np.asarray(logarithm, np.float64)[0, 0]), np.exp(x.astype(np.float64))
+    bound = 5e-5 if dtype == "bfloat16" else 1e-7
+    np.testing.assert_allclose(found, wanted[0, :, 0, 0], bound, 3e-7)
+
+
+@compiled
+def test_scores_that_are_rounded_by_more_than_the_largest_exponent():
+    q, k = (1e5 * draw((1, size, 1, 80)) for size in (20, 128))
+    v = draw((1, 128, 1, 3))
+    run = jax.jit(functools.partial(attention.attend, ScoreOptions(0.3)))
+    best = (np.asarray(q)[0, :, 0] @ np.asarray(k)[0, :, 0].T).argmax(1)
+    np.testing.assert_allclose(run(AttentionOperands(q, k, v))[0], np.asarray(v)[0, best], 1e-6)
+
+
+@compiled
 def test_vmapped_axes_become_examples():
     operands = make_operands((2, 20, 30, 2, 8, 8), "float32", "all")[:5]
     stacked = [None if x is None else jnp.stack([x, x[::-1]]) for x in operands[:3]]

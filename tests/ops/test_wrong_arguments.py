@@ -137,3 +137,5 @@ def test_sizes_of_datasets_are_integers(error_class):
 def test_divisors_that_round_to_zero():
     with pytest.raises(INVALID, match="Integer division by zero"):
         tf.math.floordiv(np.array([3]), np.array([0.5]))
+    with pytest.raises(INVALID, match="Integer division by zero"):
+        tf.constant([3], tf.int8) % 256

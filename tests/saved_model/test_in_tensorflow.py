@@ -657,6 +657,8 @@ def test_tensorflow_loads_trains_serves_and_saves_them(folder):
         )
         assert_close(found["one"], outputs[0][:1], 2e-6) if len(outputs) == 1 else None
         for i, weight in enumerate(found["weights"]):
-            assert np.abs(found[f"g{i}"] - gradients[weight]).max() < 2e-5
+            # Sums of many terms differ by units in the last place of the largest ones.
+            tolerance = 2e-5 + 1e-6 * np.abs(gradients[weight]).max()
+            assert_close(found[f"g{i}"], gradients[weight], 0, tolerance)
         assert found["trainable_again"] == len(gradients)
         assert found["losses"][-1] < found["losses"][0]

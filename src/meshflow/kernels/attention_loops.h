@@ -336,25 +336,27 @@ struct Forward {
   void weigh(const Head& head, int64_t query, int64_t local, int64_t rows, int64_t key, int64_t count) {
     bool plain = head.is_plain(query, key, count);
     int64_t vectors = (count + kLanes - 1) / kLanes;
-    Vector scale = constant(s.scale), factor = plain ? scale : constant(1.0f);
+    Vector scale = constant(s.scale);
     const float infinity = std::numeric_limits<float>::infinity();
     for (int64_t i = 0; i < rows; ++i) {
       float* x = scores + i * kKeys;
       Vector most = constant(-infinity);
       Lanes hidden;
-      for (int64_t j = 0; plain && j < vectors; ++j) most = larger(most, load(x + j * kLanes) * scale);
-      for (int64_t j = 0; !plain && j < vectors; ++j) {
-        Vector y = head.adjust(load(x + j * kLanes), query + i, key + j * kLanes, lanes(count - j * kLanes), &hidden);
+      // Rounded scores are stored: an exact product in the exponential below could exceed the maximum, and differ from the gradient's.
+      for (int64_t j = 0; j < vectors; ++j) {
+        Vector y = load(x + j * kLanes);
+        y = plain ? y * scale
+                  : head.adjust(y, query + i, key + j * kLanes, lanes(count - j * kLanes), &hidden);
         store(x + j * kLanes, y);
         most = larger(most, y);
       }
       float before = high[local + i], now = std::max(before, find_largest(most));
       float shift = now == -infinity ? 0 : now;
-      Vector by = constant(-shift), sum = Vector{};
+      Vector by = constant(shift), sum = Vector{};
       Lanes kept[kKeys / kLanes];
       if (head.drops) head.draw(query + i, key, count, kept);
       for (int64_t j = 0; j < vectors; ++j) {
-        Vector p = exponential<pairs>(multiply_add(load(x + j * kLanes), factor, by));
+        Vector p = exponential<pairs>(load(x + j * kLanes) - by);
         sum = sum + p;
         if (head.drops) p = keep(kept[j], p);
         if constexpr (pairs) {

@@ -66,8 +66,8 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 def _check_divisor(result: Tensor, y: Any, is_truncated: bool = False) -> Tensor:
     """Return the result, or raise if it is an integer division by a known zero."""
-    # Integers of Python are the most frequent divisors.
-    is_known_nonzero = type(y) is int and y != 0
+    # Integers of Python are the most frequent divisors. Larger ones can be zero in the dtype of the result.
+    is_known_nonzero = type(y) is int and 0 < abs(y) < 256
     if not is_known_nonzero and isinstance(result, Tensor) and result.dtype.is_integer:
         divisor = read_static_array(y)
         if divisor is not None:
