@@ -149,3 +149,15 @@ def test_ragged_placeholders():
         value = v1.ragged.constant_value([[[[1, 2]]], []], dtype=np.float32, inner_shape=(2,))
         assert session.run(rows * 2.0, {rows: value}).to_list() == [[[[2, 4]]], []]
         assert v1.ragged.placeholder(tf.int32, 0, [3]).shape == [3]
+        names = [t.name for t in (rows.flat_values, *rows.nested_row_splits)]
+        ends = ["flat_values:0", "row_splits_0:0", "row_splits_1:0"]
+        assert names == [f"RaggedPlaceholder/{end}" for end in ends]
+
+
+def test_shapes_of_variables_are_constants():
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", [2, 3])
+        assert tf.shape(weights).op.type == "Const"
+        # The variable has no value yet.
+        assert session.run([tf.size(weights), tf.rank(weights, "axes")]) == [6, 2]
+        assert session.run("axes:0") == 2
