@@ -450,6 +450,27 @@ def test_programs_read_assigned_values_as_the_variable(wrap):
         assert_close([result, tape.gradient(result, v), v], [1275, 425, 6])
 
 
+@pytest.mark.parametrize("count", [3, tf.constant(3)], ids=["known", "unknown"])
+def test_loops_read_assigned_values_as_the_variable(count):
+    v, w, calls = tf.Variable(1.5), tf.Variable(2.0), tf.Variable(0)
+
+    @tf.function
+    def compute(limit):
+        total = tf.constant(0.0)
+        for _ in tf.range(limit):
+            total += v * v * w
+            v.assign(v * w)
+            calls.assign_add(1)
+            total += v
+        return total + v
+
+    with tf.GradientTape() as tape:
+        total = compute(count)
+    # Reads of 1.5, 3 and 6 before assignments, and of 3, 6, 12 and 12 after them.
+    gradients = tape.gradient(total, [v, w])
+    assert_close([total, *gradients, calls], [127.5, 2 * 2 * 10.5 + 4, 47.25, 3])
+
+
 # TensorFlow's gradients, with respect to x and w, of the gradient with respect to x.
 _SECOND = {
     "linear": (lambda x, w: 3.0 * x, [None, None]),

@@ -55,8 +55,9 @@ def choose_cycle_length(parallel_calls: int | None) -> int:
     Args:
       parallel_calls: Number of parallel calls or AUTOTUNE; None for calls one after another.
     """
-    processors = os.cpu_count() or 1
+    # TensorFlow counts the processors that the process may use.
+    get_affinity = getattr(os, "sched_getaffinity", None)
+    processors = len(get_affinity(0)) if get_affinity else os.cpu_count() or 1
     if parallel_calls is None:
         return processors
-    # TensorFlow starts three threads for each dataset.
     return -(-processors // 3) if parallel_calls == AUTOTUNE else min(parallel_calls, processors)

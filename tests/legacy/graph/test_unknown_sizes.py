@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.legacy.graph.sessions import VariableFetches
 
 v1 = tf.compat.v1
 IMAGES = np.arange(2 * 6 * 8 * 3, dtype=np.float32).reshape(2, 6, 8, 3) / 300
@@ -113,13 +114,16 @@ def test_shapes_of_known_sizes_are_constants():
         assert [v.tolist() for v in found] == [[2, 3, 3], [2], [2, 3]]
 
 
-def test_fetched_variables_have_the_last_value():
-    v1 = tf.compat.v1
+@pytest.mark.parametrize("has_references", [False, True])
+def test_fetched_variables_have_the_first_value_or_that_of_references(monkeypatch, has_references):
+    monkeypatch.setattr(VariableFetches, "are_last", has_references)
+    assert v1.resource_variables_enabled() is not has_references
     with tf.Graph().as_default(), v1.Session() as session:
         count = v1.get_variable("count", initializer=0)
         step = count.assign_add(1).op
         session.run(count.initializer)
-        assert [session.run([count, step])[0] for _ in range(2)] == [1, 2]
+        values = [session.run([count, step])[0], session.run([step, count])[1]]
+        assert values == ([1, 2] if has_references else [0, 1])
 
 
 def test_ragged_tensors_of_unknown_rank():
@@ -145,3 +149,15 @@ def test_ragged_placeholders():
         value = v1.ragged.constant_value([[[[1, 2]]], []], dtype=np.float32, inner_shape=(2,))
         assert session.run(rows * 2.0, {rows: value}).to_list() == [[[[2, 4]]], []]
         assert v1.ragged.placeholder(tf.int32, 0, [3]).shape == [3]
+        names = [t.name for t in (rows.flat_values, *rows.nested_row_splits)]
+        ends = ["flat_values:0", "row_splits_0:0", "row_splits_1:0"]
+        assert names == [f"RaggedPlaceholder/{end}" for end in ends]
+
+
+def test_shapes_of_variables_are_constants():
+    with tf.Graph().as_default(), v1.Session() as session:
+        weights = v1.get_variable("weights", [2, 3])
+        assert tf.shape(weights).op.type == "Const"
+        # The variable has no value yet.
+        assert session.run([tf.size(weights), tf.rank(weights, "axes")]) == [6, 2]
+        assert session.run("axes:0") == 2

@@ -144,7 +144,7 @@ def _run_while(
     def step(carry: list[Any], consts: list[Any]) -> list[Any]:
         state, values = split(carry, consts)
         results = body.run_on_arrays(state[:count], operands.select_captures(body, values))
-        return results[:size] + operands.merge_written_values(body, results[size:], values)
+        return results[:size] + operands.carry_written_values(body, results[size:], values)
 
     def call(state: list[Any], captures: list[Any]) -> list[Any]:
         carry = [jnp.asarray(s) for s in state] + [captures[p] for p in operands.write_positions]
@@ -357,7 +357,7 @@ def _scan(
                 values[position] = value
             arguments = [*xs, *carry[: len(inputs)]]
             results = traced.run_on_arrays(arguments, operands.select_captures(traced, values))
-            after = results[:size] + operands.merge_written_values(
+            after = results[:size] + operands.carry_written_values(
                 traced, results[traced.num_results :], values
             )
             return [lax.convert_element_type(o, o.dtype) for o in after], results[

@@ -9,9 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.operation import Op
+from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.runtime.context import context, suspend_autocast
-from meshflow.core.tracing.trace import TracedFunction
+from meshflow.core.tracing.trace import TracedFunction, read_as_variables
 from meshflow.core.values.tensor import Tensor, read_tensors
 
 
@@ -58,6 +58,22 @@ class MergedOperands:
             new_values.get(id(variable), values[position])
             for variable, position in zip(self.writes, self.write_positions, strict=True)
         ]
+
+    def carry_written_values(
+        self, body: TracedFunction, results: Sequence[Any], values: Sequence[Any]
+    ) -> list[Any]:
+        """Return the values of all written variables for the next iteration of a loop.
+
+        Each iteration reads the variables, so their derivatives are those before the loop.
+        """
+        carry = self.merge_written_values(body, results, values)
+        before = [values[position] for position in self.write_positions]
+        chosen = [i for i, value in enumerate(carry) if is_inexact(value)]
+        if chosen:
+            reads = read_as_variables([carry[i] for i in chosen], [before[i] for i in chosen])
+            for i, value in zip(chosen, reads, strict=True):
+                carry[i] = value
+        return carry
 
     def record_infeed_token(self, outputs: Sequence[Tensor]) -> None:
         """Record the result for which later requests to the same iterators have to wait."""

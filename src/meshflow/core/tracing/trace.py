@@ -91,15 +91,13 @@ def bind_capture(index: int, shape: Iterable[Any], dtype: DTypeLike) -> jax.Arra
 
 
 @jax.custom_jvp
-def _read_as_variable(value: jax.Array, initial: jax.Array) -> jax.Array:
-    """Return the first value, with the derivative of the second one."""
-    return value
+def read_as_variables(values: list[jax.Array], initial: list[jax.Array]) -> list[jax.Array]:
+    """Return the values that variables were assigned, with the derivatives of their initial values."""
+    return values
 
 
-@_read_as_variable.defjvp
-def _differentiate_read(
-    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
+@read_as_variables.defjvp
+def _differentiate_reads(primals: PyTree, tangents: PyTree) -> PyTree:
     return primals[0], tangents[1]
 
 
@@ -239,7 +237,7 @@ class TraceContext:
             value, initial = assigned.array, self._initial_values[id(variable)].array
             if not is_inexact(initial) or value.shape != initial.shape:
                 return assigned
-            known = assigned, Tensor(_read_as_variable(value, initial))
+            known = assigned, Tensor(read_as_variables([value], [initial])[0])
             self._assigned_reads[id(variable)] = known
         return known[1]
 

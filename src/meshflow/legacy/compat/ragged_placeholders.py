@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.values.dtypes import DTypeLike, int64
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
@@ -20,7 +21,7 @@ def placeholder(
       dtype: Dtype of the values.
       ragged_rank: Number of ragged dimensions; 0 for a tensor.
       value_shape: Shape of the innermost values; None for an unknown rank.
-      name: Name of the placeholder of the values.
+      name: Name scope of the placeholders of the values and row splits; the name of a tensor.
 
     Raises:
       RuntimeError: Outside of a graph.
@@ -36,6 +37,11 @@ def placeholder(
     sizes = TensorShape(value_shape)
     if ragged_rank == 0:
         return graph_names.placeholder(dtype, sizes, name)
-    values = graph_names.placeholder(dtype, TensorShape([None]).concatenate(sizes), name)
-    splits = [graph_names.placeholder(int64, [None]) for _ in range(ragged_rank)]
+    with name_scope(name or "RaggedPlaceholder"):
+        values = graph_names.placeholder(
+            dtype, TensorShape([None]).concatenate(sizes), "flat_values"
+        )
+        splits = [
+            graph_names.placeholder(int64, [None], f"row_splits_{i}") for i in range(ragged_rank)
+        ]
     return RaggedTensor.from_nested_row_splits(values, splits, validate=False)

@@ -18,6 +18,7 @@ from meshflow.legacy.compat.namespaces import list_attributes as _list_attribute
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.legacy.graph.graph import get_default_graph as _get_default_graph
 from meshflow.legacy.graph.graph import set_eager_execution as _set_eager_execution
+from meshflow.legacy.graph.sessions import VariableFetches as _VariableFetches
 from meshflow.version import COMPILER_VERSION, GIT_VERSION, VERSION  # noqa: F401 - public names
 
 if TYPE_CHECKING:
@@ -61,15 +62,15 @@ _SWITCHES: dict[str, object] = {
     for value, names in (
         (
             None,
-            "enable_control_flow_v2 enable_resource_variables enable_tensor_equality",
+            "enable_control_flow_v2 enable_tensor_equality",
         ),
         (
             None,
-            "enable_v2_behavior enable_v2_tensorshape disable_control_flow_v2 disable_resource_variables",
+            "enable_v2_behavior enable_v2_tensorshape disable_control_flow_v2",
         ),
         (
             True,
-            "control_flow_v2_enabled resource_variables_enabled",
+            "control_flow_v2_enabled",
         ),
     )
     for name in names.split()
@@ -94,9 +95,25 @@ def enable_eager_execution(
     _set_eager_execution(True)
 
 
+def disable_resource_variables() -> None:
+    """Fetch the values that variables have after the other operations of a run, and not before them."""
+    _VariableFetches.are_last = True
+
+
+def enable_resource_variables() -> None:
+    """Undo `disable_resource_variables`."""
+    _VariableFetches.are_last = False
+
+
+def resource_variables_enabled() -> bool:
+    """Return False after `disable_resource_variables` or `disable_v2_behavior`."""
+    return not _VariableFetches.are_last
+
+
 def disable_v2_behavior() -> None:
-    """Call `disable_eager_execution`; variables and control flow remain those of TensorFlow 2."""
+    """Call `disable_eager_execution` and `disable_resource_variables`; control flow remains that of TensorFlow 2."""
     disable_eager_execution()
+    disable_resource_variables()
 
 
 def executing_eagerly_outside_functions() -> bool:

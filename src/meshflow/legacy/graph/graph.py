@@ -667,8 +667,12 @@ def _fold_shape(function: Callable[..., Any]) -> None:
         out_type: DTypeLike = int32,
         name: str | None = None,
     ) -> Any:
-        arguments = (input,) if function is inspection.rank else (input, out_type)
-        shape = input.shape if isinstance(input, SymbolicTensor) else TensorShape(None)
+        arguments: tuple[Any, ...] = (input, out_type)
+        if function is inspection.rank:
+            # The second parameter of `tf.rank` is the name.
+            arguments, name = (input,), out_type if isinstance(out_type, str) else name
+        is_recorded = isinstance(input, (SymbolicTensor, Variable))
+        shape = input.shape if is_recorded else TensorShape(None)
         is_known = function is inspection.rank or shape.is_fully_defined()
         if is_known and shape.rank is not None:
             zeros = np.broadcast_to(np.float32(0), [n or 0 for n in shape.as_list()])

@@ -40,6 +40,17 @@ class _SessionState(ThreadState):
 _state = _SessionState()
 
 
+class VariableFetches:
+    """When `Session.run` reads the variables that it returns.
+
+    Attributes:
+      are_last: Whether it reads them after the other operations, like TensorFlow's reference variables; it reads resource
+        variables first.
+    """
+
+    are_last = False
+
+
 class Session:
     """Session of TensorFlow 1, which runs operations of a graph and holds the values of its variables.
 
@@ -118,9 +129,8 @@ class Session:
             fetched = [leaf for leaf in leaves if id(leaf) not in values]
             roots = [leaf if isinstance(leaf, Operation) else leaf.op for leaf in fetched]
             operations = sort_operations(roots, values)
-            # A fetched variable has the value after the other operations, like TensorFlow's reference variables.
-            last = {id(o) for o in roots if o.type == "VarHandleOp"}
-            operations.sort(key=lambda o: id(o) in last)
+            reads = {id(o) for o in roots if o.type == "VarHandleOp"}
+            operations.sort(key=lambda o: (id(o) in reads) == VariableFetches.are_last)
             run = Run(values, [x for o in operations for x in o.sources])
             with self._graph.scope_fed_learning_phase(values):
                 run.execute(operations)

@@ -182,7 +182,22 @@ def test_epochs_of_sequences_start_with_the_first_batch():
         requested.clear()
         model.fit(Batches(), steps_per_epoch=steps, epochs=2, shuffle=False, verbose=0)
         assert requested == 2 * order
-    # An iterator with an index is a sequence, too.
+
+    class Stream(Batches):
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return self[10 + len(requested)]
+
+    # Keras reads an iterator by its index only if it is a `Sequence`.
+    plain = type(
+        "Plain", (), dict(vars(Batches)) | {k: vars(Stream)[k] for k in ("__iter__", "__next__")}
+    )
+    for data, order in ((Stream(), [0, 1, 0, 1]), (plain(), [10, 11, 12, 13])):
+        requested.clear()
+        model.fit(data, steps_per_epoch=2, epochs=2, shuffle=False, verbose=0)
+        assert requested == order
     images = np.arange(24, dtype="float32").reshape(6, 2, 2, 1)
     flow = tf.keras.preprocessing.image.ImageDataGenerator().flow(
         images, np.ones([6]), batch_size=2

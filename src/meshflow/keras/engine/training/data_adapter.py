@@ -530,7 +530,9 @@ class IterableSource:
 
     def __init__(self, x: Any, shuffle: bool | Literal["batch"]) -> None:
         self._x = x
+        # As in Keras, an iterator is only read by its index if it is a `Sequence`, like that of an `ImageDataGenerator`.
         is_indexed = hasattr(x, "__getitem__") and hasattr(x, "__len__")
+        is_indexed = is_indexed and (hasattr(x, "on_epoch_end") or not isinstance(x, Iterator))
         is_loader = "torch" in sys.modules and type(x).__module__.startswith("torch")
         # Whether it is a `Sequence`, of which each epoch starts with the first batch.
         self.restarts_epochs = is_indexed and not is_loader and not isinstance(x, (list, tuple))
