@@ -39,6 +39,17 @@ class Adversary(tf.keras.Model):
         return {"loss": loss, "errors": errors}
 
 
+class OwnSteps(tf.keras.Sequential):
+    """A model with a training step that computes gradients itself."""
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+        return {"loss": loss}
+
+
 class Masked(tf.keras.Model):
     """A model with a size that depends on values."""
 
@@ -68,10 +79,14 @@ def texts():
     return np.array([" ".join(row) for row in words])[:, None], data(36)[1]
 
 
-def vectorizer():
+def vectorizer(kind=tf.keras.Sequential):
     split = LAYERS.TextVectorization(vocabulary=list("abc"), output_sequence_length=3)
     layers = [split, LAYERS.Embedding(8, 8), LAYERS.Flatten(), LAYERS.Dense(8)]
-    return tf.keras.Sequential([tf.keras.Input([1], dtype="string"), *layers])
+    return kind([tf.keras.Input([1], dtype="string"), *layers])
+
+
+def own_vectorizer():
+    return vectorizer(OwnSteps)
 
 
 def lengths():
@@ -103,6 +118,8 @@ def curves(make, options, batch, wanted=None):
     [
         (vectorizer, {"zero": 3, "recompute": "layer"}),
         (lengths, PIPELINE),
+        (own_vectorizer, {"zero": 1, "micro_batches": 2}),
+        pytest.param(own_vectorizer, PIPELINE, marks=pytest.mark.soak),
         pytest.param(vectorizer, PIPELINE, marks=pytest.mark.soak),
         pytest.param(lengths, {"zero": 1, "micro_batches": 2}, marks=pytest.mark.soak),
     ],
@@ -110,7 +127,7 @@ def curves(make, options, batch, wanted=None):
 )
 def test_strings_are_split_with_their_rows(make, options):
     text, y = texts()
-    x = text if make is vectorizer else [text, data(36)[0]]
+    x = [text, data(36)[0]] if make is lengths else text
     assert curves(make, options, (x, y))[1] == []
 
 
@@ -181,17 +198,9 @@ def test_custom_steps_with_several_gradients(options):
 
 @pytest.mark.soak
 def test_recomputation_in_custom_steps():
-    class Own(tf.keras.Sequential):
-        def train_step(self, batch):
-            x, y = batch
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
-            self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-            return {"loss": loss}
-
     def make():
         hidden = lambda: tf.keras.Sequential([LAYERS.Dense(512, "gelu"), LAYERS.Dense(16)])
-        return Own([tf.keras.Input([16]), *(hidden() for _ in range(4)), LAYERS.Dense(8)])
+        return OwnSteps([tf.keras.Input([16]), *(hidden() for _ in range(4)), LAYERS.Dense(8)])
 
     x, y = data(1024)
     temporaries = []
@@ -215,13 +224,67 @@ def test_states_of_a_fixed_batch_size_are_those_of_a_named_layer(layer):
         model.fit(np.ones([8, 3, 2]), np.ones([8, 4]), batch_size=8, verbose=0)
 
 
-def test_unused_layout_keys_in_subclassed_models():
+class Scaled(LAYERS.Layer):
+    """A layer that scales its weight at each call, and one that computes a running mean and uses it."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight("kernel", shape=[shape[-1], 8])
+        self.factor = self.add_weight("factor", shape=[], initializer="ones", trainable=False)
+
+    def call(self, x):
+        if self.name == "weights":
+            self.kernel.assign(self.kernel * 0.9)
+        else:
+            self.factor.assign(0.9 * self.factor + 0.1 * tf.reduce_mean(x))
+        return x @ self.kernel * self.factor
+
+
+class Several(LAYERS.Layer):
+    """A layer with a counter and a metric, which do not change its results."""
+
+    def build(self, shape):
+        self.count = self.add_weight("count", shape=[], trainable=False)
+        self.mean = tf.keras.metrics.Mean(name="mean")
+
+    def call(self, x):
+        self.count.assign_add(1.0)
+        self.mean.update_state(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "written"),
+    [
+        (tf.keras.Sequential, lambda: [Scaled(name="weights")], "weights/kernel"),
+        (OwnSteps, lambda: [Scaled(name="states")], "states/factor"),
+        (
+            tf.keras.Sequential,
+            lambda: [Several(), LAYERS.BatchNormalization(), LAYERS.Dropout(0.5), LAYERS.Dense(8)],
+            None,
+        ),
+    ],
+    ids=["weight", "own step", "no effect"],
+)
+def test_states_that_each_micro_batch_updates_are_named(kind, layers, written):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        make = lambda: kind([tf.keras.Input([16]), *layers()])
+        # The last batch has another size.
+        trained(make, STRATEGY(mesh(data=1), "batch:data", micro_batches=2), data(24), 2)
+    messages = [str(w.message) for w in found]
+    assert len(messages) == (written is not None), messages
+    assert not written or f"variable {written}" in messages[0]
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_unused_layout_keys(eager):
     over = mesh(data=2, model=2)
     layouts = tf.keras.dtensor.experimental.LayoutMap(over)
     for name in ("first.kernel", "frist.bias"):
         layouts[name] = dtensor.Layout([dtensor.UNSHARDED, "model"], over)
-    with pytest.warns(UserWarning, match=r"no weight of a model matches \['frist.bias'\]"):
-        trained(Masked, STRATEGY(over, layouts), steps=2)
+    with pytest.warns(UserWarning, match=r"no weight of a model matches \['frist.bias'\]") as found:
+        trained(Masked, STRATEGY(over, layouts), steps=4, run_eagerly=eager)
+    assert len(found) == 1
 
 
 def test_weights_made_in_eager_mode_have_layouts():

@@ -13,7 +13,8 @@ import dataclasses
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +36,7 @@ from meshflow.core.values.withheld_text import make_withheld_text
 from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.parallel.gradient_compression import CompressedExchange
 from meshflow.distribute.parallel.program import LossProgram, RegionResult, RegionStrategy
+from meshflow.distribute.parallel.stage_programs import find_read_state
 from meshflow.distribute.parallel.weight_reads import gather_weights_on_read, manual_axes_scope
 from meshflow.distribute.parallel.zero import (
     RegionSharding,
@@ -48,8 +50,11 @@ from meshflow.distribute.replicas.shares import (
     get_captured_variable,
     shares_scope,
 )
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Atom, Jaxpr, PyTree
 from meshflow.passes.stacking import stack_layers
+
+# Variables about which a warning was issued, by their ids.
+_warned_states: weakref.WeakValueDictionary[int, Variable] = weakref.WeakValueDictionary()
 
 
 @dataclasses.dataclass
@@ -149,6 +154,30 @@ def warn_about_remainders(strategy: RegionStrategy, batch: PartitionedBatch, dev
         )
 
 
+def warn_about_states(
+    captured: Iterable[tuple[Atom, Any]],
+    writes: Sequence[Variable],
+    jaxpr: Jaxpr,
+    outputs: Sequence[Atom],
+) -> None:
+    """Warn once about a variable that each micro-batch updates before the next one computes with it.
+
+    Args:
+      captured: Inputs of the program of a share, with their captures.
+      writes: The variables that it writes.
+      jaxpr: The program.
+      outputs: Its results.
+    """
+    state = find_read_state(captured, writes, jaxpr.eqns, outputs)
+    if state is not None and id(state) not in _warned_states:
+        _warned_states[id(state)] = state
+        warnings.warn(
+            f"MeshStrategy: a layer computes with the variable {state.name}, which it also writes, so each of the micro-batches "
+            "updates it, and losses differ from those of the complete batch. Use micro_batches=1 to update it once per step.",
+            stacklevel=2,
+        )
+
+
 def compute_region_gradients(
     strategy: RegionStrategy, program: LossProgram, x: PyTree, y: PyTree, sample_weight: PyTree
 ) -> RegionResult:
@@ -160,6 +189,10 @@ def compute_region_gradients(
     warn_about_remainders(strategy, batch, devices)
     shares = BatchShares(strategy, axes, sizes, batch.micro_batches, batch.divided)
     traced = trace_share(shares, program, batch)
+    if shares.micro_batches > 1:
+        jaxpr = traced.closed_jaxpr.jaxpr
+        captured = zip(jaxpr.invars[len(batch.leaves) :], traced.captures, strict=True)
+        warn_about_states(captured, traced.writes, jaxpr, jaxpr.outvars[: traced.num_results])
     region = _RegionProgram(
         strategy, shares, batch, traced, list(program.variables), program.needs_gradient_norms
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.variables.random_streams import STATE_NAME
-from meshflow.core.variables.variable import get_full_name
+from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
@@ -388,15 +388,35 @@ def _check_state(
 
     Backward passes recompute a stage and would read the new value.
     """
-    written = {id(v) for v in program.traced.writes}
-    state_sources: dict[Any, Any] = {}
-    for i in captures:
-        source = program.traced.captures[i]
-        # The pipeline's loop keeps sums over the batch (metrics) and random keys separately for
-        # each micro-batch.
-        if id(source) in written and not is_restarted(source):
-            state_sources[program.captured[i]] = source
-    for eqn in eqns:
+    # The pipeline's loop keeps sums over the batch (metrics) and random keys separately for
+    # each micro-batch.
+    captured = [(program.captured[i], program.traced.captures[i]) for i in captures]
+    state = find_read_state(captured, program.traced.writes, eqns, outputs)
+    if state is not None:
+        raise InvalidValueError(
+            f"Pipeline: a layer computes with the variable {state.name}, which it also writes in every step. "
+            "Stages compute their forward passes twice and would find another value, so such a layer cannot be "
+            "in a pipeline."
+        )
+
+
+def find_read_state(
+    captured: Iterable[tuple[Atom, Any]],
+    writes: Sequence[Variable],
+    eqns: Sequence[JaxprEqn],
+    outputs: Sequence[Atom],
+) -> Any:
+    """Return a variable that a program writes, and on which its results depend; None if there is none.
+
+    Args:
+      captured: Inputs of the program with their captures.
+      writes: The variables that it writes. Sums and random keys are not considered.
+      eqns: Its equations.
+      outputs: Its results.
+    """
+    written = {id(v) for v in writes if not is_restarted(v)}
+    state_sources: dict[Any, Any] = {v: c for v, c in captured if id(c) in written}
+    for eqn in eqns if state_sources else ():
         sources = {
             n: state_sources[v] for n, v in enumerate(eqn.invars) if _is_in(v, state_sources)
         }
@@ -405,13 +425,7 @@ def _check_state(
                 source = next((sources[n] for n in sorted(indices) if n in sources), None)
                 if source is not None:
                     state_sources[v] = source
-    for v in select_variables(outputs):
-        if v in state_sources:
-            raise InvalidValueError(
-                f"Pipeline: a layer computes with the variable {state_sources[v].name}, which it also writes in every step. "
-                "Stages compute their forward passes twice and would find another value, so such a layer cannot be "
-                "in a pipeline."
-            )
+    return next((state_sources[v] for v in select_variables(outputs) if v in state_sources), None)
 
 
 def is_restarted(variable: object) -> bool:

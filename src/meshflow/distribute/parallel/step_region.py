@@ -38,6 +38,7 @@ from meshflow.distribute.parallel.region import (
     PartitionedBatch,
     partition_batch,
     split_micro_batches,
+    warn_about_states,
 )
 from meshflow.distribute.parallel.step_analysis import (
     Combination,
@@ -104,6 +105,8 @@ def run_step_in_shares(
       StepNotSplitError: If the step cannot be computed in shares; nothing has been changed then.
     """
     region, larger = _trace_region(strategy, step, batch, list_layer_states)
+    if region.shares.micro_batches > 1:
+        region.warn_about_states()
     reason: str | None = None
     if strategy.options.pipeline is not None:
         axes = region.shares.axes, region.shares.sizes
@@ -442,6 +445,11 @@ class _StepRegion:
         for stage in self.list_stages():
             errors = self._run_stage(stage, leaves, env, errors, values)
         return self._compute([*self.results, *self.written], env), errors
+
+    def warn_about_states(self) -> None:
+        """Warn about a state of a layer that each micro-batch updates before the next one computes with it."""
+        captured = [(v, self.sources[v]) for v in self.carried]
+        warn_about_states(captured, self.traced.writes, self.program.jaxpr, self.objectives)
 
     def list_stages(self) -> list[int]:
         """Return the numbers of the stages, each of which is a loop over the micro-batches."""

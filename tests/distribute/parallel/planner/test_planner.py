@@ -7,8 +7,10 @@ import pytest
 
 import meshflow as tf
 from distribute.parallel.planner.models import LAYERS, gpt, tokens
+from distribute.parallel.training import mesh
 from meshflow.core.runtime.errors import OutOfMemoryError
 from meshflow.core.variables.variable_creation import shapes_only
+from meshflow.distribute.parallel.planner.auto_plan import _estimate_present_memory
 from meshflow.distribute.parallel.planner.choices import PlanChoice, enumerate_choices, find_refusal
 from meshflow.distribute.parallel.planner.costs import CostModel, StepCosts
 from meshflow.distribute.parallel.planner.hardware import (
@@ -521,6 +523,24 @@ def test_fit_names_a_plan_after_it_ran_out_of_memory(features, text, monkeypatch
 
 
 @pytest.mark.parametrize(
+    ("sizes", "rules", "options", "choice"),
+    [
+        ({"dp": 4}, "batch:dp", {"zero": 1, "compress": "int8"}, "data 4, zero=1"),
+        ({"node": 2, "dp": 2}, "batch:node+dp", {"zero": 3, "zero_over": "dp"}, "data 4, zero=3"),
+        ({"pp": 2, "dp": 2}, "batch:dp", {"pipeline": "pp"}, 'stage 2 x data 2, pipeline="stage"'),
+    ],
+)
+def test_present_memory_with_other_names_and_options(sizes, rules, options, choice):
+    rows, model = tf.TensorSpec([BATCH, WIDTH]), dense([WIDTH] * 4)
+    found = tf.distribute.plan(model, rows, rows, hardware=Hardware(4, "1GB"))
+    strategy = tf.distribute.MeshStrategy(mesh(**sizes), rules, **options)
+    (memory,) = (c.memory for c in found.candidates if str(c.choice) == choice)
+    assert _estimate_present_memory(found, strategy) == memory
+    (memory,) = (c.memory for c in found.candidates if str(c.choice) == "data 4")
+    assert _estimate_present_memory(found, tf.distribute.MirroredStrategy()) == memory
+
+
+@pytest.mark.parametrize(
     ("text", "size"),
     [
         ("80GB", 80 * 10**9),
@@ -610,6 +630,19 @@ def test_models_of_replicas():
     with tf.distribute.shapes_only():
         found = tf.distribute.plan(make(), rows, rows, hardware=hardware)
     assert found.profile.parameters == 4 * 4 + 4 + 2 * 4
+
+
+def test_models_of_replicas_are_trained_after_planning():
+    x = np.ones([8, 4], "float32")
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = tf.keras.Sequential([tf.keras.Input([4]), LAYERS.Dense(4)])
+        model.compile("sgd", "mse")
+    losses = []
+    for _ in range(2):
+        losses.append(model.train_on_batch(x, x))
+        found = tf.distribute.plan(model, x, x, hardware=Hardware(2, "1GB"))
+        assert found.profile.parameters == 4 * 4 + 4
+    assert losses[1] < losses[0]
 
 
 def test_strategy_that_plans_at_the_first_step(rng):

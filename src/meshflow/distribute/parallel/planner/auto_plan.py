@@ -73,16 +73,33 @@ def suggest_plan(model: Any, batch: PyTree) -> str:
 
 
 def _estimate_present_memory(found: Plan, strategy: Any) -> int | None:
-    """Return the estimated bytes of the plan that a strategy corresponds to, or None if there is none."""
-    if strategy is None:
-        return CostModel(found.profile, found.hardware).estimate(PlanChoice(1)).memory
+    """Return the least estimated bytes of plans that a strategy corresponds to, or None if there is none.
+
+    Names of mesh dimensions and options that the planner does not consider, such as compression, are ignored.
+    """
     options = getattr(strategy, "options", None)
-    sizes = dict(zip(strategy.mesh.dim_names, strategy.mesh.shape(), strict=True))
-    for c in (*found.candidates, *found.dropped):
-        is_same = c.choice.mesh == sizes and ParallelOptions(**c.choice.options) == options
-        if is_same and c.estimate is not None:
-            return c.memory
-    return None
+    if not isinstance(options, ParallelOptions):
+        copies = 1 if strategy is None else strategy.num_replicas_in_sync
+        return CostModel(found.profile, found.hardware).estimate(PlanChoice(copies)).memory
+    names: dict[str | None, str] = dict.fromkeys(strategy.batch_dimensions, "data")
+    names[getattr(options.pipeline, "over", None)] = "stage"
+    sizes = {"stage": 1, "data": 1, "model": 1}
+    for name, size in zip(strategy.mesh.dim_names, strategy.mesh.shape(), strict=True):
+        sizes[names.get(name, "model")] *= size
+    wanted = *sizes.values(), _get_compared_options(options)
+    memory = (
+        c.memory
+        for c in (*found.candidates, *found.dropped)
+        if c.estimate is not None
+        and (c.choice.stage, c.choice.data, c.choice.model) == wanted[:3]
+        and _get_compared_options(ParallelOptions(**c.choice.options)) == wanted[3]
+    )
+    return min(memory, default=None)
+
+
+def _get_compared_options(options: ParallelOptions) -> tuple[object, ...]:
+    kinds, keep = sorted(options.offload_patterns), getattr(options.pipeline, "keep", None)
+    return options.zero, options.micro_batches, options.recompute, options.sequence, kinds, keep
 
 
 def _get_device_memory(devices: list[jax.Device]) -> int:

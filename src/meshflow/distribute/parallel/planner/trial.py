@@ -103,6 +103,8 @@ def _list_variables(model: Any) -> list[Variable]:
     built = getattr(model, "built", True)
     candidates = [*(model.variables if built else ()), *model.optimizer.variables]
     candidates += [v for metric in model.metrics for v in metric.variables]
+    # A metric of several replicas has its values in another variable.
+    candidates = [getattr(v, "stacked_variable", v) for v in candidates]
     unique = {id(v): v for v in candidates if v.dtype.name != "string"}
     return list(unique.values())
 

@@ -513,12 +513,21 @@ class _LayerStates:
 def _make_share_step(
     model: Any, step: Callable[[PyTree], PyTree]
 ) -> tuple[_LayerStates, Callable[[PyTree], PyTree]]:
-    """Return the recorder of the states that a step updates by layers, and the step to trace."""
-    states = _LayerStates(model)
+    """Return the recorder of the states that a step updates by layers, and the step to trace.
+
+    If the model has a host part, the argument of this step contains the results of that part, too.
+    """
+    states, host = _LayerStates(model), get_host_values()
 
     def run(batch: PyTree) -> PyTree:
+        scope: AbstractContextManager[None] = nullcontext()
+        if host is not None:
+            values, batch = batch
+            scope = host.part.substitute_values(
+                values, batch[0] if isinstance(batch, tuple) else batch
+            )
         try:
-            with states.record():
+            with scope, states.record():
                 return convert_if_enabled(step)(batch)
         finally:
             model._clear_losses()
@@ -535,14 +544,16 @@ def _run_in_shares(model: Any, step: Callable[[PyTree], Any], data: PyTree) -> t
     is_own = is_defined_by_user(step) and model not in _delegating_models
     strategy: Any = find_gradient_strategy(model, data) if is_own and context.trace else None
     has_shares = getattr(getattr(strategy, "options", None), "splits_own_steps", False)
-    if not has_shares or strategy.scratch is not None or get_host_values() is not None:
+    if not has_shares or strategy.scratch is not None:
         return False, None
 
+    host = get_host_values()
+    rows = data if host is None else (host.values, data)
     states, run = _make_share_step(model, step)
     token = _is_probing.set(True)
     try:
         result, reason = strategy.run_step(
-            run, data, states.list_written, functools.partial(_divide_by_optimizers, model)
+            run, rows, states.list_written, functools.partial(_divide_by_optimizers, model)
         )
         if reason is not None:
             _reasons[model] = reason

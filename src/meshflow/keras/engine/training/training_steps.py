@@ -257,10 +257,16 @@ class TrainingSteps(StepCounterMethods):
         """Return the step as a function of host arrays: compiled, or plain Python in eager mode."""
         if self.run_eagerly:
             function = self._get_step_function(kind)
+            is_first = True
 
             def run(batch: PyTree) -> Any:
+                nonlocal is_first
                 with weight_creation_scope(self), self._compiled_trainable_scope(kind):
-                    return function(_unpack_single_input(as_tensors(batch)))
+                    result = function(_unpack_single_input(as_tensors(batch)))
+                if is_first:
+                    is_first = False
+                    warn_about_unused_layouts(self)
+                return result
 
             return run
         return self._get_cached(kind, lambda: self._make_step(kind))
