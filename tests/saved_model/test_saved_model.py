@@ -11,7 +11,9 @@ import pytest
 import forked
 import meshflow as tf
 from helpers import read_manifest
+from meshflow.core.functions.call_arguments import CallArguments
 from meshflow.saved_model.programs import stablehlo
+from meshflow.saved_model.saving import function_saver
 
 L = tf.keras.layers
 
@@ -604,3 +606,87 @@ def test_parts_of_arguments_and_results_of_signatures_have_names(folder):
     assert found["output_0"].numpy().tolist() == [4.0, 5.0] and float(found["output_1"]) == 3.0
     with pytest.raises(TypeError, match="names of signatures must be strings, got 1"):
         tf.saved_model.save(module, folder, signatures={1: module.run})
+
+
+def _count_traces(function, specs, folder, signatures):
+    """Save a function of these specs; return the number of its traces, of the exports, and the loaded module."""
+    module, traces = tf.Module(), []
+
+    def counted(*args):
+        traces.append(args)
+        return function(*args)
+
+    module.run = tf.function(counted, input_signature=specs)
+    exports, export = [], function_saver.export_traced
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            function_saver, "export_traced", lambda traced: exports.append(traced) or export(traced)
+        )
+        tf.saved_model.save(module, folder, {"named": module.run} if signatures else {})
+    return len(traces), len(exports), tf.saved_model.load(folder)
+
+
+@pytest.mark.parametrize("names", ["xy", "yx"])
+def test_a_function_is_not_traced_again_as_a_signature(folder, names):
+    specs = [tf.TensorSpec([None], tf.float32, name) for name in names]
+
+    def subtract(a, b):
+        return {"difference": a - b, "b": b * 2.0}
+
+    traces, exports, _ = _count_traces(subtract, specs, folder, False)
+    again = _count_traces(subtract, specs, folder, True)
+    # Arguments in the order of their names are those of the same program.
+    assert again[:2] == (traces, exports + (names == "yx"))
+    signature = again[2].signatures["named"]
+    found = signature(**{names[0]: tf.constant([5.0, 6.0]), names[1]: tf.constant([1.0, 3.0])})
+    assert found["difference"].numpy().tolist() == [4.0, 3.0]
+    assert found["b"].numpy().tolist() == [2.0, 6.0]
+
+
+def test_a_function_with_host_steps_is_not_traced_again_as_a_signature(folder):
+    specs = [tf.TensorSpec([None], tf.int32, "values"), tf.TensorSpec([], tf.int32, "limit")]
+
+    def select(values, limit):
+        return tf.boolean_mask(values, values > limit), tf.unique(values)[0], limit
+
+    traces, exports, _ = _count_traces(select, specs, folder, False)
+    again = _count_traces(select, specs, folder, True)
+    assert again[:2] == (traces, exports)
+    signature = again[2].signatures["named"]
+    for limit in (1, 5):
+        found = signature(values=tf.constant([3, 1, 3]), limit=tf.constant(limit))
+        assert found["output_0"].numpy().tolist() == [v for v in (3, 1, 3) if v > limit]
+        assert found["output_1"].numpy().tolist() == [3, 1] and int(found["output_2"]) == limit
+
+
+def test_a_text_function_is_not_traced_again_as_a_signature(folder):
+    specs = [tf.TensorSpec([None], tf.string, "texts"), tf.TensorSpec([None], tf.int32, "count")]
+
+    def extend(texts, count):
+        return tf.strings.join([texts, tf.strings.as_string(count)], "-"), tf.strings.length(texts)
+
+    traces, _, _ = _count_traces(extend, specs, folder, False)
+    again = _count_traces(extend, specs, folder, True)
+    assert again[0] == traces
+    found = again[2].signatures["named"](texts=tf.constant(["a", "bc"]), count=tf.constant([3, 4]))
+    assert found["output_0"].numpy().tolist() == [b"a-3", b"bc-4"]
+    assert found["output_1"].numpy().tolist() == [1, 2]
+
+
+def test_loaded_functions_take_tensors_without_binding(folder, monkeypatch):
+    module = tf.Module()
+    specs = [tf.RaggedTensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32)]
+    module.run = tf.function(lambda r, n: (r * n, r.to_tensor() + n), input_signature=specs)
+    tf.saved_model.save(module, folder)
+    loaded = tf.saved_model.load(folder)
+    ragged = tf.ragged.constant([[1, 2], [], [3]])
+    bound = []
+    bind = CallArguments.canonicalize
+    monkeypatch.setattr(
+        CallArguments, "canonicalize", lambda *args: bound.append(args) or bind(*args)
+    )
+    for n in (2, 3):
+        scaled, dense = loaded.run(ragged, tf.constant(n))
+        assert scaled.to_list() == [[n, 2 * n], [], [3 * n]]
+        assert dense.numpy().tolist() == [[1 + n, 2 + n], [n, n], [3 + n, n]]
+    assert not bound

@@ -200,7 +200,7 @@ class Function:
 
     def _run_python(self, args: Args, kwargs: Kwargs) -> PyTree:
         """Run the function as plain Python if it cannot be compiled."""
-        if len(self.python_calls) < _MAX_PYTHON_CALLS and not context.tapes:
+        if not self._is_stored and len(self.python_calls) < _MAX_PYTHON_CALLS and not context.tapes:
             call = nest.map_structure(_specify_tensors, (args, kwargs))
             self.python_calls.setdefault(self._arguments.make_key(*call)[1], call)
         with emulate_graph():
@@ -245,9 +245,11 @@ class Function:
         arrays, key = self._arguments.make_key(args, kwargs)
         concrete = self._cache.get(key)
         if concrete is None:
-            args, kwargs = self._arguments.canonicalize(args, kwargs)
-            arrays, key = self._arguments.make_key(args, kwargs)
-            concrete = self._cache.get(key)
+            # Tensors by position, the usual arguments of a stored program, are canonical.
+            if not self._is_stored or kwargs or not all(type(leaf) is Tensor for leaf in args):
+                args, kwargs = self._arguments.canonicalize(args, kwargs)
+                arrays, key = self._arguments.make_key(args, kwargs)
+                concrete = self._cache.get(key)
             if concrete is None:
                 general = self._find_general(args, kwargs, key)
                 is_nested = context.trace is not None or context.tapes

@@ -575,13 +575,7 @@ class TracedFunction:
 
     def rebuild_result(self, tensors: Sequence[Any]) -> PyTree:
         """Return the result structure with `tensors` in place of the slots."""
-        structure = self.structure
-        if type(structure) is TensorSlot:
-            return tensors[structure.index]
-        if type(structure) is dict and all(type(leaf) is TensorSlot for leaf in structure.values()):
-            # Every training step returns such a dictionary, so it gets a fast path.
-            return {key: tensors[slot.index] for key, slot in structure.items()}
-        return fill_slots(structure, tensors)
+        return fill_slots(self.structure, tensors)
 
 
 def _is_variable(value: object) -> bool:
@@ -634,8 +628,22 @@ def fill_slots(structure: PyTree, values: Sequence[Any]) -> PyTree:
             return leaf.make([replace_slot(part) for part in leaf.parts])
         return leaf
 
-    if type(structure) is TensorSlot:
-        return replace_slot(structure)
+    kind = type(structure)
+    if kind is TensorSlot:
+        return values[structure.index]
+    # Loaded functions and training steps return such containers; `nest` takes longer than small programs.
+    if kind is list or kind is tuple:
+        return kind(
+            [
+                values[item.index] if type(item) is TensorSlot else fill_slots(item, values)
+                for item in structure
+            ]
+        )
+    if kind is dict:
+        return {
+            key: values[item.index] if type(item) is TensorSlot else fill_slots(item, values)
+            for key, item in structure.items()
+        }
     return nest.map_structure(replace_slot, structure)
 
 

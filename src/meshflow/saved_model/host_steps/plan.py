@@ -11,6 +11,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.size_guards import SizeScope
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import PyTree
+from meshflow.saved_model.host_steps.host_calls import PlanValue
 from meshflow.saved_model.manifest.composite_values import list_component_specs, replace_slots
 from meshflow.saved_model.programs.stablehlo import ExportedProgram, get_static_sizes
 
@@ -64,6 +65,30 @@ class RecordedFunction:
     results: list[int]
     structure: PyTree
     specs: list[TensorSpec]
+
+    def reorder_arguments(self, order: Sequence[int]) -> RecordedFunction:
+        """Return the function with its arguments in another order.
+
+        Args:
+          order: Index in this function of each argument.
+        """
+        new_indices = {index: position for position, index in enumerate(order)}
+
+        def convert(leaf: PyTree) -> PyTree:
+            if not isinstance(leaf, PlanValue):
+                return leaf
+            return PlanValue(new_indices.get(leaf.index, leaf.index))
+
+        def convert_step(step: HostStep | ProgramStep) -> HostStep | ProgramStep:
+            if isinstance(step, HostStep):
+                first, more = nest.map_structure(convert, (step.first, step.more))
+                return dataclasses.replace(step, first=first, more=more)
+            inputs = [new_indices.get(n, n) for n in step.inputs]
+            return dataclasses.replace(step, inputs=inputs)
+
+        steps = [convert_step(step) for step in self.steps]
+        results = [new_indices.get(n, n) for n in self.results]
+        return dataclasses.replace(self, steps=steps, results=results)
 
 
 @dataclasses.dataclass

@@ -188,9 +188,10 @@ class Alternative:
 
     def __init__(self, arguments: PyTree, structure: PyTree, program: RestoredProgram) -> None:
         self.arguments, self.structure, self.program = arguments, structure, program
+        self._specs = nest.flatten(arguments)
         self._run: Callable[..., Any] | None = None
 
-    @property
+    @functools.cached_property
     def has_composites(self) -> bool:
         """Return whether an argument or a result is a composite tensor."""
         leaves = nest.flatten((self.arguments, self.structure))
@@ -208,7 +209,7 @@ class Alternative:
         except (TypeError, ValueError):
             return None
         tensors: list[Any] = []
-        for spec, value in zip(nest.flatten(self.arguments), parts, strict=True):
+        for spec, value in zip(self._specs, parts, strict=True):
             if is_composite_spec(spec):
                 if not spec.is_compatible_with(value):
                     return None

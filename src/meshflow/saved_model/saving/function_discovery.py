@@ -15,7 +15,7 @@ from meshflow.checkpoint.object_graph import Trackable
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.functions.function import Function
-from meshflow.core.tracing.trace import TracedFunction
+from meshflow.core.tracing.trace import CompositeResultSlot, TensorSlot, TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.composite import (
     CompositeTensor,
@@ -336,9 +336,7 @@ def name_results(result: PyTree) -> dict[str, Any]:
     Raises:
       UnsavableError: If the result has another form.
     """
-    if not isinstance(result, Mapping):
-        parts = result if isinstance(result, (list, tuple)) else [result]
-        result = {f"output_{i}": part for i, part in enumerate(parts)}
+    result = _list_parts_by_name(result)
     for name, value in result.items():
         if not isinstance(name, str):
             raise UnsavableError(f"a dictionary with the key {name!r}, which is not a string")
@@ -348,6 +346,30 @@ def name_results(result: PyTree) -> dict[str, Any]:
                 "tensors, or a dictionary of tensors by name: return nested ones flat"
             )
     return {name: _to_tensor(value) for name, value in result.items()}
+
+
+def name_slots(structure: PyTree) -> dict[str, Any] | None:
+    """Return the slots of a traced result by name, as `name_results` does for a result.
+
+    Args:
+      structure: The result with slots.
+
+    Returns:
+      The slots, or None if the result has other parts, such as constants.
+    """
+    parts = _list_parts_by_name(structure)
+    has_only_slots = all(
+        isinstance(name, str) and isinstance(part, (TensorSlot, CompositeResultSlot))
+        for name, part in parts.items()
+    )
+    return dict(parts) if has_only_slots else None
+
+
+def _list_parts_by_name(result: PyTree) -> Mapping[Any, Any]:
+    if isinstance(result, Mapping):
+        return result
+    parts = result if isinstance(result, (list, tuple)) else [result]
+    return {f"output_{i}": part for i, part in enumerate(parts)}
 
 
 def _to_tensor(value: Any) -> Tensor | DeferredValue:

@@ -13,6 +13,7 @@ from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import PyTree
@@ -53,6 +54,7 @@ from meshflow.saved_model.saving.function_discovery import (
     list_parameters,
     list_specs,
     make_rank_setter,
+    name_slots,
     relax_batch_size,
 )
 
@@ -96,6 +98,9 @@ class FunctionSaver:
         self.saved: list[SavedFunction] = []
         self.left_out: list[dict[str, Any]] = []
         self.programs_by_entry: dict[int, SavedProgram] = {}
+        # Functions with the entries of their programs, by the ids of the functions.
+        self._entries_by_function: dict[int, tuple[Any, list[dict[str, Any]]]] = {}
+        self._exported_parts: dict[int, ExportedProgram] = {}
         self._stored_programs: dict[bytes, str] = {}
         # Serialized programs by their StableHLO.
         self._serialized_programs: dict[bytes, list[tuple[ExportedProgram, bytes]]] = {}
@@ -147,6 +152,7 @@ class FunctionSaver:
         if not alternatives and calls:
             self.left_out.append({"owner": owner, "name": name, "why": reason})
             return
+        self._entries_by_function[id(function)] = function, alternatives
         saved = self._make_saved_function(owner, name, function, alternatives)
         entry = {
             "owner": owner,
@@ -269,6 +275,46 @@ class FunctionSaver:
         self.programs_by_entry[id(entry)] = program
         return entry
 
+    def add_renamed_program(
+        self, name: str, function: object, arguments: PyTree, specs: Mapping[str, TensorSpec]
+    ) -> dict[str, Any] | None:
+        """Add the program of a function that was added, with its arguments and results by name.
+
+        Args:
+          name: Name of the program.
+          function: The function.
+          arguments: (args, kwargs) of its signature.
+          specs: Spec of each of its tensors by the new name, in their order.
+
+        Returns:
+          The entry of the program in the manifest, or None if the function must be traced again.
+        """
+        entries = self._entries_by_function.get(id(function), (None, []))[1]
+        if len(entries) != 1 or entries[0]["arguments"] != pack_structure(arguments):
+            return None
+        program = self.programs_by_entry[id(entries[0])]
+        # Tensors by name are in the order of their names.
+        order = sorted(range(len(specs)), key=list(specs).__getitem__)
+        renamed: Any = None
+        if isinstance(program, ExportedProgram) and not program.steps:
+            results = name_slots(program.traced.structure)
+            if results is not None:
+                renamed = self._store_program(
+                    _reorder_program(name, program, order, results, specs)
+                )
+        elif isinstance(program, FunctionPlan):
+            results = name_slots(program.recorded.structure)
+            if results is not None:
+                plan = program.recorded.reorder_arguments(order)
+                plan.structure = results
+                renamed = self._store_plan(name, (), specs, plan)
+        if renamed is None:
+            return None
+        entry, program = renamed
+        entry["arguments"] = pack_structure(((), dict(specs)))
+        self.programs_by_entry[id(entry)] = program
+        return entry
+
     def _trace(
         self, name: str, call: _SavableFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[dict[str, Any], ExportedProgram | FunctionPlan | StagedFunction]:
@@ -376,12 +422,14 @@ class FunctionSaver:
         return {"results": pack_structure(traced.structure), "stages": stages}, staged
 
     def _store_part(self, name: str, step: ProgramStep) -> tuple[dict[str, Any], ExportedProgram]:
-        """Store the program of a step; return its entry in the manifest and the program."""
-        avals = step.traced.closed_jaxpr.in_avals[: len(step.inputs)]
-        specs = tuple([TensorSpec(a.shape, a.dtype) for a in avals])
-        return self._store_program(
-            ExportedProgram(name, (specs, {}), step.traced, export_traced(step.traced))
-        )
+        """Store the program of a step, once for all plans; return its entry in the manifest and the program."""
+        part = self._exported_parts.get(id(step.traced))
+        if part is None:
+            avals = step.traced.closed_jaxpr.in_avals[: len(step.inputs)]
+            specs = tuple([TensorSpec(a.shape, a.dtype) for a in avals])
+            part = ExportedProgram(name, (specs, {}), step.traced, export_traced(step.traced))
+            self._exported_parts[id(step.traced)] = part
+        return self._store_program(part)
 
     def _store_program(self, program: ExportedProgram) -> tuple[dict[str, Any], ExportedProgram]:
         """Store a program, once for all equal programs; return its manifest entry and itself."""
@@ -429,6 +477,30 @@ class FunctionSaver:
         plan_entry = {"steps": steps, "values": plan.results, "specs": packed_specs}
         entry = {"results": pack_structure(plan.structure), "plan": plan_entry}
         return entry, FunctionPlan(name, (args, kwargs), plan, parts)
+
+
+def _reorder_program(
+    name: str,
+    program: ExportedProgram,
+    order: Sequence[int],
+    results: PyTree,
+    specs: Mapping[str, TensorSpec],
+) -> ExportedProgram:
+    """Return a program with the arguments in another order, by name, and another structure of its results."""
+    traced, exported = program.traced, program.exported
+    closed, is_same = traced.closed_jaxpr, list(order) == sorted(order)
+    if not is_same:
+        variables = closed.jaxpr.invars
+        jaxpr = closed.jaxpr.replace(
+            invars=[*(variables[i] for i in order), *variables[len(order) :]],
+            debug_info=closed.jaxpr.debug_info.with_unknown_names(),
+        )
+        closed = closed.replace(jaxpr=jaxpr)
+    traced = TracedFunction(
+        traced.name, closed, traced.captures, traced.writes, results, traced.num_results
+    )
+    exported = exported if is_same else export_traced(traced)
+    return ExportedProgram(name, ((), dict(specs)), traced, exported)
 
 
 def _warn_of_omitted_assertions(name: str) -> None:

@@ -140,6 +140,9 @@ class SignatureSaver:
             else TensorSpec(s.shape, s.dtype, n)
             for n, s in zip(names, specs, strict=True)
         }
+        entry = self._functions.add_renamed_program(name, function, (args, kwargs), named_specs)
+        if entry is not None:
+            return entry
         named_call: Any = call_by_name
         if isinstance(call, TextFunction):
             named_call = _name_tensors(call, names, (args, kwargs))
