@@ -620,31 +620,24 @@ def list_slots(structure: PyTree) -> list[Any]:
 
 def fill_slots(structure: PyTree, values: Sequence[Any]) -> PyTree:
     """Return `structure` with each slot replaced by the value at its index."""
-
-    def replace_slot(leaf: Any) -> Any:
-        if type(leaf) is TensorSlot:
-            return values[leaf.index]
-        if type(leaf) is CompositeResultSlot:
-            return leaf.make([replace_slot(part) for part in leaf.parts])
-        return leaf
-
     kind = type(structure)
-    if kind is TensorSlot:
-        return values[structure.index]
     # Loaded functions and training steps return such containers; `nest` takes longer than small programs.
     if kind is list or kind is tuple:
-        return kind(
-            [
-                values[item.index] if type(item) is TensorSlot else fill_slots(item, values)
-                for item in structure
-            ]
-        )
+        return kind([fill_slots(item, values) for item in structure])
     if kind is dict:
-        return {
-            key: values[item.index] if type(item) is TensorSlot else fill_slots(item, values)
-            for key, item in structure.items()
-        }
-    return nest.map_structure(replace_slot, structure)
+        return {key: fill_slots(item, values) for key, item in structure.items()}
+    if kind is TensorSlot or kind is CompositeResultSlot:
+        return _replace_slot(values, structure)
+    return nest.map_structure(functools.partial(_replace_slot, values), structure)
+
+
+def _replace_slot(values: Sequence[Any], leaf: Any) -> Any:
+    # This is no inner function, because one that calls itself would keep the values until the next garbage collection.
+    if type(leaf) is TensorSlot:
+        return values[leaf.index]
+    if type(leaf) is CompositeResultSlot:
+        return leaf.make([_replace_slot(values, part) for part in leaf.parts])
+    return leaf
 
 
 def is_array_like(value: object) -> bool:
