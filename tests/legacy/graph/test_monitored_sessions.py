@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+import logging
 import os
 
 import numpy as np
@@ -200,7 +201,17 @@ def test_a_branch_returns_strings():
         assert [session.run(kind, {x: n}) for n in (1, 3)] == [b"small", b"large"]
 
 
-def test_flags_are_parsed_at_their_first_use(monkeypatch):
+@pytest.fixture
+def root_logger():
+    """Restore the root logger, which `app.run` configures."""
+    logger = logging.getLogger()
+    saved = logger.level, logger.handlers[:]
+    yield
+    logger.setLevel(saved[0])
+    logger.handlers[:] = saved[1]
+
+
+def test_flags_are_parsed_at_their_first_use(monkeypatch, root_logger):
     flags = v1.app.flags
     flags.DEFINE_integer("meshflow_test_steps", default_value=3, docstring="Number of steps.")
     monkeypatch.setattr("sys.argv", ["program", "--meshflow_test_steps=5", "--unknown=1"])

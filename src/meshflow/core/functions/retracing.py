@@ -63,8 +63,9 @@ class CallHistory:
         if not self._warns:
             return
         self._num_traces += 1
-        if self._num_traces > 1:
-            _log.info("%s was traced again: %s", name, _Lazy(explain))
+        # A record with a function instead of a text would keep the function while a handler keeps the record.
+        if self._num_traces > 1 and _log.isEnabledFor(logging.INFO):
+            _log.info("%s was traced again: %s", name, explain())
         self._traced_calls = [
             call for call in self._traced_calls if call > self.calls - _RECENT_CALLS
         ]
@@ -79,16 +80,6 @@ class CallHistory:
             name,
             explain(),
         )
-
-
-class _Lazy:
-    """Text that is computed when a message is written."""
-
-    def __init__(self, compute: Callable[[], str]) -> None:
-        self._compute = compute
-
-    def __str__(self) -> str:
-        return self._compute()
 
 
 def describe_function(function: Callable[..., Any], owner: object = None) -> str:

@@ -1,6 +1,9 @@
 """Test that a process that creates many models frees the unused ones."""
 
+import collections
 import ctypes
+import gc
+import logging
 import weakref
 
 import numpy as np
@@ -67,11 +70,40 @@ def own_loop():
 
 
 @pytest.mark.parametrize("make", [functional, subclassed, own_loop])
-def test_models_end_with_their_last_reference(make):
+def test_models_end_with_their_last_reference(make, caplog):
+    # Handlers may keep records, also those about repeated traces.
+    caplog.set_level(logging.INFO, "meshflow")
     ended = [weakref.ref(each) for _ in range(2) for each in make()]
     collect_garbage()
     left = [each() for each in ended]
     assert left == [None] * len(ended) and len(left) > 8
+
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda x: x,
+        lambda x: [x, [x]],
+        lambda x: {"a": x, "b": (x,)},
+        lambda x: Pair(x, x),
+        lambda x: tf.RaggedTensor.from_row_lengths(x, [1, 1]),
+    ],
+)
+def test_results_of_functions_need_no_garbage_collection(pack):
+    function = tf.function(lambda x: pack(x + 1.0))
+    for _ in range(2):
+        result = function(tf.constant([1.0, 2.0]))
+    first = result.values if isinstance(result, tf.RaggedTensor) else tf.nest.flatten(result)[0]
+    ended = weakref.ref(first)
+    gc.disable()
+    try:
+        del result, first
+        assert ended() is None
+    finally:
+        gc.enable()
 
 
 def test_clear_session_frees_compiled_ops_and_models_continue():
