@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-import os
 from typing import SupportsIndex, TypeAlias
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.cpu_info import count_processors
 
 AUTOTUNE = -1
 INFINITE_CARDINALITY = -1
@@ -50,14 +50,12 @@ def parse_parallel_calls(num_parallel_calls: IntLike) -> int:
 
 
 def choose_cycle_length(parallel_calls: int | None) -> int:
-    """Return the number of datasets that are interleaved by default, which TensorFlow derives from the processors.
+    """Return the number of datasets that are interleaved by default, as TensorFlow derives it from the processors of this process.
 
     Args:
       parallel_calls: Number of parallel calls or AUTOTUNE; None for calls one after another.
     """
-    # TensorFlow counts the processors that the process may use.
-    get_affinity = getattr(os, "sched_getaffinity", None)
-    processors = len(get_affinity(0)) if get_affinity else os.cpu_count() or 1
+    processors = count_processors()
     if parallel_calls is None:
         return processors
     return -(-processors // 3) if parallel_calls == AUTOTUNE else min(parallel_calls, processors)
