@@ -11,7 +11,6 @@ import numpy as np
 
 from meshflow.core.dispatch import api_dispatch, symbolic_calls
 from meshflow.core.dispatch.dispatch import OPERAND_ANNOTATIONS, OPERAND_LIST_ANNOTATIONS
-from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DTypeLike, int32, int64
 from meshflow.core.values.shapes import are_different
@@ -36,8 +35,8 @@ from meshflow.ops.ragged.reductions import (
 from meshflow.ops.ragged.tensor import (
     RaggedTensor,
     convert_values,
+    find_recorder,
     get_positive_axis,
-    must_record,
 )
 
 # Modules of elementwise ops, and further ops that are applied to the innermost values.
@@ -411,8 +410,7 @@ def register(name: str, handler: Callable[..., Any]) -> None:
 
 def call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
     """Apply an op to arguments with ragged tensors; return NotImplemented for other ops."""
-    graph = context.graph
-    if graph is not None and must_record(args, kwargs):
+    if (graph := find_recorder(args, kwargs)) is not None:
         return graph.call(public, args, kwargs)
     name = get_op_name(public)
     kwargs = {k: v for k, v in kwargs.items() if k != "name"}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import GraphRecorder, context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
@@ -52,9 +52,9 @@ __all__ = [
     "RaggedTensorSpec",
     "Values",
     "convert_values",
+    "find_recorder",
     "get_positive_axis",
     "merge_dims",
-    "must_record",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -91,23 +91,22 @@ def record_without_shape(function: F) -> F:
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
-        graph = context.graph
-        if graph is not None and must_record(args, kwargs):
-            return graph.call(public, args, kwargs)
-        return function(*args, **kwargs)
+        graph = find_recorder(args, kwargs)
+        return function(*args, **kwargs) if graph is None else graph.call(public, args, kwargs)
 
     return public
 
 
-def must_record(args: Any, kwargs: Any) -> bool:
-    """Check whether a call adds an operation to a version 1 graph because it lacks a rank or row splits."""
+def find_recorder(args: Any, kwargs: Any) -> GraphRecorder | None:
+    """Return the version 1 graph that records a call because it lacks a rank or row splits; None otherwise."""
     if context.graph is None or context.trace is not None:
-        return False
+        return None
     leaves = [v for v in nest.flatten((args, kwargs)) if isinstance(v, Tensor | RaggedTensor)]
-    return any(
+    must_record = any(
         v.shape.rank is None or (isinstance(v, RaggedTensor) and v.partition.static_nrows is None)
         for v in leaves
     )
+    return context.graph if must_record else None
 
 
 def _count_rows(values: PyTree) -> Any:
