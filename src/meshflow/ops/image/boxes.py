@@ -269,13 +269,14 @@ def _select(
     if not is_unknown([similar, scores, *(n for n in limits if isinstance(n, Tensor))]):
         found = similar.shape[0]
         most = min(int(size), found)
+        num_outputs = most
         if context.trace is None:
             # Few padded sizes, so that few programs are compiled. Boxes without a score are not selected.
             padding = _round_up(found) - found
             similar = pad(similar, [[0, padding], [0, padding if op is _suppress_overlaps else 0]])
             scores = pad(scores, [[0, padding]], constant_values=-np.inf)
-        size = most if context.trace is not None else min(_round_up(most), _round_up(found))
-        indices, values, num_valid = op(similar, scores, size, *limits)
+            num_outputs = _round_up(most)
+        indices, values, num_valid = op(similar, scores, num_outputs, *limits)
         count = num_valid.require_value(
             f"the number of boxes that {name} selects (use tf.image.non_max_suppression_padded "
             "with pad_to_max_output_size=True)"
