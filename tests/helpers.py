@@ -1,6 +1,7 @@
 """Assertions and records shared by tests, and how long they try."""
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -18,6 +19,15 @@ SOAK = os.environ.get("MESHFLOW_SOAK", "0") not in ("", "0")
 def rounds(default, soak):
     """Return the number of repetitions of a test: `default`, or `soak` in `make test-all`."""
     return soak if SOAK else default
+
+
+def combine(*parameters):
+    """Return combinations of the values of parameters: so few that every value occurs, all in `make test-all`."""
+    if SOAK:
+        return [*itertools.product(*parameters)]
+    parameters = [[*values] for values in parameters]
+    count = max(map(len, parameters))
+    return [tuple(values[i % len(values)] for values in parameters) for i in range(count)]
 
 
 def read_manifest(folder):

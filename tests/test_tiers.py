@@ -235,3 +235,10 @@ def test_changes_are_those_against_main(tmp_path):
     (tmp_path / "c.txt").write_text("x")
     (tmp_path / "new.py").write_text("")
     assert nearest.find_changed_files(tmp_path) == ["b.py", "new.py"]
+
+
+def test_every_value_of_combined_parameters_occurs(monkeypatch):
+    monkeypatch.setattr("helpers.SOAK", False)
+    assert helpers.combine("abc", [1, 2]) == [("a", 1), ("b", 2), ("c", 1)]
+    monkeypatch.setattr("helpers.SOAK", True)
+    assert helpers.combine("ab", [1, 2]) == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]

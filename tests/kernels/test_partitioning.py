@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from capabilities import needs
+from helpers import combine
 from meshflow.kernels.partitioning import ImageWindow
 
 CASES = {
@@ -83,8 +84,7 @@ def test_division_changes_no_result(name):
 
 
 @needs("oneDNN")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("channels", [8, 64])
+@pytest.mark.parametrize(("channels", "dtype"), combine([8, 64], ["float32", "bfloat16"]))
 @pytest.mark.parametrize(
     "size",
     [

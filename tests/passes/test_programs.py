@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jax.extend import core as jex_core
 
 import roundings
+from helpers import combine
 from meshflow import passes
 
 
@@ -61,8 +62,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("name", "dtype"), combine(FUNCTIONS, ["bfloat16", "float16"]))
 def test_close_to_float32_with_the_same_dtypes(name, dtype):
     fn = FUNCTIONS[name]
     wanted = jax.jit(fn)(X, W)

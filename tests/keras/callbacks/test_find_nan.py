@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import combine
 
 pytestmark = pytest.mark.nan_expected
 
@@ -104,8 +105,10 @@ def check(report, expected):
     assert text is None if expected[4] is None else expected[4] in text
 
 
-@pytest.mark.parametrize("mode", ["plain", "eager", "steps_per_execution", "mirrored", "dataset"])
-@pytest.mark.parametrize("name", list(CASES))
+MODES = ["plain", "eager", "steps_per_execution", "mirrored", "dataset"]
+
+
+@pytest.mark.parametrize(("name", "mode"), combine(CASES, MODES))
 def test_report(name, mode, caplog):
     layers, x, loss, expected = CASES[name]
     strategy = tf.distribute.MirroredStrategy() if mode == "mirrored" else None

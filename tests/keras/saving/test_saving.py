@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from helpers import assert_close
+from helpers import assert_close, combine
 from meshflow.keras import layers, optimizers
 from meshflow.keras.safe_mode import safe_mode_scope
 
@@ -313,8 +313,12 @@ class MakesLayersInCalls(tf.keras.Model):
         return self.dense(inputs["few"])
 
 
-@pytest.mark.parametrize("name", ["m.keras", "folder", "m.weights.h5", "w.h5", "weights"])
-@pytest.mark.parametrize("made", [OwnBuild, MakesLayersInCalls])
+@pytest.mark.parametrize(
+    ("name", "made"),
+    combine(
+        ["m.keras", "folder", "m.weights.h5", "w.h5", "weights"], [OwnBuild, MakesLayersInCalls]
+    ),
+)
 def test_models_with_lazily_created_layers_are_restored_from_checkpoints(tmp_path, made, name):
     x = {"numbers": np.arange(12).reshape(4, 3) % 10, "few": np.ones((4, 1), "float32")}
     model = made()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import combine
 from meshflow.keras.engine.training.class_weights import ClassWeights
 
 N = 12
@@ -43,8 +44,11 @@ def check_equal(first, second):
         np.testing.assert_allclose(values, second[name], rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("source", ["arrays", "dataset", "generator", "mirrored"])
-@pytest.mark.parametrize("structure", ["dict", "list", "dict of labels", "one-hot"])
+SOURCES = ["arrays", "dataset", "generator", "mirrored"]
+STRUCTURES = ["dict", "list", "dict of labels", "one-hot"]
+
+
+@pytest.mark.parametrize(("structure", "source"), combine(STRUCTURES, SOURCES))
 def test_weights_by_output(structure, source):
     labels = [ONE_HOT if structure == "one-hot" else KIND, FLAG]
     weights = [KIND_WEIGHT, FLAG_WEIGHT]
@@ -63,9 +67,14 @@ def test_weights_by_output(structure, source):
     check_equal(fit(model, *data, class_weight=class_weight, steps_per_epoch=3), expected)
 
 
-@pytest.mark.parametrize("class_weight", [{"kind": WEIGHTS["kind"]}, [WEIGHTS["kind"], None]])
-@pytest.mark.parametrize("rows", [None, ROW_WEIGHT, (ROW_WEIGHT, ROW_WEIGHT)])
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    ("class_weight", "rows", "named"),
+    combine(
+        [{"kind": WEIGHTS["kind"]}, [WEIGHTS["kind"], None]],
+        [None, ROW_WEIGHT, (ROW_WEIGHT, ROW_WEIGHT)],
+        [True, False],
+    ),
+)
 def test_some_outputs_and_sample_weights(class_weight, rows, named):
     ones = np.ones(N, "float32")
     row_weight = ones if rows is None else ROW_WEIGHT

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import combine
 
 scipy_sparse = pytest.importorskip("scipy.sparse")
 K = tf.keras
@@ -85,8 +86,7 @@ def get_peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-@pytest.mark.parametrize("data", [MATRIX, SPARSE], ids=["scipy", "tensor"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "data"), combine(MODELS, [MATRIX, SPARSE]))
 def test_fit_evaluate_predict(name, data):
     make_model, expected = MODELS[name]
     before = get_peak()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import combine
 
 X = np.linspace(-1, 1, 8, dtype="float32").reshape(4, 2)
 Y = X.sum(1, keepdims=True)
@@ -39,8 +40,7 @@ ALTERNATED = {
 }
 
 
-@pytest.mark.parametrize("mode", ["eager", "function", "train_step"])
-@pytest.mark.parametrize("name", list(ALTERNATED))
+@pytest.mark.parametrize(("name", "mode"), combine(ALTERNATED, ["eager", "function", "train_step"]))
 def test_one_optimizer_trains_two_models(name, mode):
     models = make_net(0.1), make_net(0.2)
     optimizer = getattr(tf.keras.optimizers, name)(0.1)
@@ -146,8 +146,10 @@ def test_gan_trains_the_layers_of_its_compilation(caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("optimizer", [tf.keras.optimizers.Adam, tf.keras.optimizers.legacy.Adam])
-@pytest.mark.parametrize("ending", [".keras", ".h5", ""])
+@pytest.mark.parametrize(
+    ("ending", "optimizer"),
+    combine([".keras", ".h5", ""], [tf.keras.optimizers.Adam, tf.keras.optimizers.legacy.Adam]),
+)
 def test_files_hold_the_state_of_unfrozen_and_frozen_layers(tmp_path, ending, optimizer):
     model = make_net(0.3)
     for trainable in (False, True, False):
