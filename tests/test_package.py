@@ -1,3 +1,4 @@
+import functools
 import importlib
 import importlib.metadata
 import inspect
@@ -99,6 +100,7 @@ def test_public_names_exist_and_are_documented(space):
     assert not missing
 
 
+@functools.cache
 def _functions():
     seen = {}
     for space in SPACES:

@@ -66,6 +66,11 @@ def functions(stored, saved):
     }
 
 
+@pytest.fixture(scope="module")
+def foreign(stored):
+    return tf.saved_model.load(stored / "foreign")
+
+
 def check(found, wanted, path=""):
     """Compare nested lists; numbers may differ by rounding."""
     if isinstance(wanted, dict):
@@ -90,9 +95,8 @@ def test_functions_return_the_same_values(name, source, functions, expected):
 
 
 @pytest.mark.parametrize("name", list(FOREIGN_CALLS))
-def test_ops_that_only_tensorflow_saves(name, stored, expected):
-    loaded = tf.saved_model.load(stored / "foreign")
-    found = [show(getattr(loaded, f)(*args)) for f, *args in FOREIGN_CALLS[name]]
+def test_ops_that_only_tensorflow_saves(name, foreign, expected):
+    found = [show(getattr(foreign, f)(*args)) for f, *args in FOREIGN_CALLS[name]]
     check(found, expected[f"foreign_{name}"])
 
 

@@ -51,10 +51,20 @@ def run_server(config, *options):
 
 
 @pytest.fixture(scope="module")
-def server(config):
-    server = run_server(config)
-    yield server
-    server.close()
+def servers():
+    """The list of servers with the usual limits, the last of which may run."""
+    started = []
+    yield started
+    for server in started:
+        server.close()
+
+
+@pytest.fixture
+def server(config, servers):
+    """A server with the usual limits, which one test stops."""
+    if not servers or servers[-1].process.poll() is not None:
+        servers.append(run_server(config, "--grace", "100"))
+    return servers[-1]
 
 
 @pytest.fixture(scope="module")
@@ -278,25 +288,21 @@ def test_a_computation_without_end_fails_at_the_deadline_and_the_server_stops(li
         limited.connect()
 
 
-def test_a_server_completes_its_requests_and_stops(config):
-    server = run_server(config, "--grace", "100")
+def test_a_server_completes_its_requests_and_stops(server):
     body = b'{"signature_name": "numbers", "inputs": [[1, 2]]}'
-    try:
-        with server.connect(), server.connect() as busy:
-            busy.sendall(hostile.HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:9])
-            # The server has received the head when it answers a later request.
-            assert server.send("GET", "/healthz")[0] == 200
-            server.process.send_signal(signal.SIGTERM)
-            with pytest.raises(OSError):
-                while True:
-                    server.connect().close()
-            busy.sendall(body[9:])
-            assert hostile.read_status(busy) == 200
-            start = time.monotonic()
-            server.process.wait(60)
-            assert time.monotonic() - start < 30
-    finally:
-        server.close()
+    with server.connect(), server.connect() as busy:
+        busy.sendall(hostile.HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:9])
+        # The server has received the head when it answers a later request.
+        assert server.send("GET", "/healthz")[0] == 200
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(OSError):
+            while True:
+                server.connect().close()
+        busy.sendall(body[9:])
+        assert hostile.read_status(busy) == 200
+        start = time.monotonic()
+        server.process.wait(60)
+        assert time.monotonic() - start < 30
 
 
 def test_a_process_has_a_deadline_and_a_limit_of_memory():
