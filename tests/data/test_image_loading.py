@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import combine
 from meshflow.core.runtime.seed_sequence import generate_states
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.kernels import images
@@ -94,9 +95,9 @@ def augment_image(path):
 
 
 @pytest.mark.parametrize(
-    "fn", [flip_randomly, normalize_image, scale_image, grey, middle, augment_image]
+    ("fn", "calls"),
+    combine([flip_randomly, normalize_image, scale_image, grey, middle, augment_image], [None, 2]),
 )
-@pytest.mark.parametrize("calls", [None, 2])
 def test_equals_elementwise_execution(fn, calls, paths, monkeypatch):
     assert_same(lambda f: D.from_tensor_slices(paths).map(f, calls), fn, monkeypatch)
     make = lambda f: D.from_tensor_slices(paths).map(f, calls).batch(6).prefetch(1)

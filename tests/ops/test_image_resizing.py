@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from helpers import assert_close
+from helpers import assert_close, combine
 
 pytestmark = pytest.mark.nan_expected
 
@@ -51,8 +51,7 @@ def assert_not_finite(y, rows, columns, count=1):
     np.testing.assert_array_equal(~np.isfinite(y), expected)
 
 
-@pytest.mark.parametrize("antialias", [False, True])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "antialias"), combine(METHODS, [False, True]))
 def test_bad_pixels_affect_only_their_windows(method, antialias):
     for value, size in ((np.nan, (18, 20)), (np.inf, (5, 4)), (-np.inf, (9, 27)), (np.nan, (2, 3))):
         x = np.random.default_rng(3).random((2, 9, 10, 2), np.float32)
@@ -83,8 +82,7 @@ def test_bad_gradients_affect_only_their_windows(method):
         assert bad.sum() == len(set(windows[0])) * len(set(windows[1]))
 
 
-@pytest.mark.parametrize("antialias", [False, True])
-@pytest.mark.parametrize("method", METHODS[:-1])
+@pytest.mark.parametrize(("method", "antialias"), combine(METHODS[:-1], [True, False]))
 def test_gradients_are_the_transpose(method, antialias):
     for size in ((18, 20), (5, 4), (2, 3)):
         x = tf.random.stateless_uniform([1, 9, 10, 2], [1, 2])

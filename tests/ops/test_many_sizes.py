@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import combine
 
 SIZES = list(itertools.product([0, 1, 2, 3, 4, 6, 9], repeat=2))
 CALLS = {
@@ -29,8 +30,7 @@ def run(function, error_classes, *arguments):
         return "refused"
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("name", "seed"), combine(CALLS, range(3)))
 def test_sizes_in_any_order(name, seed):
     order = random.Random(seed).sample(SIZES, len(SIZES))
     for n, m in order:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import meshflow as tf
+from helpers import combine
 
 STORED = Path(__file__).parents[1] / "reference" / "saved_asserts.tar.xz"
 MESSAGES = {
@@ -27,9 +28,8 @@ def module(tmp_path_factory):
     return tf.saved_model.load(folder / "saved_asserts")
 
 
-@pytest.mark.parametrize("name", MESSAGES)
 @pytest.mark.parametrize(
-    "wrap", [lambda function: function, tf.function], ids=["eager", "function"]
+    ("name", "wrap"), combine(MESSAGES, [lambda function: function, tf.function])
 )
 def test_failed_checks_raise(module, name, wrap):
     function = wrap(getattr(module, name))
