@@ -180,12 +180,11 @@ def test_wheel_contains_kernels_and_their_libraries(built, tmp_path):
     assert len(list(built.glob("meshflow_tf-*.whl"))) == 2
     assert list(built.glob("meshflow_as_tensorflow-*-py3-none-any.whl"))
     assert [path.name.endswith(".tar.gz") for path in built.iterdir()].count(True) == 1
-    by_pip, by_uv = (Environment(tmp_path / name, name) for name in ("pip", "uv"))
-    for environment in (by_pip, by_uv):
+    for installer in helpers.rounds(("uv",), ("pip", "uv")):
+        environment = Environment(tmp_path / installer, installer)
         environment.install("--no-deps", wheel)
         environment.borrow()
-    check(by_pip)
-    check(by_uv)
+        check(environment)
 
 
 def test_optional_distribution_provides_tensorflow_unless_installed(tmp_path):

@@ -87,8 +87,15 @@ def image_model():
     return tf.keras.Model(inputs, layers.Dense(2)(layers.GlobalMaxPooling2D()(x)))
 
 
-@pytest.mark.parametrize(("make", "rank"), [(sequence_model, 1), (image_model, 2)])
-@pytest.mark.parametrize("batch", [2, 4])
+@pytest.mark.parametrize(
+    ("make", "rank", "batch"),
+    [
+        (sequence_model, 1, 2),
+        (image_model, 2, 4),
+        pytest.param(sequence_model, 1, 4, marks=pytest.mark.soak),
+        pytest.param(image_model, 2, 2, marks=pytest.mark.soak),
+    ],
+)
 def test_strided_convolutions_are_traced_once_for_all_sizes(programs, make, rank, batch):
     # The padding of a gradient depends on the sizes. A batch of 2 has as many rows as there are classes.
     models = [make(), make()]
@@ -231,8 +238,16 @@ class Interrupt(tf.keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("stop", [3, 5, 8])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("stop", "known"),
+    [
+        *[(3, False), (8, False), (5, True)],
+        *(
+            pytest.param(*case, marks=pytest.mark.soak)
+            for case in [(5, False), (3, True), (8, True)]
+        ),
+    ],
+)
 def test_a_resumed_training_computes_the_same_bits(tmp_path, monkeypatch, stop, known):
     # With an unknown number of steps, the training is compiled in the middle.
     monkeypatch.setattr(tiers.InterpretedProgram, "_estimate_limit", lambda *_: 5.0)

@@ -70,7 +70,7 @@ def parse(text):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_programs_of_jax_match_the_table(name):
     function, shapes = FUNCTIONS[name]
-    for dtype, any_size in ((F32, False), ("complex128", False), (F32, True)):
+    for dtype, any_size in [("complex128", False), (F32, True), (F32, False)][: rounds(2, 3)]:
         exported = export(function, shapes, dtype, any_size)
         with mlir.make_ir_context():
             module = read_portable_artifact(exported.mlir_module_serialized)

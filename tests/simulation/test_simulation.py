@@ -18,7 +18,7 @@ from simulation.mutations import MUTATIONS, SEEDS
 COUNTS = (
     {"parameter_servers": 80_000, "launching": 20_000}
     if SOAK
-    else {"parameter_servers": 250, "launching": 100}
+    else {"parameter_servers": 150, "launching": 50}
 )
 BLOCK = 1000 if SOAK else 50
 BLOCKS = [(name, first) for name, count in COUNTS.items() for first in range(0, count, BLOCK)]

@@ -53,14 +53,14 @@ def part(sent_bytes, devices=4):
 @pytest.mark.parametrize(
     ("options", "gathered", "scattered"),
     [
-        ({"zero": 1}, ALL, ALL),
+        pytest.param({"zero": 1}, ALL, ALL, marks=pytest.mark.soak),
         ({"zero": 1, "micro_batches": 4}, ALL, ALL),
         ({"zero": 2, "micro_batches": 4}, ALL, 4 * ALL),
-        ({"zero": 3, **KEEP}, ALL, ALL),
+        pytest.param({"zero": 3, **KEEP}, ALL, ALL, marks=pytest.mark.soak),
         ({"zero": 3, "micro_batches": 4, **KEEP}, ALL, 4 * ALL),
         # The gradient needs all kernels again except the first. The biases are not released.
         ({"zero": 3}, AGAIN, ALL),
-        ({"zero": 3, "recompute": "gathers"}, AGAIN, ALL),
+        pytest.param({"zero": 3, "recompute": "gathers"}, AGAIN, ALL, marks=pytest.mark.soak),
         # A layer's bias is packed with its kernel.
         ({"zero": 3, "max_live_parameters": 0}, AGAIN + (BLOCKS - 1) * BIAS, ALL),
         # All stay but for the last kernel.

@@ -121,7 +121,14 @@ def emulate_ragged_all_to_all(operand, output, first, send, start, receive, *, a
     return output
 
 
-@pytest.mark.parametrize("name, ragged", [("together", False), ("apart", True), ("together", True)])
+@pytest.mark.parametrize(
+    "name, ragged",
+    [
+        ("together", False),
+        ("together", True),
+        pytest.param("apart", True, marks=pytest.mark.soak),
+    ],
+)
 def test_without_limit(name, ragged, rng, monkeypatch):
     monkeypatch.setattr(lax, "ragged_all_to_all", emulate_ragged_all_to_all)
     check(Router(E, 2, None), 4, exchange_on(name, ragged), data(rng, 50))

@@ -211,7 +211,7 @@ def test_steps_for_accelerators_move_all_that_is_offloaded(platform):
 @pytest.mark.parametrize(
     "options, weights",
     [
-        ({"zero": 1, "offload": {"optimizer": "dense"}}, False),
+        pytest.param({"zero": 1, "offload": {"optimizer": "dense"}}, False, marks=pytest.mark.soak),
         ({"zero": 3, "micro_batches": 2, "offload": ("optimizer", "parameters")}, True),
     ],
 )

@@ -86,7 +86,7 @@ def square():
     )
 
 
-@pytest.mark.parametrize("zero", [pytest.param(0, marks=SOAK), pytest.param(1, marks=SOAK), 2, 3])
+@pytest.mark.parametrize("zero", [*(pytest.param(n, marks=SOAK) for n in range(3)), 3])
 def test_bytes_of_stages_in_parts(zero):
     """Weights and slots are on the devices of their stage, divided over those of the batch."""
     p, n = 2, 2
@@ -118,7 +118,7 @@ def pairs():
     return tf.keras.Sequential([tf.keras.Input([16]), *(LAYERS.Dense(w, "tanh") for w in widths)])
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+@pytest.mark.parametrize("schedule", [pytest.param("1f1b", marks=SOAK), "zero_bubble"])
 def test_weights_that_rules_divide_in_stages(schedule):
     p, n, m, rows = 2, 2, 2, 8
     pipeline = tf.distribute.Pipeline("stage", schedule)

@@ -319,13 +319,18 @@ def test_steps_equal_those_of_one_device(make, options, compiled):
     [
         (Centered, "computes with rows and with values of all rows of the batch"),
         (Mirrored, "computes with rows and with values of all rows of the batch"),
-        (CenteredAndNormalized, "computes with rows and with values of all rows of the batch"),
         (Limited, "has a custom gradient that is not proportional"),
         (Combined, "computes gradients of rows from values of all rows of the batch"),
-        (CombinedAndNormalized, "computes gradients of rows from values of all rows of the batch"),
         (Largest, "has one of its results that is neither a mean nor a sum"),
         (Reported, "has a result, or a new value of a variable, that depends only on the number"),
-        pytest.param(Divided, "computes with rows and with values", marks=pytest.mark.soak),
+        *(
+            pytest.param(*case, marks=pytest.mark.soak)
+            for case in [
+                (CenteredAndNormalized, "computes with rows and with values of all rows"),
+                (CombinedAndNormalized, "computes gradients of rows from values of all rows"),
+                (Divided, "computes with rows and with values"),
+            ]
+        ),
     ],
 )
 def test_other_steps_warn(make, reason):

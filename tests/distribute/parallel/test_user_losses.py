@@ -7,6 +7,7 @@ import pytest
 
 import meshflow as tf
 from distribute.parallel.training import mesh
+from helpers import SOAK
 
 X = np.random.default_rng(0).normal(size=(32, 6)).astype("float32")
 Y = X[:, :1] ** 2
@@ -70,7 +71,9 @@ def fit(reduce, options=None, rows=16):
 @pytest.mark.parametrize("name", LOSSES)
 def test_sums_over_rows(name):
     expected = fit(LOSSES[name])
-    for options in OPTIONS.values():
+    # The same sums are found for stages: the losses are one of each kind.
+    in_stages = SOAK or name in ("sum and penalty", "sum in both")
+    for options in (OPTIONS["zero"], OPTIONS["stages"])[: 1 + in_stages]:
         for value, wanted in zip(fit(LOSSES[name], options), expected, strict=True):
             np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=1e-6)
 

@@ -68,7 +68,9 @@ def strategy():
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
-@pytest.mark.parametrize("layer", [Reporting, Elementwise, Counting, Root])
+@pytest.mark.parametrize(
+    "layer", [Reporting, pytest.param(Elementwise, marks=pytest.mark.soak), Counting, Root]
+)
 def test_saved_models_run_on_one_device(strategy, layer, tmp_path):
     with strategy.scope():
         model = tf.keras.Sequential(
