@@ -21,7 +21,9 @@ CODE := conftest.py hatch_build.py src tests examples benchmarks docs scripts fu
 AREA ?=
 FOUND := $(foreach a,$(AREA),$(wildcard tests/$(a) src/meshflow/$(a) src/meshflow/$(a).py))
 WHERE = $(if $(AREA),$(or $(FOUND),$(error no tests or modules called "$(AREA)")),tests src/meshflow)
-PYTEST := $(PYTHON) -m pytest -n 2 --dist worksteal --doctest-modules --ignore=tests/reference
+# Tests wait a tenth of their time: more workers than processors use it, and need 2 GB each.
+WORKERS ?= 2
+PYTEST := $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal --doctest-modules --ignore=tests/reference
 
 .PHONY: demo quick test test-newest test-internals test-all fuzz check format docs hooks lock wheel bench clean venv
 
