@@ -166,8 +166,9 @@ class RawLoss(tf.keras.Sequential):
         return {"loss": tf.reduce_mean(tf.math.log(data[1]))}
 
 
-@pytest.mark.parametrize("model_class", [tf.keras.Sequential, RawLoss])
-@pytest.mark.parametrize("bad_step", [3, 290, 599])
+@pytest.mark.parametrize(
+    ("bad_step", "model_class"), combine([3, 290, 599], [tf.keras.Sequential, RawLoss])
+)
 def test_losses_that_do_not_reach_the_weights(model_class, bad_step):
     model = model_class([Dense(1)])
     loss = lambda y, p: tf.reduce_mean(0.1 * p + tf.math.log(y), -1)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import combine
 
 X = np.linspace(-1, 1, 16, dtype="float32").reshape(8, 2)
 Y = 2 * X.sum(1, keepdims=True)
@@ -68,8 +69,13 @@ def fit(cls, strategy=None, **kwargs):
     return model, {name: np.float32(values) for name, values in history.history.items()}
 
 
-@pytest.mark.parametrize("mode", ["compiled", "steps_per_execution", "mirrored"])
-@pytest.mark.parametrize("cls", [Accumulation, SkippedUpdate, RepeatedUpdate])
+@pytest.mark.parametrize(
+    ("cls", "mode"),
+    combine(
+        [Accumulation, SkippedUpdate, RepeatedUpdate],
+        ["mirrored", "compiled", "steps_per_execution"],
+    ),
+)
 def test_steps_equal_eager_steps(cls, mode):
     expected, expected_history = fit(cls, run_eagerly=True)
     options = {"steps_per_execution": 4} if mode == "steps_per_execution" else {}
