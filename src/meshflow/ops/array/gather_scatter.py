@@ -35,7 +35,7 @@ from meshflow.core.runtime.context import context, suspend_autocast
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import has_symbolic_size, pad_empty
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, pad_for_gather
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host, host_function
 from meshflow.core.variables import variable_rows
@@ -71,7 +71,7 @@ def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int)
     )
     for _ in range(batch_dims):
         function = jax.vmap(function)
-    return function(pad_empty(params, axis), indices)
+    return function(pad_for_gather(params, axis), indices)
 
 
 def _compute_gather_row_gradient(
