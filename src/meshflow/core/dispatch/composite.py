@@ -538,8 +538,13 @@ class SparseTensor(CompositeTensor):
         recorder = context.host_recorder if context.exporting else None
         # Strings of a function that is being saved are placeholders.
         is_placeholder = recorder is not None and recorder.should_record((values,), {})
-        self._values = values if is_placeholder else convert_to_tensor(values)
+        self._values: Tensor = values if is_placeholder else convert_to_tensor(values)
         self._dense_shape = _as_int64(dense_shape, "dense_shape")
+        parts = ((self._indices, 2), (self._values, 1), (self._dense_shape, 1))
+        for part, rank in parts:
+            # A placeholder of a version 1 graph.
+            if part.shape.rank is None:
+                part.set_shape([None] * rank)
         counts, sizes = self._values.shape.as_list(), self._dense_shape.shape.as_list()
         if len(counts) != 1 or len(sizes) != 1:
             raise InvalidValueError(

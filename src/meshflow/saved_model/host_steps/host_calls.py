@@ -190,7 +190,7 @@ def make_sizes(value: Tensor, known: Sequence[Any]) -> Tensor:
     if recorder is not None and recorder.should_record_values([value]):
         recorded: Tensor = recorder.record("sizes", value, {"known": known})
         return recorded
-    shape = (*[None] * int(np.prod(value.shape)), 0)
+    shape = (*[None] * int(np.prod(value.array.shape)), 0)
     return compute_on_host(_make_empty_array, [value], [(shape, np.int8)], "a size")[0]
 
 
