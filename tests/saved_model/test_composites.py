@@ -379,6 +379,21 @@ def test_sparse_tensors_of_strings(function, tmp_path):
         tf.nest.map_structure(np.testing.assert_array_equal, *results)
 
 
+def test_constants_for_unknown_numbers_of_rows(tmp_path):
+    module = tf.Module()
+    module.f = tf.function(
+        lambda x: tf.cond(
+            tf.size(x) > 2, lambda: tf.stack([x, -x], 1), lambda: tf.stack([x, x], 1)
+        ),
+        input_signature=[tf.RaggedTensorSpec([None, None])],
+    )
+    tf.saved_model.save(module, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    for rows in ([[1.0, 2.0], [], [3.0]], [[1.0], [2.0]]):
+        value = tf.ragged.constant(rows)
+        assert loaded.f(value).to_list() == module.f(value).to_list()
+
+
 def test_loaded_functions_with_unknown_sizes_are_traced_once(tmp_path, caplog):
     module = tf.Module()
     module.f = tf.function(
