@@ -416,6 +416,52 @@ def test_fit_with_masked_examples(make_model, options, expected, caplog):
     np.testing.assert_allclose(losses, EXPECTED[expected], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.boolean_mask(x, x > 1),
+        lambda x: tf.gather(x, tf.where(x > 1)[:, 0]),
+        lambda x: tf.sparse.retain(tf.sparse.from_dense(x), tf.sparse.from_dense(x).values > 1),
+    ],
+)
+def test_arguments_without_rows_stay_traced(function, caplog):
+    compiled = tf.function(function, input_signature=[tf.TensorSpec([None])])
+    for numbers in ([1.0, 2.0, 3.0], [], [2.0, 0.0]):
+        expected, result = function(tf.constant(numbers)), compiled(tf.constant(numbers))
+        tf.nest.map_structure(
+            np.testing.assert_array_equal, *(tf.nest.flatten(v, True) for v in (result, expected))
+        )
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.map_fn(tf.reduce_sum, x, fn_output_signature=tf.float32),
+        lambda x: tf.stack([tf.boolean_mask(x.values, x.values > 1)] * 2),
+        lambda x: tf.stack([tf.boolean_mask(v, x.values > 1) for v in (x.values, -x.values)]),
+    ],
+)
+def test_empty_rows_and_masks_need_no_trace(function, caplog):
+    traces = []
+
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None])])
+    def compiled(x):
+        traces.append(x)
+        return function(x)
+
+    # Lengths that are equal by chance need another trace.
+    batches = (
+        [[1.0, 2.0], [3.0, 4, 5, 6, 7], []],
+        [[0.5], [], [0.7, 0.0, 0.0, 1.0], [0.3]],
+        [[], [2.0] * 9, []],
+    )
+    for rows in batches:
+        x = tf.ragged.constant(rows, ragged_rank=1)
+        np.testing.assert_array_equal(compiled(x), function(x))
+    assert len(traces) == 1 and not caplog.records
+
+
 def test_few_programs_are_compiled_for_many_sizes(monkeypatch):
     compiled = []
     compile_program = jax.stages.Lowered.compile

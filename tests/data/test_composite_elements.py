@@ -109,6 +109,11 @@ def test_sizes_in_specs_of_sparse_results():
     assert sizes.take(2).element_spec == spec([None], tf.float32)
 
 
+def test_sparse_tensors_without_rows_have_no_elements():
+    empty = tf.SparseTensor(np.zeros((0, 2), np.int64), np.zeros(0, np.float32), [0, 3])
+    assert list(tf.data.Dataset.from_tensor_slices((empty, tf.zeros([0]))).batch(2)) == []
+
+
 def test_batches_keep_uniform_row_lengths():
     rows = tf.RaggedTensor.from_uniform_row_length(tf.ragged.constant([[1], [2, 3], [], [4]]), 2)
     pairs = Dataset.from_tensor_slices(rows).batch(2)

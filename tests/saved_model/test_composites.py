@@ -359,6 +359,71 @@ def test_saved_functions_compare_unknown_sizes(function, specs, sizes, wrong, tm
         loaded(*map(make, specs, wrong))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.sparse.concat(0, [x, x]),
+        lambda x: tf.sparse.slice(x, [0, 0], [2, 1]),
+        lambda x: tf.sparse.retain(x, x.indices[:, 0] > 0),
+        lambda x: tf.sparse.transpose(x),
+        lambda x: tf.RaggedTensor.from_sparse(x).to_sparse(),
+        lambda x: tf.strings.join([tf.sparse.reorder(x).values, "z"]),
+        lambda x: tf.RaggedTensor.from_sparse(x) + "z",
+    ],
+)
+def test_sparse_tensors_of_strings(function, tmp_path):
+    module = tf.Module()
+    module.f = tf.function(function, input_signature=[tf.SparseTensorSpec([None, None], tf.string)])
+    tf.saved_model.save(module, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    full = tf.sparse.from_dense(np.array([["a", ""], ["b", "cd"], ["", ""]]))
+    empty = tf.SparseTensor(np.zeros((0, 2), np.int64), tf.zeros([0], tf.string), [1, 2])
+    for value in (full, empty):
+        results = [tf.nest.flatten(f(value), True) for f in (function, loaded.f)]
+        tf.nest.map_structure(np.testing.assert_array_equal, *results)
+
+
+def test_constants_for_unknown_numbers_of_rows(tmp_path):
+    module = tf.Module()
+    module.f = tf.function(
+        lambda x: tf.cond(
+            tf.size(x) > 2, lambda: tf.stack([x, -x], 1), lambda: tf.stack([x, x], 1)
+        ),
+        input_signature=[tf.RaggedTensorSpec([None, None])],
+    )
+    tf.saved_model.save(module, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    for rows in ([[1.0, 2.0], [], [3.0]], [[1.0], [2.0]]):
+        value = tf.ragged.constant(rows)
+        assert loaded.f(value).to_list() == module.f(value).to_list()
+
+
+def test_loaded_functions_with_unknown_sizes_are_traced_once(tmp_path, caplog):
+    module = tf.Module()
+    module.f = tf.function(
+        lambda x: (tf.boolean_mask(x, x > 1) * 2, tf.unique(x)[0]),
+        input_signature=[tf.TensorSpec([None])],
+    )
+    tf.saved_model.save(module, tmp_path, signatures={"s": module.f.get_concrete_function()})
+    loaded = tf.saved_model.load(tmp_path)
+    traces = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def call(x):
+        traces.append(x)
+        return loaded.f(x)
+
+    caplog.clear()
+    for numbers in ([1.0, 2.0, 3.0], [2.0, 0, 3, 1], [0.0, 0, 0, 2, 2], [], [3.0]):
+        x = tf.constant(numbers)
+        expected = tf.nest.flatten(module.f(x))
+        for results in (loaded.f(x), call(x), loaded.signatures["s"](x)):
+            results = tf.nest.flatten(results)
+            tf.nest.map_structure(np.testing.assert_array_equal, results, expected)
+        assert len(traces) <= 2 or len(numbers) < 2
+    assert not caplog.records
+
+
 def test_texts_as_ragged_rows(tmp_path):
     texts = keras.Input([], dtype="string")
     ids = keras.layers.TextVectorization(ragged=True, vocabulary=["a", "b"])(texts)

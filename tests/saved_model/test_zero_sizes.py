@@ -46,6 +46,11 @@ CASES = {
             [tf.sparse.from_dense([[1.0, 0, 2], [0, 0, 0]]), fill(3, 2)],
         ],
     ),
+    "merged": (
+        lambda x: (tf.sparse.minimum(x, x * 2.0), tf.sparse.retain(x, x.values > 1)),
+        [SPARSE],
+        [[make_sparse(2, 3)], [make_sparse(0, 3)], [tf.sparse.from_dense([[1.0, 0, 2]])]],
+    ),
     "product": (
         tf.matmul,
         [tf.TensorSpec([None, None])] * 2,

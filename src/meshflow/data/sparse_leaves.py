@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,12 +105,10 @@ def split_rows(sparse: SparseTensor | RaggedTensor) -> list[Any]:
     indices, values, shape = _get_arrays(sparse)
     order = np.argsort(indices[:, 0], kind="stable")
     indices, values = indices[order], values[order]
-    ends = np.searchsorted(indices[:, 0], np.arange(1, int(shape[0])))
+    ends = np.searchsorted(indices[:, 0], np.arange(int(shape[0]) + 1))
     return [
-        SparseTensor(row_indices[:, 1:], row_values, shape[1:])
-        for row_indices, row_values in zip(
-            np.split(indices, ends), np.split(values, ends), strict=True
-        )
+        SparseTensor(indices[first:last, 1:], values[first:last], shape[1:])
+        for first, last in itertools.pairwise(ends.tolist())
     ]
 
 

@@ -19,10 +19,17 @@ from meshflow.core.dispatch.composite import SparseTensor, sum_rows
 from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.bounds_checks import is_padding
-from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
+from meshflow.core.values.dtypes import string
+from meshflow.core.values.symbolic_sizes import (
+    has_symbolic_size,
+    make_sizes_tensor,
+    pad_for_gather,
+)
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import read_sizes
 from meshflow.environment.types import Array
+from meshflow.ops.array.gather_scatter import gather
+from meshflow.ops.deferred_host_values import find_recording
 
 # The error message of ops that do not name the index.
 INVALID = "Indices are not valid (out of bounds).  Shape: [{sizes}]"
@@ -65,11 +72,17 @@ def sort_elements(indices: Tensor, values: Tensor, shape: Sequence[Any]) -> Spar
     return make_sparse(indices, take_elements(values, order), shape)
 
 
-_take = Op("gather", lambda o, _: jnp.take(o[0], o[1], axis=0, mode="clip"), strings="moves")
+_take = Op(
+    "gather",
+    lambda o, _: jnp.take(pad_for_gather(o[0], 0), o[1], axis=0, mode="clip"),
+    strings="moves",
+)
 
 
 def take_elements(values: Tensor, order: Tensor) -> Tensor:
     """Return the values at some positions; unlike that of `gather`, the gradient is dense."""
+    if find_recording(values) is not None and values.dtype is string:
+        return gather(values, order, axis=0)
     result: Tensor = apply(_take, (values, order))
     return result
 

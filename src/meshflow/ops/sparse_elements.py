@@ -136,9 +136,10 @@ def _find_different_rows(rows: Array) -> tuple[Array, Array]:
     """Return the different rows in order, and the index of each row among them."""
     order = jnp.lexsort(rows.T[::-1])
     in_order = rows[order]
-    changes = (in_order[1:] != in_order[:-1]).any(1)
     # A symbolic number of rows may be 0.
-    is_first = jnp.concatenate([jnp.ones((1,), bool), changes])[: rows.shape[0]]
+    places = jnp.arange(rows.shape[0])
+    changes = in_order != jnp.take(in_order, places - 1, axis=0, mode="clip")
+    is_first = (places == 0) | changes.any(1)
     groups = jnp.cumsum(is_first) - 1
     return in_order[find_true(is_first)], jnp.zeros_like(groups).at[order].set(groups)
 
@@ -310,7 +311,7 @@ def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
 
 def _select(sparse: SparseTensor, order: Tensor) -> SparseTensor:
     """Return the elements at some positions."""
-    indices = map_indices(lambda xp, i, o: i[o], sparse.indices, order)
+    indices = map_indices(lambda xp, i, o: take(i, o), sparse.indices, order)
     return SparseTensor(indices, take_elements(sparse.values, order), sparse.dense_shape)
 
 

@@ -161,3 +161,12 @@ def test_shapes_of_variables_are_constants():
         # The variable has no value yet.
         assert session.run([tf.size(weights), tf.rank(weights, "axes")]) == [6, 2]
         assert session.run("axes:0") == 2
+
+
+def test_sparse_tensors_of_placeholders_of_unknown_rank():
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        parts = [v1.placeholder(dtype) for dtype in (tf.int64, tf.float32, tf.int64)]
+        result = tf.sparse.reshape(tf.SparseTensor(*parts), [2, -1])
+        feeds = dict(zip(parts, [[[0, 1], [1, 2]], [2.0, 1.0], [2, 3]], strict=True))
+        assert session.run(result, feeds).indices.tolist() == [[0, 1], [1, 2]]

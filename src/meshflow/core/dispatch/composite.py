@@ -535,8 +535,16 @@ class SparseTensor(CompositeTensor):
 
     def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
         self._indices = _as_int64(indices, "indices")
-        self._values = convert_to_tensor(values)
+        recorder = context.host_recorder if context.exporting else None
+        # Strings of a function that is being saved are placeholders.
+        is_placeholder = recorder is not None and recorder.should_record((values,), {})
+        self._values: Tensor = values if is_placeholder else convert_to_tensor(values)
         self._dense_shape = _as_int64(dense_shape, "dense_shape")
+        parts = ((self._indices, 2), (self._values, 1), (self._dense_shape, 1))
+        for part, rank in parts:
+            # A placeholder of a version 1 graph.
+            if part.shape.rank is None:
+                part.set_shape([None] * rank)
         counts, sizes = self._values.shape.as_list(), self._dense_shape.shape.as_list()
         if len(counts) != 1 or len(sizes) != 1:
             raise InvalidValueError(

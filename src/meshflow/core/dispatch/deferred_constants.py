@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
@@ -82,6 +83,8 @@ def store_inputs(outputs: PyTree, op: Op, operands: Sequence[Any], static: tuple
       operands: Operands of the op.
       static: Static arguments of the op.
     """
+    if has_symbolic_size(jax.tree.leaves(static)):
+        return  # The values depend on sizes that only the running program knows.
     leaves = jax.tree.leaves(outputs, is_leaf=lambda leaf: type(leaf) is Tensor)
     for index, leaf in enumerate(leaves):
         if type(leaf) is Tensor and isinstance(leaf.array, jax.core.Tracer):

@@ -91,7 +91,7 @@ def make_range(size: Any) -> Any:
 def pad_empty(array: Array, axis: int, value: float = 0, least: int = 1) -> Array:
     """Add last slices to an array in a program for any sizes if the axis may have too few.
 
-    XLA gathers from at least one slice, and sums over at least one.
+    XLA gathers from at least one slice, and sums over at least one. See `pad_for_gather` for known sizes.
 
     Args:
       array: An array.
@@ -107,6 +107,19 @@ def pad_empty(array: Array, axis: int, value: float = 0, least: int = 1) -> Arra
         return array
     paddings = [(0, least if a == axis % array.ndim else 0) for a in range(array.ndim)]
     return jnp.pad(array, paddings, constant_values=np.asarray(value, array.dtype))
+
+
+def pad_for_gather(array: Array, axis: int) -> Array:
+    """Add a slice to an array from which a program gathers an unknown number of slices, if the axis is or may be empty.
+
+    Args:
+      array: An array.
+      axis: The axis.
+    """
+    size = array.shape[axis]
+    if is_symbolic_dim(size) or size or context.unknown_sizes is None:
+        return pad_empty(array, axis)
+    return jnp.pad(array, [(0, int(a == axis % array.ndim)) for a in range(array.ndim)])
 
 
 def make_sizes_tensor(sizes: Any, dtype: DTypeLike) -> Tensor:

@@ -20,7 +20,12 @@ from meshflow.core.runtime.bounds_checks import check_slice_index
 from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import get_sizes, make_sizes_tensor, slice_sizes
+from meshflow.core.values.symbolic_sizes import (
+    get_sizes,
+    make_sizes_tensor,
+    pad_for_gather,
+    slice_sizes,
+)
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.values.unknown_sizes import (
     can_have_unknown_sizes,
@@ -46,6 +51,10 @@ def _index_array(operands: Sequence[Array], template: tuple[Any, ...]) -> Array:
     array, *dynamic = operands
     # NumPy cannot index a constant by a traced value.
     array = jax.numpy.asarray(array) if dynamic else array
+    if 0 in array.shape:
+        axes = (item for item in template if item is not None)
+        for axis in [a for a, item in enumerate(axes) if item is _DYNAMIC and array.shape[a] == 0]:
+            array = pad_for_gather(array, axis)
     return array[_fill_template(template, dynamic)]
 
 

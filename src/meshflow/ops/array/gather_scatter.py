@@ -35,9 +35,9 @@ from meshflow.core.runtime.context import context, suspend_autocast
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import has_symbolic_size, pad_empty
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, pad_for_gather
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import compute_on_host, host_function
+from meshflow.core.values.unknown_sizes import compute_on_host, host_function, is_unknown_size
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import select_by_mask
 from meshflow.core.variables.variable import Variable
@@ -66,12 +66,16 @@ __all__ = [
 @op(same=(), name="gather", strings="moves")
 def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int) -> Tensor:
     axis = axis % params.ndim
+    params = pad_for_gather(params, axis)
+    if not axis and any(map(is_unknown_size, indices.shape)):
+        # `jnp.take` compares the number of indices with zero.
+        return _gather_slices(params, indices[..., None])
     function = lambda p, i: jnp.take(
         p, i, axis=axis - batch_dims, mode="fill" if is_inexact(p) else "clip"
     )
     for _ in range(batch_dims):
         function = jax.vmap(function)
-    return function(pad_empty(params, axis), indices)
+    return function(params, indices)
 
 
 def _compute_gather_row_gradient(

@@ -17,6 +17,7 @@ from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import can_be_equal
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
+from meshflow.core.values.unknown_sizes import set_sizes
 from meshflow.core.variables import variable_rows
 from meshflow.ops.array.shaping import StaticInts, check_sizes, normalize_axis
 from meshflow.ops.casting import cast
@@ -82,14 +83,14 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
 
 @op(name="stack", strings="moves")
 def _stack(values: Sequence[TensorLike], axis: int) -> Tensor:
-    shapes = {v.shape for v in values}
-    if len(shapes) > 1:
-        first = values[0].shape
-        index, other = next((i, v.shape) for i, v in enumerate(values) if v.shape != first)
+    first = values[0].shape
+    # Sizes that depend on values may be equal without being the same symbol.
+    for index, other in ((i, v.shape) for i, v in enumerate(values) if v.shape != first):
         raise InvalidValueError(
             f"Shapes of all inputs must match: values[0].shape = {list(first)} != values[{index}].shape = "
             f"{list(other)} [Op:Pack]"
         )
+    values = [set_sizes(v, first) for v in values]
     return jnp.stack(values, normalize_axis(axis, values[0].ndim + 1, "stack"))
 
 

@@ -27,7 +27,7 @@ from meshflow.core.values.symbolic_sizes import (
     get_sizes,
     has_symbolic_size,
     make_sizes_tensor,
-    pad_empty,
+    pad_for_gather,
 )
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_size, read_sizes
@@ -167,7 +167,7 @@ def concatenate_ranges(starts: Array, lengths: Array) -> Array:
 
 def take(values: Array, indices: Array) -> Array:
     """Return the values at some valid indices."""
-    values = pad_empty(values, 0)
+    values = pad_for_gather(values, 0)
     if not isinstance(indices, np.ndarray):
         # NumPy cannot index with a traced array.
         values = jnp.asarray(values)

@@ -30,6 +30,7 @@ from meshflow.core.values.dtypes import (
 )
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import compute_on_host, host_function
 from meshflow.io.parsing import parse_feature
 from meshflow.io.tensors import serialize_tensor
 from meshflow.lookup.mutable_tables import MutableHashTable
@@ -189,10 +190,16 @@ def make_sizes(value: Tensor, known: Sequence[Any]) -> Tensor:
     if recorder is not None and recorder.should_record_values([value]):
         recorded: Tensor = recorder.record("sizes", value, {"known": known})
         return recorded
-    sizes = np.atleast_1d(value.require_value("a size")).tolist()
+    shape = (*[None] * int(np.prod(value.array.shape)), 0)
+    return compute_on_host(_make_empty_array, [value], [(shape, np.int8)], "a size")[0]
+
+
+@host_function
+def _make_empty_array(value: np.ndarray) -> list[np.ndarray]:
+    sizes = np.atleast_1d(value).tolist()
     if min(sizes, default=0) < 0:
         raise InvalidValueError(f"a computed shape has the negative size {min(sizes)}")
-    return Tensor(np.empty((*sizes, 0), np.int8))
+    return [np.empty((*sizes, 0), np.int8)]
 
 
 def make_shape(value: Tensor) -> Tensor:

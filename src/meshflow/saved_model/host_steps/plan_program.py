@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import is_unknown
 from meshflow.environment.types import Json, PyTree
 from meshflow.lookup.table import Table
 from meshflow.ops.deferred_host_values import DeferredValue
@@ -110,6 +112,9 @@ class _PlanStep(Protocol):
         """Run the step and add its results to the values by index."""
 
 
+# Number of captured elements up to which the steps of a plan are traced together.
+_MAX_TRACED_WEIGHTS = 1 << 20
+
 # Host calls that return sizes, or results with sizes, that depend on values.
 _CALLS_WITH_UNKNOWN_SIZES = frozenset(
     [
@@ -188,8 +193,8 @@ class RestoredHostStep:
         return lambda _: constant
 
     def _read_value(self, value: PyTree) -> PyTree:
-        if context.host_recorder is not None or self.is_assertion:
-            # If the function is being saved again, the value is a placeholder.
+        if context.host_recorder is not None or self.is_assertion or is_unknown([value]):
+            # If the function is being saved again, the value is a placeholder. In a trace, the sizes become symbols.
             return value
         if type(value) is Tensor and type(value.array) is np.ndarray:
             return value
@@ -276,7 +281,7 @@ class PlanProgram:
 
     Attributes:
       has_unknown_sizes: Whether sizes of the results may depend on values.
-      runs_on_host: Whether there are host calls other than assertions.
+      runs_on_host: Whether the steps run one by one: host calls that traces do not contain, or large programs.
     """
 
     digest = None
@@ -295,7 +300,12 @@ class PlanProgram:
         )
         self.out_specs = list(specs)
         host_steps = [part for part in self._parts if isinstance(part, RestoredHostStep)]
-        self.runs_on_host = not all(step.is_assertion for step in host_steps)
+        # Traced together, programs with host calls between them run op by op. The parts of large models are worth
+        # compiling instead.
+        num_weights = sum(math.prod(c.shape) for c in self.captures if not isinstance(c, Table))
+        self.runs_on_host = num_weights > _MAX_TRACED_WEIGHTS or not all(
+            s.is_assertion or s.has_unknown_sizes for s in host_steps
+        )
         self.has_unknown_sizes = any(step.has_unknown_sizes for step in host_steps)
 
     @property

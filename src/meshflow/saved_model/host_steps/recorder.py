@@ -136,6 +136,8 @@ class _HostCallRecorder(HostCallRecording):
         """Record a call."""
         name = function.__name__.lstrip("_")
         name = _NAMES.get(name, name)
+        if name == "add":
+            return self.record("join", list(args[:2]), {"separator": ""})
         if name not in HOST_CALLS:
             raise UnrecordableError(f"strings in {getattr(function, '__module__', '')}.{name}")
         first, more = HOST_CALLS[name].bind_arguments(function, args, kwargs)

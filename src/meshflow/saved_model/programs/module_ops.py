@@ -370,9 +370,17 @@ def _read_gather(op: _Op, inputs: list[Any]) -> Array:
         tuple(d.operand_batching_dims), tuple(d.start_indices_batching_dims),
     )  # fmt: skip
     shape = get_sizes(inputs[2]) if len(inputs) > 2 else get_integers(op, "slice_sizes")
+    operand = as_array(inputs[0])
+    if 0 in operand.shape:
+        # A program for unknown sizes gathers no slice, or filled ones, from an empty array.
+        missing = [
+            max(n - size, 0) if size == 0 else 0
+            for n, size in zip(shape, operand.shape, strict=True)
+        ]
+        operand = jnp.pad(operand, [(0, n) for n in missing])
     # Programs clamp their indices before they gather.
     mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    return lax.gather(as_array(inputs[0]), indices, dims, shape, mode=mode)
+    return lax.gather(operand, indices, dims, shape, mode=mode)
 
 
 @register_op("scatter")
