@@ -275,3 +275,16 @@ def test_adam_updates_variables_of_any_float_dtype(dtype):
     optimizer.apply_gradients([(tf.ones([2], v.dtype), v) for v in variables])
     for variable in variables:
         np.testing.assert_allclose(variable.numpy(), [0.875, 1.875], rtol=1e-2)
+
+
+def test_names_of_keras_in_version_1():
+    keras = tf.compat.v1.keras
+    assert (
+        keras.losses.cosine is keras.metrics.cosine_proximity is tf.keras.losses.cosine_similarity
+    )
+    assert keras.initializers.uniform is tf.keras.initializers.RandomUniform
+    assert keras.models.LinearModel is tf.keras.experimental.LinearModel
+    assert keras.losses.MeanSquaredError is tf.keras.losses.MeanSquaredError
+    assert "cosine" in dir(keras.losses)
+    assert not hasattr(tf.keras.losses, "cosine")
+    assert not {"Any", "Callable", "functools"} & {*dir(tf.compat.v1.app.flags)}
