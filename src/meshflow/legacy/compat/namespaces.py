@@ -86,6 +86,10 @@ _OTHER_MODULES = {
 _OTHER_MODULES |= {
     "train.write_graph": "meshflow.io",
     **{
+        f"train.{n}": "meshflow.legacy.compat.meta_graphs"
+        for n in ("export_meta_graph", "import_meta_graph")
+    },
+    **{
         f"graph_util.{n}": "meshflow.saved_model.graph.writing.frozen_graphs"
         for n in ("extract_sub_graph", "remove_training_nodes")
     },
