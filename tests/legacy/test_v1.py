@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import logging
 import sys
 import unittest
 
@@ -288,3 +289,43 @@ def test_names_of_keras_in_version_1():
     assert "cosine" in dir(keras.losses)
     assert not hasattr(tf.keras.losses, "cosine")
     assert not {"Any", "Callable", "functools"} & {*dir(tf.compat.v1.app.flags)}
+
+
+def test_messages_are_printed_at_the_level_of_the_program(capsys, monkeypatch):
+    log = tf.compat.v1.logging
+    monkeypatch.setattr(tf.get_logger(), "level", tf.get_logger().level)
+    # Pytest's handlers of the root logger stand for a program that configures logging itself.
+    log.error("hidden")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    log.set_verbosity(log.INFO)
+    log.info("loss = %d", 3)
+    log.debug("hidden")
+    tf.print("step", tf.range(2), output_stream=log.info)
+    assert capsys.readouterr().err == "INFO:meshflow:loss = 3\nINFO:meshflow:step [0 1]\n"
+
+
+def test_a_looper_calls_its_function_until_the_coordinator_stops():
+    coordinator, calls = tf.train.Coordinator(), []
+
+    def call(value, limit):
+        calls.append(value)
+        if len(calls) == limit:
+            raise KeyError("ended")
+
+    loop = tf.compat.v1.train.LooperThread.loop
+    loop(coordinator, 0.0, call, args=(7,), kwargs={"limit": 3})
+    with pytest.raises(KeyError, match="ended"):
+        coordinator.join()
+    assert calls == [7, 7, 7]
+    with pytest.raises(ValueError, match="also pass 'target'"):
+        tf.compat.v1.train.LooperThread(coordinator, None, args=(1,))
+
+
+def test_names_of_other_devices():
+    assert tf.DeviceSpec.from_string("/task:1/device:Special:2").device_type == "Special"
+    with pytest.raises(ValueError, match="Multiple device types are not allowed"):
+        tf.DeviceSpec.from_string("/device:GPU:2/cpu:0")
+
+
+def test_crelu_of_integers():
+    assert tf.nn.crelu([[-1], [2]], axis=0).numpy().tolist() == [[0], [2], [1], [0]]
