@@ -304,23 +304,6 @@ def test_messages_are_printed_at_the_level_of_the_program(capsys, monkeypatch):
     assert capsys.readouterr().err == "INFO:meshflow:loss = 3\nINFO:meshflow:step [0 1]\n"
 
 
-def test_a_looper_calls_its_function_until_the_coordinator_stops():
-    coordinator, calls = tf.train.Coordinator(), []
-
-    def call(value, limit):
-        calls.append(value)
-        if len(calls) == limit:
-            raise KeyError("ended")
-
-    loop = tf.compat.v1.train.LooperThread.loop
-    loop(coordinator, 0.0, call, args=(7,), kwargs={"limit": 3})
-    with pytest.raises(KeyError, match="ended"):
-        coordinator.join()
-    assert calls == [7, 7, 7]
-    with pytest.raises(ValueError, match="also pass 'target'"):
-        tf.compat.v1.train.LooperThread(coordinator, None, args=(1,))
-
-
 def test_names_of_other_devices():
     assert tf.DeviceSpec.from_string("/task:1/device:Special:2").device_type == "Special"
     with pytest.raises(ValueError, match="Multiple device types are not allowed"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from meshflow.core.runtime.errors import OutOfRangeError
@@ -139,78 +139,3 @@ class Coordinator:
         with self._lock:
             if self._error is not None:
                 raise self._error
-
-
-class LooperThread(threading.Thread):
-    """Thread that calls a function until its coordinator requests a stop, which an error of the function does, too.
-
-    Args:
-      coord: The coordinator, which registers the thread.
-      timer_interval_secs: Seconds between the starts of two calls; None for no wait.
-      target: The function; by default the method `run_loop` of a subclass.
-      args: Positional arguments of the function.
-      kwargs: Keyword arguments of the function.
-
-    Raises:
-      ValueError: If `coord` is not a `Coordinator`, or there are arguments without a function.
-
-    Example:
-      >>> coordinator = tf.train.Coordinator()
-      >>> thread = tf.compat.v1.train.LooperThread.loop(coordinator, None, coordinator.request_stop)
-      >>> coordinator.join()
-      >>> thread.is_alive()
-      False
-    """
-
-    def __init__(
-        self,
-        coord: Coordinator,
-        timer_interval_secs: float | None,
-        target: Callable[..., Any] | None = None,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        if not hasattr(coord, "register_thread"):
-            raise ValueError(f"'coord' argument must be a Coordinator: {coord}")
-        if target is None and (args or kwargs):
-            raise ValueError("'args' and 'kwargs' argument require that you also pass 'target'")
-        super().__init__(daemon=True)
-        self._coord, self._interval = coord, timer_interval_secs
-        self._function, self._values, self._options = target, args or (), kwargs or {}
-        coord.register_thread(self)
-
-    @staticmethod
-    def loop(
-        coord: Coordinator,
-        timer_interval_secs: float | None,
-        target: Callable[..., Any],
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> LooperThread:
-        """Start a thread that calls a function, and return it."""
-        looper = LooperThread(coord, timer_interval_secs, target, args, kwargs)
-        looper.start()
-        return looper
-
-    def run(self) -> None:
-        """Call `start_loop`, `run_loop` until the coordinator requests a stop, and `stop_loop`."""
-        with self._coord.stop_on_exception():
-            self.start_loop()
-            next_time = time.monotonic()
-            while not self._coord.should_stop():
-                self.run_loop()
-                next_time += self._interval or 0.0
-                if self._interval is not None:
-                    self._coord.wait_for_stop(max(0.0, next_time - time.monotonic()))
-            self.stop_loop()
-
-    def start_loop(self) -> None:
-        """Do nothing; subclasses may prepare the loop."""
-
-    def stop_loop(self) -> None:
-        """Do nothing; subclasses may end the loop."""
-
-    def run_loop(self) -> None:
-        """Call the function once."""
-        if self._function is not None:
-            self._function(*self._values, **self._options)

@@ -167,7 +167,7 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
         ),
         _expand(
             "compat.v1.train",
-            "Supervisor SessionManager QueueRunner warm_start "
+            "Supervisor SessionManager QueueRunner warm_start LooperThread "
             "ProfilerHook SaverDef Server SyncReplicasOptimizer VocabInfo "
             "sdca_fprint sdca_optimizer sdca_shrink_l1",
         ),

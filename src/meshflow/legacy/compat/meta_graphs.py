@@ -62,14 +62,12 @@ def export_meta_graph(
         )
     graph = graph or get_default_graph()
     meta = MetaGraphDef()
+    meta.graph_def.CopyFrom(graph_def or graph.as_graph_def())
+    if saver_def is not None:
+        meta.saver_def.CopyFrom(saver_def)
+    if meta_info_def is not None:
+        meta.meta_info_def.CopyFrom(meta_info_def)
     meta.meta_info_def.tensorflow_version = KERAS_VERSION
-    for target, source in (
-        (meta.meta_info_def, meta_info_def),
-        (meta.graph_def, graph_def or graph.as_graph_def()),
-        (meta.saver_def, saver_def),
-    ):
-        if source is not None:
-            target.CopyFrom(source)
     for name in graph.get_all_collection_keys() if collection_list is None else collection_list:
         for item in graph.get_collection(name):
             if isinstance(item, GraphVariable):
@@ -167,8 +165,8 @@ def _add_collections(
             return None
         variable = variables.get(prefix + definition.variable_name.removesuffix(":0"))
         if variable is not None:
-            initializer, value = definition.initializer_name, definition.initial_value_name
-            variable.set_initializer(find(initializer), find(value))
+            variable._initializer = find(definition.initializer_name)
+            variable._initial_value = find(definition.initial_value_name)
         return variable
 
     converters: dict[str, Callable[[Any], Any]] = {"node_list": find, "bytes_list": find_variable}

@@ -85,7 +85,6 @@ _OTHER_MODULES = {
 }
 _OTHER_MODULES |= {
     "train.write_graph": "meshflow.io",
-    "train.LooperThread": "meshflow.train.coordinator",
     **{
         f"train.{n}": "meshflow.legacy.compat.meta_graphs"
         for n in ("export_meta_graph", "import_meta_graph")

@@ -287,13 +287,6 @@ class ImportedVariable(GraphVariable):
         handle = Operation(graph, name, kind, lambda run: [self._as_tensor()], ())
         self._handle = handle.add_output(TensorSpec(shape, dtype))
 
-    def set_initializer(self, initializer: Operation | None, value: SymbolicTensor | None) -> None:
-        """Set the operation that initializes the variable, and the tensor of its initial value."""
-        if initializer is not None:
-            self._initializer = initializer
-        if value is not None:
-            self._initial_value = value
-
 
 def _find_initial_spec(initial_value: PyTree, dtype: DType | None) -> TensorSpec | None:
     """Return the spec of the result of one of Keras's initializers, so that it is not drawn to infer its shape."""

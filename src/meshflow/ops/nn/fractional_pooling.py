@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,7 +62,7 @@ def fractional_max_pool(
       >>> result.output.shape, result.row_pooling_sequence.numpy()[[0, -1]].tolist()
       (TensorShape([1, 4, 4, 1]), [0, 6])
     """
-    return _pool(value, pooling_ratio, pseudo_random, overlapping, seed, _reduce_max)
+    return _pool(value, pooling_ratio, pseudo_random, overlapping, seed, is_mean=False)
 
 
 @accept_symbolic
@@ -95,7 +95,7 @@ def fractional_avg_pool(
       >>> tf.nn.fractional_avg_pool(tf.ones([1, 6, 6, 1]), [1.5, 2.0]).output.shape
       TensorShape([1, 4, 3, 1])
     """
-    return _pool(value, pooling_ratio, pseudo_random, overlapping, seed, _reduce_mean)
+    return _pool(value, pooling_ratio, pseudo_random, overlapping, seed, is_mean=True)
 
 
 def _pool(
@@ -104,7 +104,7 @@ def _pool(
     pseudo_random: bool,
     overlapping: bool,
     seed: int,
-    reduce: Callable[[Tensor, Tensor, int], Tensor],
+    is_mean: bool,
 ) -> FractionalPool:
     result = convert_to_tensor(value)
     if result.shape.rank != 4 or None in (result.shape[1], result.shape[2]):
@@ -121,21 +121,16 @@ def _pool(
         # The last element of a region shorter than the longest one stands for the missing ones.
         last = math.minimum(sequence[1:] - (not overlapping), size - 1)
         indices = sequence[:count, None] + np.arange(width)
-        is_inside = indices <= last[:, None]
-        gathered = array.gather(result, math.minimum(indices, last[:, None]), axis=axis)
-        shape = [1] * axis + [count, width] + [1] * (3 - axis)
-        result = reduce(gathered, array.reshape(is_inside, shape), axis + 1)
+        values = array.gather(result, math.minimum(indices, last[:, None]), axis=axis)
+        if is_mean:
+            shape = [1] * axis + [count, width] + [1] * (3 - axis)
+            is_inside = array.reshape(cast(indices <= last[:, None], values.dtype), shape)
+            total = math.reduce_sum(values * is_inside, axis + 1)
+            result = total / math.reduce_sum(is_inside, axis + 1)
+        else:
+            result = math.reduce_max(values, axis + 1)
         starts.append(sequence)
     return FractionalPool(result, *starts)
-
-
-def _reduce_max(values: Tensor, is_inside: Tensor, axis: int) -> Tensor:
-    return math.reduce_max(values, axis)
-
-
-def _reduce_mean(values: Tensor, is_inside: Tensor, axis: int) -> Tensor:
-    weights = cast(is_inside, values.dtype)
-    return math.reduce_sum(values * weights, axis) / math.reduce_sum(weights, axis)
 
 
 def _normalize_ratio(ratio: float | Sequence[float]) -> tuple[float, float]:
