@@ -312,3 +312,36 @@ def test_names_of_other_devices():
 
 def test_crelu_of_integers():
     assert tf.nn.crelu([[-1], [2]], axis=0).numpy().tolist() == [[0], [2], [1], [0]]
+
+
+@pytest.mark.parametrize("body, eager", [(lambda i: i + 1, 3), (lambda i: [i + 1], [3])])
+def test_a_loop_with_one_variable_returns_it_without_its_list(body, eager):
+    def loop(**options):
+        return v1.while_loop(lambda i: i < 3, body, [0], **options)
+
+    def to_python(result):
+        return [int(x) for x in result] if isinstance(result, list) else int(result)
+
+    assert to_python(loop()) == eager
+    assert to_python(loop(return_same_structure=True)) == [3]
+    with tf.Graph().as_default(), v1.Session() as session:
+        assert session.run(loop() + 1) == 4
+        assert session.run(loop(return_same_structure=True)) == [3]
+
+
+def test_conversion_of_several_elements_to_a_number():
+    for kind in (int, float, complex):
+        with pytest.raises(TypeError, match="only length-1 arrays"):
+            kind(tf.constant([1, 2]))
+    assert int(tf.constant([[2]])) == 2
+
+
+def test_functions_of_datasets_create_datasets_in_a_graph():
+    dataset = tf.data.Dataset
+    with tf.Graph().as_default(), v1.Session() as session:
+        for repeated in (
+            dataset.range(3).interleave(lambda x: dataset.from_tensors(x).repeat(2), 2),
+            dataset.range(4).flat_map(dataset.range),
+        ):
+            element = v1.data.make_one_shot_iterator(repeated).get_next()
+            assert [int(session.run(element)) for _ in range(3)] in ([0, 1, 0], [0, 0, 1])
