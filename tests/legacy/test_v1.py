@@ -336,12 +336,18 @@ def test_conversion_of_several_elements_to_a_number():
     assert int(tf.constant([[2]])) == 2
 
 
-def test_functions_of_datasets_create_datasets_in_a_graph():
+def test_functions_of_datasets_run_outside_of_the_graph():
     dataset = tf.data.Dataset
+    increment = functools.partial(v1.py_func, lambda x: x + 1, Tout=tf.int64)
     with tf.Graph().as_default(), v1.Session() as session:
-        for repeated in (
-            dataset.range(3).interleave(lambda x: dataset.from_tensors(x).repeat(2), 2),
-            dataset.range(4).flat_map(dataset.range),
+        for transformed, expected in (
+            (
+                dataset.range(3).interleave(lambda x: dataset.from_tensors(x).repeat(2), 2),
+                [0, 1, 0],
+            ),
+            (dataset.range(4).flat_map(dataset.range), [0, 0, 1]),
+            (dataset.range(3).map(lambda x: increment(inp=[x])), [1, 2, 3]),
+            (dataset.range(3).map(lambda x: dataset.range(x).reduce(x, tf.add)), [0, 1, 3]),
         ):
-            element = v1.data.make_one_shot_iterator(repeated).get_next()
-            assert [int(session.run(element)) for _ in range(3)] in ([0, 1, 0], [0, 0, 1])
+            element = v1.data.make_one_shot_iterator(transformed).get_next()
+            assert [int(session.run(element)) for _ in range(3)] == expected

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
-from meshflow.core.runtime.eager import leave_graph
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import dtypes, nest
@@ -295,8 +294,8 @@ class FlatMap(RandomTransformation):
 
     def _create_inner_dataset(self, element: PyTree, call_index: int = 0) -> Dataset:
         """Call the function on an element; `call_index` determines its random numbers."""
-        with call_key_scope(call_index), leave_graph():
-            tensors = structure.to_tensors(element)
+        tensors = structure.to_tensors(element)
+        with call_key_scope(call_index):
             return self._check_dataset(self._fn(*tensors) if self._unpack else self._fn(tensors))
 
     @staticmethod
