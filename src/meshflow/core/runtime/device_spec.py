@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _KEYS = ("job", "replica", "task", "device_type", "device_index")
-# Devices whose names may have lower case, and have a short form such as '/gpu:0'.
+# Devices with a short form, such as "/gpu:0", in which case does not matter.
 _TYPES = ("CPU", "GPU", "TPU")
 
 

@@ -482,7 +482,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         return list(self._variables)
 
     def add_variable(self, variable: GraphVariable) -> None:
-        """Add a variable, whose value sessions hold."""
+        """Add a variable, for which sessions hold values."""
         self._variables.append(variable)
 
     # ---- variables and collections -----------------------------------------------------------

@@ -37,13 +37,13 @@ def fractional_max_pool(
     seed: int = 0,
     name: str | None = None,
 ) -> FractionalPool:
-    """Compute the maximum of regions whose heights and widths are random.
+    """Compute the maximum of regions of random heights and widths.
 
     Args:
       value: Tensor of shape [batch, height, width, channels].
       pooling_ratio: Ratio of the sizes of input and output, at least 1, for height and width: a number, two numbers, or
         four, of which the first and last are 1.
-      pseudo_random: Whether sizes differ by at most one along the whole axis, instead of in a random order.
+      pseudo_random: Whether to distribute larger regions evenly, instead of in a random order.
       overlapping: Whether a region includes the first row and column of the next one.
       seed: Seed of the regions; 0 for other regions at each call.
       name: Ignored.
@@ -74,12 +74,12 @@ def fractional_avg_pool(
     seed: int = 0,
     name: str | None = None,
 ) -> FractionalPool:
-    """Compute the mean of regions whose heights and widths are random; see `tf.nn.fractional_max_pool`.
+    """Compute the mean of regions of random heights and widths; see `tf.nn.fractional_max_pool`.
 
     Args:
       value: Tensor of shape [batch, height, width, channels].
       pooling_ratio: Ratio of the sizes of input and output.
-      pseudo_random: Whether sizes differ by at most one along the whole axis.
+      pseudo_random: Whether to distribute larger regions evenly.
       overlapping: Whether a region includes the first row and column of the next one.
       seed: Seed of the regions; 0 for other regions at each call.
       name: Ignored.
@@ -118,7 +118,7 @@ def _pool(
         count = int(size / factor)
         sequence = _draw_starts(size, count, pseudo_random, seed, axis)
         width = -(-size // count) + overlapping
-        # The last element of a region shorter than the longest one stands for the missing ones.
+        # A region shorter than the longest one repeats its last element.
         last = math.minimum(sequence[1:] - (not overlapping), size - 1)
         indices = sequence[:count, None] + np.arange(width)
         values = array.gather(result, math.minimum(indices, last[:, None]), axis=axis)
