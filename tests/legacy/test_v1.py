@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import logging
 import sys
 import unittest
 
@@ -275,3 +276,78 @@ def test_adam_updates_variables_of_any_float_dtype(dtype):
     optimizer.apply_gradients([(tf.ones([2], v.dtype), v) for v in variables])
     for variable in variables:
         np.testing.assert_allclose(variable.numpy(), [0.875, 1.875], rtol=1e-2)
+
+
+def test_names_of_keras_in_version_1():
+    keras = tf.compat.v1.keras
+    assert (
+        keras.losses.cosine is keras.metrics.cosine_proximity is tf.keras.losses.cosine_similarity
+    )
+    assert keras.initializers.uniform is tf.keras.initializers.RandomUniform
+    assert keras.models.LinearModel is tf.keras.experimental.LinearModel
+    assert keras.losses.MeanSquaredError is tf.keras.losses.MeanSquaredError
+    assert "cosine" in dir(keras.losses)
+    assert not hasattr(tf.keras.losses, "cosine")
+    assert not {"Any", "Callable", "functools"} & {*dir(tf.compat.v1.app.flags)}
+
+
+def test_messages_are_printed_at_the_level_of_the_program(capsys, monkeypatch):
+    log = tf.compat.v1.logging
+    monkeypatch.setattr(tf.get_logger(), "level", tf.get_logger().level)
+    # Pytest's handlers of the root logger stand for a program that configures logging itself.
+    log.error("hidden")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    log.set_verbosity(log.INFO)
+    log.info("loss = %d", 3)
+    log.debug("hidden")
+    tf.print("step", tf.range(2), output_stream=log.info)
+    assert capsys.readouterr().err == "INFO:meshflow:loss = 3\nINFO:meshflow:step [0 1]\n"
+
+
+def test_names_of_other_devices():
+    assert tf.DeviceSpec.from_string("/task:1/device:Special:2").device_type == "Special"
+    with pytest.raises(ValueError, match="Multiple device types are not allowed"):
+        tf.DeviceSpec.from_string("/device:GPU:2/cpu:0")
+
+
+def test_crelu_of_integers():
+    assert tf.nn.crelu([[-1], [2]], axis=0).numpy().tolist() == [[0], [2], [1], [0]]
+
+
+@pytest.mark.parametrize("body, eager", [(lambda i: i + 1, 3), (lambda i: [i + 1], [3])])
+def test_a_loop_with_one_variable_returns_it_without_its_list(body, eager):
+    def loop(**options):
+        return v1.while_loop(lambda i: i < 3, body, [0], **options)
+
+    def to_python(result):
+        return [int(x) for x in result] if isinstance(result, list) else int(result)
+
+    assert to_python(loop()) == eager
+    assert to_python(loop(return_same_structure=True)) == [3]
+    with tf.Graph().as_default(), v1.Session() as session:
+        assert session.run(loop() + 1) == 4
+        assert session.run(loop(return_same_structure=True)) == [3]
+
+
+def test_conversion_of_several_elements_to_a_number():
+    for kind in (int, float, complex):
+        with pytest.raises(TypeError, match="only length-1 arrays"):
+            kind(tf.constant([1, 2]))
+    assert int(tf.constant([[2]])) == 2
+
+
+def test_functions_of_datasets_run_outside_of_the_graph():
+    dataset = tf.data.Dataset
+    increment = functools.partial(v1.py_func, lambda x: x + 1, Tout=tf.int64)
+    with tf.Graph().as_default(), v1.Session() as session:
+        for transformed, expected in (
+            (
+                dataset.range(3).interleave(lambda x: dataset.from_tensors(x).repeat(2), 2),
+                [0, 1, 0],
+            ),
+            (dataset.range(4).flat_map(dataset.range), [0, 0, 1]),
+            (dataset.range(3).map(lambda x: increment(inp=[x])), [1, 2, 3]),
+            (dataset.range(3).map(lambda x: dataset.range(x).reduce(x, tf.add)), [0, 1, 3]),
+        ):
+            element = v1.data.make_one_shot_iterator(transformed).get_next()
+            assert [int(session.run(element)) for _ in range(3)] == expected

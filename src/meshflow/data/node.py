@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from meshflow.core.runtime.eager import leave_graph
 from meshflow.core.variables.variable import restore_variables
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY
@@ -109,7 +110,9 @@ class DatasetNode(structure.ElementLeaf):
         # `functools.cached_property` of Python 3.11 has one lock for all datasets. The first element, which may determine
         # the spec, is computed in threads that need specs of other datasets. Two threads may infer the same spec.
         if "_spec" not in self.__dict__:
-            self.__dict__["_spec"] = self._find_spec()
+            # Functions of elements, which may be called now, do not belong to the graph of the program.
+            with leave_graph():
+                self.__dict__["_spec"] = self._find_spec()
         spec: PyTree = self.__dict__["_spec"]
         return spec
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 import jax
@@ -112,7 +113,7 @@ class _UnquotedText(str):
 @record_in_graph
 def print(
     *inputs: PyTree,
-    output_stream: TextIO | str | None = None,
+    output_stream: TextIO | str | Callable[..., Any] | None = None,
     summarize: int = 3,
     sep: str = " ",
     end: str = "\n",
@@ -122,8 +123,8 @@ def print(
 
     Args:
       *inputs: Tensors, nested structures of them, and other objects.
-      output_stream: `sys.stderr` (default), `sys.stdout`, another object with `write`, or a path
-        'file://...'.
+      output_stream: `sys.stderr` (default), `sys.stdout`, another object with `write`, a path
+        'file://...', or a method of a logger, such as `tf.compat.v1.logging.info`.
       summarize: Number of elements to show at each end of a dimension; -1 for all.
       sep: Separator of the inputs.
       end: Text at the end.
@@ -140,7 +141,10 @@ def print(
     path = None
     if isinstance(output_stream, str) and output_stream.startswith("file://"):
         path = output_stream.removeprefix("file://")
-    if output_stream is not None and path is None and not hasattr(output_stream, "write"):
+    is_method = isinstance(getattr(output_stream, "__self__", None), logging.Logger)
+    log: Any = output_stream if is_method else None
+    is_stream = hasattr(output_stream, "write")
+    if output_stream is not None and path is None and log is None and not is_stream:
         raise ValueError(
             f"tf.print: output_stream must be sys.stderr, sys.stdout or 'file://path', got {output_stream!r}."
         )
@@ -170,6 +174,8 @@ def print(
         if path is not None:
             with open(path, "a") as file:
                 file.write(text)
+        elif log is not None:
+            log("%s", text.removesuffix("\n"))
         else:
             stream: Any = output_stream or sys.stderr
             stream.write(text)

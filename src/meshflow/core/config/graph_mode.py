@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -167,11 +168,25 @@ def timestamp(name: str | None = None) -> Tensor:
     return Tensor(np.array(time.time(), np.float64))
 
 
+class _StderrHandler(logging.StreamHandler[Any]):
+    """Handler that prints records to the current `sys.stderr`, unless the program has configured the root logger."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            self.stream = sys.stderr
+            super().emit(record)
+
+
 def get_logger() -> logging.Logger:
-    """Return the logger of the package.
+    """Return the logger of the package, which prints records of its level to `sys.stderr`.
 
     Example:
       >>> tf.get_logger().isEnabledFor(40)  # errors
       True
     """
-    return logging.getLogger("meshflow")
+    logger = logging.getLogger("meshflow")
+    if not any(isinstance(h, _StderrHandler) for h in logger.handlers):
+        handler = _StderrHandler()
+        handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+        logger.addHandler(handler)
+    return logger

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 _KEYS = ("job", "replica", "task", "device_type", "device_index")
+# Devices with a short form, such as "/gpu:0", in which case does not matter.
+_TYPES = ("CPU", "GPU", "TPU")
 
 
 class DeviceSpec:
@@ -14,7 +16,7 @@ class DeviceSpec:
       job: Name of the job.
       replica: Index of the replica.
       task: Index of the task.
-      device_type: 'CPU', 'GPU' or 'TPU'.
+      device_type: 'CPU', 'GPU', 'TPU', or another name.
       device_index: Index of the device.
 
     Example:
@@ -33,7 +35,8 @@ class DeviceSpec:
         self.job = job
         self.replica = None if replica is None else int(replica)
         self.task = None if task is None else int(task)
-        self.device_type = None if device_type is None else device_type.upper()
+        is_known = device_type is not None and device_type.upper() in _TYPES
+        self.device_type = device_type.upper() if is_known and device_type else device_type
         self.device_index = None if device_index is None else int(device_index)
 
     @classmethod
@@ -41,7 +44,7 @@ class DeviceSpec:
         """Parse a device name such as '/job:worker/task:0/device:GPU:1' or '/gpu:0'.
 
         Raises:
-          ValueError: If the name has an unknown part.
+          ValueError: If the name has an unknown part, or several devices.
         """
         fields: dict[str, Any] = {}
         for part in filter(None, spec.split("/")):
@@ -49,9 +52,12 @@ class DeviceSpec:
             if key in ("job", "replica", "task") and len(rest) == 1:
                 fields[key] = rest[0]
                 continue
-            device_type = rest.pop(0) if key == "device" and rest else key
-            if device_type.upper() not in ("CPU", "GPU", "TPU") or len(rest) > 1:
+            is_named = key == "device" and bool(rest)
+            device_type = rest.pop(0) if is_named else key
+            if (not is_named and device_type.upper() not in _TYPES) or len(rest) > 1:
                 raise ValueError(f"Unknown attribute {part!r} in device name {spec!r}.")
+            if "device_type" in fields:
+                raise ValueError(f"Multiple device types are not allowed, got {spec!r}.")
             fields["device_type"] = device_type
             if rest and rest[0] != "*":
                 fields["device_index"] = rest[0]

@@ -18,6 +18,16 @@ def executing_eagerly() -> bool:
     return context.trace is None and context.graph is None
 
 
+@contextlib.contextmanager
+def leave_graph() -> Iterator[None]:
+    """Run calls in a block at once, instead of recording them in a version 1 graph."""
+    graph, context.graph = context.graph, None
+    try:
+        yield
+    finally:
+        context.graph = graph
+
+
 def inside_function() -> bool:
     """Check whether a `tf.function` is being traced.
 

@@ -108,7 +108,6 @@ _NAMES_BY_REASON: dict[str, str] = {
         + ("precision_at_k", "precision_at_top_k", "recall_at_k", "recall_at_top_k")
         + ("sparse_average_precision_at_k", "sparse_precision_at_k")
     ),
-    "pooling regions are random; use tf.nn.max_pool or tf.nn.avg_pool.": "nn.fractional_avg_pool nn.fractional_max_pool",
     "converters of graphs with hints are gone; use tf.lite.TFLiteConverter.": (
         "compat.v1.lite.OpHint compat.v1.lite.toco_convert compat.v1.lite.experimental.convert_op_hints_to_stubs"
     ),
@@ -168,7 +167,7 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
         ),
         _expand(
             "compat.v1.train",
-            "Supervisor SessionManager QueueRunner export_meta_graph import_meta_graph warm_start LooperThread "
+            "Supervisor SessionManager QueueRunner warm_start LooperThread "
             "ProfilerHook SaverDef Server SyncReplicasOptimizer VocabInfo "
             "sdca_fprint sdca_optimizer sdca_shrink_l1",
         ),

@@ -339,14 +339,22 @@ class Tensor(_Operators):
     def __bool__(self) -> bool:
         return bool(self._require_python_value("a Python `bool`"))
 
+    def _get_single_value(self, target: str) -> Any:
+        array = self._require_python_value(target)
+        if array.size != 1:
+            raise TypeError(
+                f"only length-1 arrays can be converted to Python scalars, got shape {array.shape}."
+            )
+        return array.item()
+
     def __int__(self) -> int:
-        return int(self._require_python_value("a Python `int`").item())
+        return int(self._get_single_value("a Python `int`"))
 
     def __float__(self) -> float:
-        return float(self._require_python_value("a Python `float`").item())
+        return float(self._get_single_value("a Python `float`"))
 
     def __complex__(self) -> complex:
-        return complex(self._require_python_value("a Python `complex`").item())
+        return complex(self._get_single_value("a Python `complex`"))
 
     def __index__(self) -> int:
         return self.require_value("an index").__index__()

@@ -71,3 +71,7 @@ globals().update(
 
 def __getattr__(name: str) -> Any:
     return getattr(_flags, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({"FLAGS", *(n for n in dir(_flags) if not n.startswith("_"))})

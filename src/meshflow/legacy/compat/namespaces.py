@@ -55,6 +55,14 @@ _V1_ALIASES = {
         f"sparse.{n}": f"{_V1}sparse_{n}"
         for n in ("merge", "reduce_max_sparse", "reduce_sum_sparse")
     },
+    **{
+        f"keras.{kind}.{n}": "keras.losses.cosine_similarity"
+        for kind in ("losses", "metrics")
+        for n in ("cosine", "cosine_proximity")
+    },
+    "keras.initializers.normal": "keras.initializers.RandomNormal",
+    "keras.initializers.uniform": "keras.initializers.RandomUniform",
+    **{f"keras.models.{n}": f"keras.experimental.{n}" for n in ("LinearModel", "WideDeepModel")},
 }
 # Modules of single names.
 _OTHER_MODULES = {
@@ -77,6 +85,10 @@ _OTHER_MODULES = {
 }
 _OTHER_MODULES |= {
     "train.write_graph": "meshflow.io",
+    **{
+        f"train.{n}": "meshflow.legacy.compat.meta_graphs"
+        for n in ("export_meta_graph", "import_meta_graph")
+    },
     **{
         f"graph_util.{n}": "meshflow.saved_model.graph.writing.frozen_graphs"
         for n in ("extract_sub_graph", "remove_training_nodes")
@@ -155,7 +167,11 @@ _IGNORED_TEXT = (
 _IGNORED = frozenset(_IGNORED_TEXT.split())
 
 
-_KERAS_NAMESPACES = {"keras", "keras.backend", "keras.layers", "keras.utils"}
+_KERAS_NAMESPACES = {
+    "keras",
+    *(f"keras.{n}" for n in ("backend", "initializers", "layers", "losses", "metrics")),
+    *(f"keras.{n}" for n in ("models", "utils")),
+}
 
 
 class _Names(NamedTuple):
@@ -290,7 +306,7 @@ def find_name(path: str) -> Any:
 def list_attributes(path: str) -> set[str]:
     """Return the names of a namespace, without those that version 2 has, too."""
     start = f"{path}." if path else ""
-    tables = (*_list_names(), _OTHER_MODULES)
+    tables = (*_list_names(), _OTHER_MODULES, _V1_ALIASES)
     paths = (p.removeprefix(start) for table in tables for p in table if p.startswith(start))
     names = {p for p in paths if "." not in p}
     for module in _MODULES.get(path, ()):

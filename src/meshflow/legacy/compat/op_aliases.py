@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, SparseTensorValue
@@ -10,6 +10,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import DEFAULT_SEED, global_seed
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.ops.math import floordiv as _floordiv
 from meshflow.ops.ragged.values import convert_rows
@@ -32,6 +33,7 @@ __all__ = [
     "sparse_to_dense",
     "verify_tensor_all_finite",
     "where",
+    "while_loop",
 ]
 
 _ASSERTIONS = (
@@ -278,3 +280,36 @@ def where(
         if len(condition.shape) == 1 and len(x.shape) > 1:
             condition = _tf.reshape(condition, [-1, *[1] * (len(x.shape) - 1)])
     return _tf.where(condition, x, y)
+
+
+def while_loop(
+    cond: Callable[..., TensorLike],
+    body: Callable[..., PyTree],
+    loop_vars: Sequence[PyTree],
+    shape_invariants: PyTree = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+    maximum_iterations: int | None = None,
+    return_same_structure: bool = False,
+) -> PyTree:
+    """Repeat a function while a condition holds; see `tf.while_loop`.
+
+    A single loop variable is returned without its list, unless `return_same_structure` is set. In eager execution, that
+    happens only if `body` returns no list.
+    """
+    is_unpacked = len(loop_vars) == 1 and not return_same_structure
+    is_eager, returns_list = _tf.executing_eagerly(), True
+
+    def run(*values: PyTree) -> PyTree:
+        nonlocal returns_list
+        result = body(*values)
+        returns_list = isinstance(result, (list, tuple))
+        return result
+
+    found = _tf.while_loop(
+        *(cond, run, loop_vars, shape_invariants, parallel_iterations, back_prop, swap_memory),
+        *(maximum_iterations, name),
+    )
+    return found[0] if is_unpacked and not (is_eager and returns_list) else found

@@ -145,7 +145,7 @@ to_complex64 = _make_cast(_tf.complex64, "ToComplex64")
 to_complex128 = _make_cast(_tf.complex128, "ToComplex128")
 
 
-_log = _logging.getLogger("meshflow")
+_log = _tf.get_logger()
 # Calls of `logging.log_first_n` and `log_every_n`, by their messages.
 _counts: dict[str, int] = {}
 

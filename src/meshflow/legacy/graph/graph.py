@@ -481,6 +481,10 @@ class Graph(GraphBase, metaclass=_GraphType):
         """Return all variables, in the order of their creation."""
         return list(self._variables)
 
+    def add_variable(self, variable: GraphVariable) -> None:
+        """Add a variable, for which sessions hold values."""
+        self._variables.append(variable)
+
     # ---- variables and collections -----------------------------------------------------------
 
     @contextlib.contextmanager

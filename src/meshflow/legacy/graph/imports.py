@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.tracing.trace import TensorSlot, init_scope
 from meshflow.core.values.dtypes import DType, float32
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
@@ -20,19 +21,22 @@ from meshflow.legacy.graph.calls import fill_ranks
 from meshflow.legacy.graph.execution import Run, suspend_recording
 from meshflow.legacy.graph.graph import Graph
 from meshflow.legacy.graph.operations import Operation, SymbolicTensor
-from meshflow.saved_model.graph.format.messages import Message
+from meshflow.legacy.graph.variables import ImportedVariable, initialize
+from meshflow.saved_model.graph.format.messages import Message, NodeDef
 from meshflow.saved_model.graph.format.node_attributes import (
     GraphNode,
     parse_reference,
     parse_shape,
 )
 from meshflow.saved_model.graph.format.nodes import parse_dtype_enum
+from meshflow.saved_model.graph.ops.gradients import UPDATE_OPS
 from meshflow.saved_model.graph.reading.graph_programs import GraphProgram
 from meshflow.saved_model.graph.reading.interpreter import (
     FunctionLibrary,
     GraphRun,
     list_output_names,
 )
+from meshflow.saved_model.graph.reading.subgraphs import VARIABLE_OPS
 
 # Attributes with the dtypes of all outputs, and with that of each output.
 _TYPE_LISTS = ("Tout", "output_types", "out_types", "dtypes", "component_types")
@@ -41,6 +45,15 @@ _TYPES = ("dtype", "DstT", "out_type", "output_type", "T", "Tparams")
 _COUNTS = {"Split": "num_split", "SplitV": "num_split", "Unpack": "num", "Unstack": "num"}
 # Damaged messages may declare any number of outputs.
 _MAX_OUTPUTS = 1 << 16
+_INITIALIZERS = ("Assign", "AssignVariableOp")
+_INITIALIZED_PREDICATES = ("IsVariableInitialized", "VarIsInitializedOp")
+# Ops that write variables, by their names for variables that are values.
+_UPDATES = {
+    "AssignAdd": "AssignAddVariableOp",
+    "AssignSub": "AssignSubVariableOp",
+    **{op.removeprefix("Resource"): op for op in UPDATE_OPS},
+}
+_OPS_WITHOUT_OUTPUTS = {"Assert", "AssignVariableOp", "NoOp", "SaveV2", *_UPDATES.values()}
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 
@@ -110,6 +123,7 @@ class _Importer:
             for k, v in input_map.items()
         }
         self._operations: dict[str, Operation] = {}
+        self._variables: dict[str, ImportedVariable] = {}
         # The number of outputs that other nodes read.
         self._counts: dict[str, int] = {}
         existing = {o.name for o in graph.get_operations()}
@@ -148,7 +162,9 @@ class _Importer:
                 continue
             missing = [n for n in self._list_sources(found) if n not in self._operations]
             if not missing:
-                self._operations[found] = self._add(self._nodes[found])
+                self._operations[found] = operation = self._add(self._nodes[found])
+                for source in self._nodes[found].control_inputs:
+                    operation._add_control_input(self._operations[source])
             elif found in opened:
                 raise ValueError(
                     f"Node {found!r} depends on its own result: the nodes form a cycle."
@@ -177,22 +193,49 @@ class _Importer:
             with suspend_recording():
                 value = Tensor(np.asarray(node["value"]))
             return graph.make_constant(value, name).op
+        if node.op in VARIABLE_OPS:
+            found = ImportedVariable(
+                graph,
+                graph.name_operation(name),
+                node.op,
+                TensorShape(node["shape"]),
+                _get_dtype(node),
+            )
+            graph.add_variable(found)
+            self._variables[node.name] = found
+            return found.op
         # The next iteration of a loop of TensorFlow 1 is missing; such nodes cannot run.
         references = [r for r in node.inputs if self._is_known(r)]
-        inputs = [self._find_input(node, *r) for r in references]
+        held = [self._find_variable(r) for r in references]
+        # Variables are no inputs, because their operations would read values that they may not have.
+        pairs = zip(references, held, strict=True)
+        arguments = [self._find_input(node, *r) for r, v in pairs if v is None]
         count = self._count_outputs(node)
-        program = self._make_program(node, references, count)
+        program = self._make_program(node, references, held, count)
 
         def compute(run: Run) -> Sequence[Any]:
-            return list(program.call([run.read(t) for t in inputs]))
+            values = [run.read(t) for t in arguments]
+            variables = operation.variables
+            if node.op in _INITIALIZERS and variables:
+                return [initialize(variables[0], values[0])][:count]
+            if node.op in _INITIALIZED_PREDICATES and variables:
+                return [Tensor(np.array(variables[0].is_set))]
+            for variable in variables:
+                variable.check_set()
+            return list(program.call(values))
 
-        controls = [self._operations[n] for n in node.control_inputs]
-        operation = Operation(graph, graph.name_operation(name), node.op, compute, inputs, controls)
-        infer = functools.cache(lambda: _infer_specs(node, program, inputs, count))
+        operation = Operation(graph, graph.name_operation(name), node.op, compute, arguments)
+        operation.variables = [v for v in held if v is not None]
+        infer = functools.cache(lambda: _infer_specs(node, program, arguments, count))
         operation.outputs = [_ImportedTensor(operation, i, infer) for i in range(count)]
-        for tensor in inputs:
+        for tensor in arguments:
             tensor.add_reader(operation)
         return operation
+
+    def _find_variable(self, reference: tuple[str, str, int]) -> ImportedVariable | None:
+        """Return the variable that an input refers to."""
+        name, _, index = reference
+        return None if f"{name}:{index}" in self._replaced else self._variables.get(name)
 
     def _is_known(self, reference: tuple[str, str, int]) -> bool:
         name, _, index = reference
@@ -212,6 +255,8 @@ class _Importer:
         return tensor
 
     def _count_outputs(self, node: GraphNode) -> int:
+        if node.op in _OPS_WITHOUT_OUTPUTS:
+            return 0
         attributes = node.proto.attr
         lists = [len(attributes[k].list.type) for k in _TYPE_LISTS if k in attributes]
         if node.op == "IdentityN":
@@ -227,21 +272,41 @@ class _Importer:
         return count
 
     def _make_program(
-        self, node: GraphNode, references: list[tuple[str, str, int]], count: int
+        self,
+        node: GraphNode,
+        references: list[tuple[str, str, int]],
+        held: list[ImportedVariable | None],
+        count: int,
     ) -> GraphProgram:
-        """Return the program of one node, as a function of its inputs."""
+        """Return the program of one node, as a function of its inputs that are not variables."""
+        update = _UPDATES.get(node.op)
+        num_arguments = held.count(None)
 
         def body(run: GraphRun, values: list[Any]) -> list[Any]:
+            arguments, variables = iter(values[:num_arguments]), iter(values[num_arguments:])
             found: dict[str, Any] = {}
-            for (name, _, index), value in zip(references, values, strict=True):
+            for (name, _, index), variable in zip(references, held, strict=True):
+                value = next(arguments if variable is None else variables)
+                if variable is not None and not update and variable.op.type != "VarHandleOp":
+                    value = run.read(value)
                 found.setdefault(name, {})[index] = value
-            run.evaluate({node.name: node}, found, [node.name], node.name)
+            run.evaluate({node.name: program_node}, found, [node.name], node.name)
+            if update:
+                return [run.read(values[num_arguments])]
             return list(found[node.name])
 
+        program_node = node
+        if update:
+            # An op of variables that are values: it returns the new value.
+            renamed = NodeDef()
+            renamed.CopyFrom(node.proto)
+            renamed.op = update
+            program_node = GraphNode(renamed)
         slots = [TensorSlot(i) for i in range(count)]
         specs = [TensorSpec(None, float32)] * count
         host = self._library.needs_host([node])
-        return GraphProgram(node.name, self._library, body, [], slots, specs, host)
+        captured = [v for v in held if v is not None]
+        return GraphProgram(node.name, self._library, body, captured, slots, specs, host)
 
 
 def _infer_specs(

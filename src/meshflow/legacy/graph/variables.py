@@ -97,21 +97,25 @@ class GraphVariable(Variable):
             raise ValueError(
                 f"The initial value's shape {result.shape} is not compatible with the shape {static} of variable {unique}."
             )
-        sizes = [1 if n is None else n for n in (static.as_list() if static.rank else [])]
-        self._blank = jax.ShapeDtypeStruct(tuple(sizes), _get_stored_dtype(result.dtype.dtype))
-        scopes, context.name_scopes = context.name_scopes, []
-        try:
-            with suspend_recording():
-                super().__init__(self._blank, name=unique, validate_shape=validates, **kwargs)
-        finally:
-            context.name_scopes = scopes
-        self._static_shape, self._dtype = static, result.dtype
+        self._set_blank(unique, static, result.dtype, validate_shape=validates, **kwargs)
         with graph.control_dependencies(None):
             self._initializer: Operation = graph.record(
                 initialize, (self, result), name=f"{unique}/Assign/"
             ).op
             handle = Operation(graph, unique, "VarHandleOp", lambda run: [self._as_tensor()], ())
         self._handle = handle.add_output(result.symbol)
+
+    def _set_blank(self, name: str, shape: TensorShape, dtype: DType, **kwargs: PyTree) -> None:
+        """Create the state of a variable without a value."""
+        sizes = [1 if n is None else n for n in (shape.as_list() if shape.rank else [])]
+        self._blank = jax.ShapeDtypeStruct(tuple(sizes), _get_stored_dtype(dtype.dtype))
+        scopes, context.name_scopes = context.name_scopes, []
+        try:
+            with suspend_recording():
+                super().__init__(self._blank, name=name, **kwargs)
+        finally:
+            context.name_scopes = scopes
+        self._static_shape, self._dtype = shape, dtype
 
     # ---- values ----------------------------------------------------------------------------
 
@@ -126,12 +130,21 @@ class GraphVariable(Variable):
     def _current(self) -> Array:
         if not self.is_set:
             if not self._can_initialize():
-                raise FailedPreconditionError(
-                    f"Could not find variable {self._name}: attempting to use an uninitialized value. Run "
-                    "tf.compat.v1.global_variables_initializer() in the session first."
-                )
+                self.check_set()
             self.set_initial_value()
         return super()._current()
+
+    def check_set(self) -> None:
+        """Check that the variable has a value.
+
+        Raises:
+          FailedPreconditionError: If no session has run its initializer.
+        """
+        if not self.is_set:
+            raise FailedPreconditionError(
+                f"Could not find variable {self._name}: attempting to use an uninitialized value. Run "
+                "tf.compat.v1.global_variables_initializer() in the session first."
+            )
 
     def _read_in_trace(self, trace: ActiveTrace) -> Tensor:
         if state.read_variables is not None:
@@ -253,6 +266,26 @@ class GraphVariable(Variable):
 
     def __repr__(self) -> str:
         return f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}>"
+
+
+class ImportedVariable(GraphVariable):
+    """Variable of an imported graph, which operations of that graph initialize.
+
+    Args:
+      graph: The graph.
+      name: Name of the operation that holds the variable.
+      kind: Type of that operation.
+      shape: The shape.
+      dtype: The dtype.
+    """
+
+    def _create(  # type: ignore[override]
+        self, graph: OwningGraph, name: str, kind: str, shape: TensorShape, dtype: DType
+    ) -> None:
+        self.graph = graph
+        self._set_blank(name, shape, dtype)
+        handle = Operation(graph, name, kind, lambda run: [self._as_tensor()], ())
+        self._handle = handle.add_output(TensorSpec(shape, dtype))
 
 
 def _find_initial_spec(initial_value: PyTree, dtype: DType | None) -> TensorSpec | None:

@@ -14,6 +14,8 @@ from meshflow.ops.nn.depthwise_convolution import *
 from meshflow.ops.nn.depthwise_convolution import __all__ as _depthwise_convolution
 from meshflow.ops.nn.embedding import *
 from meshflow.ops.nn.embedding import __all__ as _embedding
+from meshflow.ops.nn.fractional_pooling import *
+from meshflow.ops.nn.fractional_pooling import __all__ as _fractional_pooling
 from meshflow.ops.nn.isotonic import *
 from meshflow.ops.nn.isotonic import __all__ as _isotonic
 from meshflow.ops.nn.morphology import *
@@ -35,6 +37,7 @@ __all__ = [
     *_ctc_decoding,
     *_depthwise_convolution,
     *_embedding,
+    *_fractional_pooling,
     *_isotonic,
     *_morphology,
     *_normalization,

@@ -197,7 +197,7 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
     return jax.nn.soft_sign(features)
 
 
-@op(kinds="f")
+@op(kinds="if")
 def crelu(features: TensorLike, axis: int = -1, name: str | None = None) -> Tensor:
     """Concatenate `relu(x)` and `relu(-x)` along an axis.
 

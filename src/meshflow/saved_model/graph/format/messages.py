@@ -263,9 +263,24 @@ _MODEL_MESSAGES: MessageTable = {
         "stripped_default_attrs": (7, "bool"),
         "function_aliases": (8, "{}string"),
     },
-    "CollectionDef": {"node_list": (1, "|NodeList"), "bytes_list": (2, "|CollectionBytes")},
+    "CollectionDef": {
+        "node_list": (1, "|NodeList"),
+        "bytes_list": (2, "|CollectionBytes"),
+        "int64_list": (3, "|CollectionIntegers"),
+        "float_list": (4, "|CollectionFloats"),
+    },
     "NodeList": {"value": (1, "*string")},
     "CollectionBytes": {"value": (1, "*bytes")},
+    "CollectionIntegers": {"value": (1, "*int64")},
+    "CollectionFloats": {"value": (1, "*float")},
+    "VariableDef": {
+        "variable_name": (1, "string"),
+        "initializer_name": (2, "string"),
+        "snapshot_name": (3, "string"),
+        "is_resource": (5, "bool"),
+        "initial_value_name": (6, "string"),
+        "trainable": (7, "bool"),
+    },
     "MetaGraphDef": {
         "meta_info_def": (1, "MetaInfoDef"),
         "graph_def": (2, "GraphDef"),
@@ -304,3 +319,4 @@ StructuredValue = _classes["StructuredValue"]
 TensorInfo = _classes["TensorInfo"]
 TensorProto = _classes["TensorProto"]
 TensorShapeProto = _classes["TensorShapeProto"]
+VariableDef = _classes["VariableDef"]

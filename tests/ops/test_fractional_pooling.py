@@ -1,0 +1,43 @@
+"""Pooling of regions with random sizes, next to a loop over the regions."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+VALUES = np.random.default_rng(0).normal(size=(2, 11, 7, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name, reduce", [("max", np.max), ("avg", np.mean)])
+@pytest.mark.parametrize("pseudo_random, overlapping", [(False, False), (True, True)])
+def test_values_are_those_of_the_regions(name, reduce, pseudo_random, overlapping):
+    pool = getattr(tf.nn, f"fractional_{name}_pool")
+    value, options = tf.Variable(VALUES), (pseudo_random, overlapping)
+    with tf.GradientTape() as tape:
+        output, *starts = pool(value, [1, 1.5, 1.2, 1], *options, seed=4)
+    rows, columns = (s.numpy() for s in starts)
+    assert output.shape == (2, 7, 5, 2)
+    assert (rows[[0, -1]].tolist(), columns[[0, -1]].tolist()) == ([0, 11], [0, 7])
+    assert {*np.diff(rows), *np.diff(columns)} == {1, 2}
+    for i, y in enumerate(rows[:-1]):
+        for j, x in enumerate(columns[:-1]):
+            region = VALUES[:, y : rows[i + 1] + overlapping, x : columns[j + 1] + overlapping]
+            np.testing.assert_allclose(output[:, i, j], reduce(region, (1, 2)), rtol=1e-5)
+    # Each region passes on a gradient of 1.
+    assert np.sum(tape.gradient(output, value)) == pytest.approx(output.numpy().size)
+    repeated = pool(VALUES, [1.5, 1.2], *options, seed=4).output
+    assert np.array_equal(repeated.numpy(), output.numpy())
+
+
+@pytest.mark.parametrize(
+    "shape, ratio, message",
+    [
+        ((1, 4, 4, 1), 0.5, "should be >= 1.0"),
+        ((1, 4, 4, 1), [2, 2, 2, 1], "first and last"),
+        ((4, 4, 1), 2.0, r"\[batch, height, width, channels\]"),
+        ((1, 4, 4, 1), 5.0, "higher than input dimension size for dimension 1"),
+    ],
+)
+def test_invalid_arguments(shape, ratio, message):
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=message):
+        tf.nn.fractional_max_pool(tf.zeros(shape), ratio)
