@@ -104,7 +104,8 @@ def test_workers_that_hang_or_are_terminated(tmp_path, kind, workers):
     _, expected, _ = train(tmp_path / "undisturbed", kind, workers=workers)
     _, weights, text = train(tmp_path / "killed", kind, *SIGNALS, workers=workers, watchdog=20)
     assert f"Restart {len(SIGNALS)} of" in text
-    assert text.count(" for 20 s") == 3
+    # On a busy machine, the watchdog may also find a slow step.
+    assert text.count(" for 20 s") >= 3
     assert_same_bits(weights, expected)
 
 
