@@ -17,12 +17,12 @@ from distribute.parallel.training import mesh
 from distribute.workers import in_parts
 
 
-def train(folder, kind, *kills, workers=2):
+def train(folder, kind, *kills, workers=2, watchdog=600):
     """Return the curve of the last start, the final weights, and the launcher's output."""
     folder.mkdir()
     options = ["--workers", workers, "--devices-per-worker", 4 // workers]
     # Gloo waits half a minute for other processes, which a busy machine may exceed once.
-    options += ["--max-restarts", len(kills) + 1]
+    options += ["--max-restarts", len(kills) + 1, "--watchdog", watchdog]
     code, text = launch(*options, WORKERS / "in_parts.py", folder, kind, *kills)
     assert code == 0, text
     with np.load(folder / "results.npz") as found:
@@ -89,6 +89,23 @@ def test_kills_at_unusual_moments(tmp_path, kind, workers):
     _, expected, _ = train(tmp_path / "undisturbed", kind, workers=workers)
     _, weights, text = train(tmp_path / "killed", kind, *UNUSUAL, workers=workers)
     assert f"Restart {len(UNUSUAL)} of" in text
+    assert_same_bits(weights, expected)
+
+
+# In the middle of a step, before a file of the backup is opened and before one gets its name, and two workers at once.
+SIGNALS = ["TERM/2+0.02@1", "STOP/2+0.02@0", "STOP/rename:3@0", "TERM/open:9@0", "STOP/2+0.02@0,1"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("kind", ["pipeline", "zero", "experts"])
+def test_workers_that_hang_or_are_terminated(tmp_path, kind, workers):
+    _, expected, _ = train(tmp_path / "undisturbed", kind, workers=workers)
+    _, weights, text = train(tmp_path / "killed", kind, *SIGNALS, workers=workers, watchdog=20)
+    assert f"Restart {len(SIGNALS)} of" in text
+    # On a busy machine, the watchdog may also find a slow step.
+    assert text.count(" for 20 s") >= 3
     assert_same_bits(weights, expected)
 
 

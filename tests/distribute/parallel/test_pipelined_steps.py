@@ -91,11 +91,17 @@ class Scaled(Own):
 
 
 class Compiled(Own):
-    """A function that is traced for the same shapes in a loop over shares, and in the pipeline; and two optimizers."""
+    """A function that is traced for the same shapes in a loop over shares, and in the pipeline.
+
+    Three optimizers, moving averages of weights and slots of the step's own are in collections.
+    """
 
     def __init__(self, body):
         super().__init__(body)
-        self.other = tf.keras.optimizers.SGD(0.05, momentum=0.9)
+        train = tf.compat.v1.train
+        self.others = [tf.keras.optimizers.SGD(0.05, momentum=0.9), train.AdamOptimizer(1e-2)]
+        zeros = [tf.zeros_like(w) for w in body.trainable_variables]
+        self.kept = {n: [tf.Variable(z, trainable=False) for z in zeros] for n in ("mean", "sum")}
         self.compute_squares = tf.function(lambda a, b: (a - b) ** 2)
 
     def compute_own_loss(self, x, y):
@@ -103,8 +109,15 @@ class Compiled(Own):
         return tf.reduce_mean(self.compute_squares(y_pred, y)), y_pred
 
     def update_weights(self, pairs):
-        self.optimizer.apply_gradients(pairs[:3])
-        self.other.apply_gradients(pairs[3:])
+        self.optimizer.apply_gradients(pairs[:2])
+        self.others[0].apply_gradients(pairs[2:4])
+        self.others[1].apply_gradients(pairs[4:6])
+        for i, (gradient, weight) in enumerate(pairs):
+            mean, total = self.kept["mean"][i], self.kept["sum"][i]
+            total.assign(0.9 * total + gradient)
+            if i >= 6:
+                weight.assign_sub(0.1 * total)
+            mean.assign(0.5 * mean + 0.5 * weight)
 
 
 class Seeded(Own):
@@ -199,7 +212,9 @@ def test_steps_equal_those_of_one_device(make, sizes, options):
     # Weights and slots are on the devices of their stages only.
     assert "0 bytes of weights gathered" in str(report)
     weights = model.trainable_variables
-    slots = [*model.optimizer.variables(), *getattr(model, "other", model.optimizer).variables()]
+    optimizers = [model.optimizer, *getattr(model, "others", [])]
+    slots = [v for optimizer in optimizers for v in optimizer.variables()]
+    slots += tf.nest.flatten(getattr(model, "kept", {}))
     parts = [v for v in [*weights, *slots] if v.shape.rank]
     assert len(parts) > len(weights)
     assert {get_storage(v).layout.sharding_specs[0] for v in parts} == {"stage"}

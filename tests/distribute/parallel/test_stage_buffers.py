@@ -81,6 +81,12 @@ def transformation():
     return OPTIMIZERS.get(optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1e-2)))
 
 
+def list_states(optimizer):
+    """Return the variables of an optimizer, also of one of TensorFlow 1."""
+    variables = getattr(optimizer, "optimizer", optimizer).variables
+    return variables() if callable(variables) else variables
+
+
 def constrained():
     rule = {"kernel_constraint": "max_norm"}
     middle = [LAYERS.Dense(n, "tanh", **rule) for n in (32, 24)]
@@ -92,6 +98,7 @@ def constrained():
     [
         (averaging, {"data": 2, "zero": 1}),
         (lambda: Signs(global_clipnorm=0.1), {"data": 2, "zero": 1}),
+        (lambda: tf.compat.v1.train.AdamOptimizer(1e-2), {}),
         pytest.param(lambda: OPTIMIZERS.Lamb(1e-2, clipnorm=0.1), {}, marks=SOAK),
         pytest.param(lambda: OPTIMIZERS.Lamb(1e-2), {"data": 2, "zero": 3}, marks=SOAK),
         pytest.param(scaling, {"schedule": "interleaved:2"}, marks=SOAK),
@@ -115,7 +122,7 @@ def test_optimizers(make, options):
     np.testing.assert_allclose(fit(model), fit(plain), rtol=1e-6)
     assert all(are_resident(model))
     assert_close(model.get_weights(), plain.get_weights())
-    assert_close(model.optimizer.get_weights(), plain.optimizer.get_weights())
+    assert_close(*([v.numpy() for v in list_states(m.optimizer)] for m in (model, plain)))
     # Evaluation reads the same rows, and sends no weights either.
     x, y = data()
     evaluated = [m.evaluate(x, y, verbose=0) for m in (model, plain)]

@@ -349,6 +349,7 @@ def test_losses_of_many_rows_are_distinguished_from_means():
     np.testing.assert_allclose(curves["loss"], history["loss"], rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:MeshStrategy. the batch normalization")
 def test_batch_normalization_of_micro_batches():
     """The statistics and updates are those of a step of Keras with the same options."""
 

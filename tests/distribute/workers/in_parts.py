@@ -3,6 +3,7 @@
 KIND is a key of CHOICES. In the n-th start, the workers of the n-th KILL, "MOMENT@WORKER,WORKER", kill themselves. The moment
 is "STEP", "STEP+SECONDS" so long after the step's beginning, wherever the worker is then (step 0 begins before the model is
 created, and step 1 includes the compilation), or "rename:N" or "open:N", before the N-th such call for a file of the backup.
+"STOP/MOMENT" and "TERM/MOMENT" send another signal than SIGKILL.
 Worker 0 writes the curve and the final weights to FOLDER/results.npz.
 """
 
@@ -68,6 +69,8 @@ class Kill(tf.keras.callbacks.Callback):
 
     def __init__(self, moment):
         super().__init__()
+        name, _, moment = moment.rpartition("/")
+        self.signal = getattr(signal, f"SIG{name or 'KILL'}")
         event, _, number = moment.rpartition(":")
         step, _, seconds = number.partition("+")
         self.left, self.seconds = int(step), float(seconds or 0)
@@ -78,7 +81,7 @@ class Kill(tf.keras.callbacks.Callback):
             self.kill()
 
     def kill(self):
-        end = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        end = lambda: os.kill(os.getpid(), self.signal)
         threading.Timer(self.seconds, end).start() if self.seconds else end()
 
     def count(self):

@@ -66,6 +66,13 @@ class WorkerProgress:
             # The first steps include compilation, which takes longer than all other steps.
             self.step_time = self.heartbeat_time if steps > 1 else None
 
+    def omit_pause(self, seconds: float) -> None:
+        """Do not count a time in which no reports could be read."""
+        if self.heartbeat_time is not None:
+            self.heartbeat_time += seconds
+        if self.step_time is not None:
+            self.step_time += seconds
+
 
 def make_virtual_device_environment(count: int) -> dict[str, str]:
     """Return the environment variables of a process with virtual CPU devices."""
@@ -89,6 +96,7 @@ class JobSupervisor:
         tasks = [f"worker:{i}" for i in range(len(addresses))]
         self._watchdog, self._host = watchdog, host
         self._problem: str | None = None
+        self._check_time = time.monotonic()
         self.workers = [WorkerProgress() for _ in addresses]
         listening_address = choose_listening_host(host, [parse_address(a)[0] for a in addresses])
         self._secret = create_secret()
@@ -157,6 +165,11 @@ class JobSupervisor:
                 f"The coordination service at port {self._port} ended with code {code}; workers would wait."
             )
         now = time.monotonic()
+        pause, self._check_time = now - self._check_time, now
+        if pause > self._watchdog / 2:
+            # This process was suspended, as by Ctrl-Z or with its virtual machine, and so were workers.
+            for worker in self.workers:
+                worker.omit_pause(pause)
         for index in running:
             worker = self.workers[index]
             if worker.heartbeat_time is not None and now - worker.heartbeat_time > self._watchdog:

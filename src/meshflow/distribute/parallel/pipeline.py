@@ -40,6 +40,7 @@ from meshflow.distribute.parallel.region import (
     PartitionedBatch,
     trace_share,
     warn_about_remainders,
+    warn_about_statistics,
 )
 from meshflow.distribute.parallel.report import PipelineReport, StageReport
 from meshflow.distribute.parallel.schedule import Schedule
@@ -156,6 +157,7 @@ class PipelinedStep:
         Returns:
           The gradients, the values for metrics, and the predictions.
         """
+        warn_about_statistics(self.shares)
         result, state = self.compute()
         self.traced.assign_variables(state)
         self.shares.finish()

@@ -27,13 +27,13 @@ class UpdateGroup(NamedTuple):
         update an array of several weights.
       has_weight_decay: Whether it subtracts a fraction of the weights.
       is_trained: Whether it updates the weights at all.
-      optimizer: Number of the optimizer, if there are several.
+      num_slots: Number of slots of each weight, if a pipeline finds them in the trace of a step.
     """
 
     is_elementwise: bool = True
     has_weight_decay: bool = False
     is_trained: bool = True
-    optimizer: int = 0
+    num_slots: int = 0
 
 
 class RegionStrategy(Protocol):
@@ -106,13 +106,6 @@ class LossProgram(Protocol):
 
         Args:
           variable: A weight.
-        """
-
-    def place_slots(self, buffer: Any) -> None:
-        """Move slots of the optimizer to the devices of the weights that they belong to.
-
-        Args:
-          buffer: A `StageBuffer` of weights.
         """
 
     def restore_slots(self) -> None:

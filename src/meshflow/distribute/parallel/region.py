@@ -178,6 +178,21 @@ def warn_about_states(
         )
 
 
+def warn_about_statistics(shares: BatchShares) -> None:
+    """Warn once for each strategy about a layer that normalizes rows by statistics of their micro-batch."""
+    layer, strategy = shares.batch_normalization, shares.strategy
+    is_different = layer is not None and shares.micro_batches > 1 and not shares.defers_statistics
+    if is_different and strategy.warns_about_statistics:
+        strategy.warns_about_statistics = False
+        warnings.warn(
+            f"MeshStrategy: the batch normalization {layer!r} uses the statistics of each of the {shares.micro_batches} "
+            "micro-batches, so losses differ from those of the complete batch. Use micro_batches=1, or a layer without "
+            "statistics of the batch, such as GroupNormalization. With deferred_batch_norm=True, the moving averages are "
+            "those of complete batches, and this warning is omitted.",
+            stacklevel=2,
+        )
+
+
 def compute_region_gradients(
     strategy: RegionStrategy, program: LossProgram, x: PyTree, y: PyTree, sample_weight: PyTree
 ) -> RegionResult:
@@ -193,6 +208,7 @@ def compute_region_gradients(
         jaxpr = traced.closed_jaxpr.jaxpr
         captured = zip(jaxpr.invars[len(batch.leaves) :], traced.captures, strict=True)
         warn_about_states(captured, traced.writes, jaxpr, jaxpr.outvars[: traced.num_results])
+        warn_about_statistics(shares)
     region = _RegionProgram(
         strategy, shares, batch, traced, list(program.variables), program.needs_gradient_norms
     )

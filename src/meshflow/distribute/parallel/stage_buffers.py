@@ -12,7 +12,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -221,6 +222,20 @@ class StageBuffer(MirroredVariable):
     @property
     def _shape(self) -> tuple[int, ...]:
         return tuple(self._static_shape.as_list())
+
+    def combine_named_slots(
+        self,
+        slots: Sequence[dict[str, Variable]],
+        fills: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """Move the slots of the members into buffers; see `combine_slots`.
+
+        Args:
+          slots: The slots of each member by their names.
+          fills: Values of the elements that belong to no variable, by the names of slots, if they are not 1.
+        """
+        for name in slots[0]:
+            self.combine_slots([own.get(name) for own in slots], fills.get(name, 1.0))
 
     def combine_slots(self, slots: Sequence[Variable | None], fill: float = 1.0) -> None:
         """Move slots of the members into a buffer, unless they are in one or differ from the members.

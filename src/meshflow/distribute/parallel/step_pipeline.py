@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.pipeline import PipelinedStep
-from meshflow.distribute.parallel.program import LossProgram, RegionStrategy, UpdateGroup
+from meshflow.distribute.parallel.program import RegionStrategy, UpdateGroup
 from meshflow.distribute.parallel.region import PartitionedBatch
 from meshflow.distribute.parallel.step_shares import (
     GradientTotal,
@@ -58,23 +58,20 @@ class _TapeProgram:
 
     Args:
       variables: The variables.
-      programs: Programs that divide them by their optimizers.
+      model: The model.
+      slots: The slots of each variable, by its id.
     """
 
     needs_gradient_norms = False
 
-    def __init__(self, variables: Sequence[Variable], programs: Sequence[LossProgram]) -> None:
-        self.model, self.variables, self._programs = programs[0].model, list(variables), programs
+    def __init__(
+        self, variables: Sequence[Variable], model: Any, slots: dict[int, list[Variable]]
+    ) -> None:
+        self.model, self.variables, self._slots = model, list(variables), slots
 
-    def get_update_group(self, variable: Variable) -> UpdateGroup | None:
-        """Return a key of the weights that have one optimizer; the step updates each of them by itself."""
-        owner = next(i for i, p in enumerate(self._programs) if _contains(p.variables, variable))
-        group = self._programs[owner].get_update_group(variable)
-        return None if group is None else UpdateGroup(is_elementwise=False, optimizer=owner)
-
-
-def _contains(variables: Sequence[Variable], variable: Variable) -> bool:
-    return any(variable is v for v in variables)
+    def get_update_group(self, variable: Variable) -> UpdateGroup:
+        """Return a key of the weights with equally many slots; the step updates each of them by itself."""
+        return UpdateGroup(is_elementwise=False, num_slots=len(self._slots.get(id(variable), ())))
 
 
 class StepPipeline(PipelinedStep):
@@ -86,7 +83,8 @@ class StepPipeline(PipelinedStep):
       batch: The partitioned batch, with the indices of the shares as its last leaf.
       trace: Function that traces the step for a share.
       variables: The variables that the step differentiates with respect to.
-      programs: Programs that divide them by their optimizers.
+      model: The model.
+      slots: The slots of each variable, by its id.
       needed: The outputs that the pipeline computes.
 
     Raises:
@@ -100,15 +98,17 @@ class StepPipeline(PipelinedStep):
         batch: PartitionedBatch,
         trace: Callable[[], TracedFunction],
         variables: Sequence[Variable],
-        programs: Sequence[LossProgram],
+        model: Any,
+        slots: dict[int, list[Variable]],
         needed: NeededOutputs,
     ) -> None:
         self._trace, self._needed = trace, needed
-        program: Any = _TapeProgram(variables, programs)
+        program: Any = _TapeProgram(variables, model, slots)
         super().__init__(strategy, program, batch, share=(shares, self._trace_loss))
         for buffer in (b for pack in self._buffers for b in pack.values()):
             if buffer.group is not None and buffer.group.is_trained:
-                programs[buffer.group.optimizer].place_slots(buffer)
+                for own in zip(*(slots.get(id(v), ()) for v in buffer.members), strict=True):
+                    buffer.combine_slots(own)
 
     def _has_rows(self, result: int) -> bool:
         return result > len(self._needed.sums)

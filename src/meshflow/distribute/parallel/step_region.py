@@ -39,7 +39,9 @@ from meshflow.distribute.parallel.region import (
     partition_batch,
     split_micro_batches,
     warn_about_states,
+    warn_about_statistics,
 )
+from meshflow.distribute.parallel.stage_buffers import can_join_buffer
 from meshflow.distribute.parallel.step_analysis import (
     Combination,
     StepProgram,
@@ -62,7 +64,7 @@ from meshflow.distribute.parallel.zero import (
 from meshflow.distribute.replicas.shares import ShareTotal
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ArrayLike, Atom, PyTree, Var
-from meshflow.passes.jaxprs import get_aval
+from meshflow.passes.jaxprs import get_aval, select_variables
 
 
 def count_step_loops(
@@ -84,6 +86,7 @@ def run_step_in_shares(
     step: Callable[[PyTree], PyTree],
     batch: PyTree,
     list_layer_states: Callable[[], Sequence[Variable]],
+    model: Any,
     find_programs: Callable[[Sequence[Variable]], Sequence[LossProgram]],
 ) -> tuple[PyTree, str | None]:
     """Run a training step of a global batch in shares, while a function is traced.
@@ -94,6 +97,7 @@ def run_step_in_shares(
       batch: The global batch.
       list_layer_states: Function that returns, after a trace of the step, the states that calls of layers update;
         each micro-batch updates them.
+      model: The model of the step.
       find_programs: Function that divides trained variables by their optimizers, each of which is that of
         a program.
 
@@ -107,12 +111,13 @@ def run_step_in_shares(
     region, larger = _trace_region(strategy, step, batch, list_layer_states)
     if region.shares.micro_batches > 1:
         region.warn_about_states()
+        warn_about_statistics(region.shares)
     reason: str | None = None
     if strategy.options.pipeline is not None:
         axes = region.shares.axes, region.shares.sizes
         shares = StepShares(strategy, *axes, region.batch, 1, larger, in_pipeline=True)
         try:
-            values = _run_pipeline(strategy, region, shares, step, find_programs)
+            values = _run_pipeline(strategy, region, shares, step, model)
             run = lambda operands, _: region.complete(*operands)
             op = Op("step", run, differentiable=False, is_foldable=False)
             return region.assign(apply(op, (region.read_captures(), values))), None
@@ -180,7 +185,7 @@ def _run_pipeline(
     region: _StepRegion,
     shares: StepShares,
     step: Callable[[PyTree], PyTree],
-    find_programs: Callable[[Sequence[Variable]], Sequence[LossProgram]],
+    model: Any,
 ) -> list[Tensor]:
     """Run the only stage of a step in a pipeline, and return the values of `region.pipelined`."""
     needed = region.find_pipelined_outputs()
@@ -188,8 +193,8 @@ def _run_pipeline(
     batch = dataclasses.replace(region.batch, leaves=[*region.batch.leaves, indices])
     variables = [t.variable for t in region.shares.totals if isinstance(t, GradientTotal)]
     trace = lambda: trace_step(shares, step, batch)
-    programs = find_programs(variables)
-    pipeline = StepPipeline(strategy, shares, batch, trace, variables, programs, needed)
+    slots = region.find_slots()
+    pipeline = StepPipeline(strategy, shares, batch, trace, variables, model, slots, needed)
     result, states = pipeline.compute()
     strategy.pipelined = pipeline
     assert result.variables is not None
@@ -396,6 +401,56 @@ class _StepRegion:
             [positions[v] for v in dict.fromkeys(self.rows)],
             [variables[v] for v in self.carried.values()],
         )
+
+    def find_slots(self) -> dict[int, list[Variable]]:
+        """Return the variables that belong to each trained weight, such as slots and moving averages, by its id.
+
+        A variable belongs to a weight of its shape if the step computes its new value from that of the weight, or from its
+        gradient, and from no other weight by operations on arrays of this shape. Norms of all weights do not matter.
+        """
+        program = self.program
+        weights = {
+            id(t.variable): t.variable for t in self.shares.totals if isinstance(t, GradientTotal)
+        }
+        owners: dict[Any, set[int]] = {
+            atom: {id(c.variable if isinstance(c, GradientTotal) else c)}
+            for atom, c in self.sources.items()
+            if isinstance(c, GradientTotal) or id(c) in weights
+        }
+        for eqn in program.jaxpr.eqns:
+            for out in eqn.outvars:
+                shape = get_aval(out).shape
+                similar = (v for v in select_variables(eqn.invars) if get_aval(v).shape == shape)
+                owners[out] = set().union(*(owners.get(v, ()) for v in similar))
+        # Stages of the pipeline read these.
+        outputs = [
+            *self.objectives,
+            *self.partial,
+            *self.rows,
+            *self.states,
+            *self.carried.values(),
+        ]
+        read = {*program.select(outputs, lambda _: True)[1]}
+        slots: dict[int, list[Variable]] = {}
+        for variable, before, new in zip(
+            self.traced.writes, self.before, self.written, strict=True
+        ):
+            found = () if isinstance(new, jex_core.Literal) else owners.get(new, ())
+            if (
+                len(found) != 1
+                or id(variable) in weights
+                or before in read
+                or new in program.dependent
+            ):
+                continue
+            (owner,) = found
+            is_similar = (variable.shape, variable.dtype) == (
+                weights[owner].shape,
+                weights[owner].dtype,
+            )
+            if variable.shape.rank and is_similar and can_join_buffer(variable):
+                slots.setdefault(owner, []).append(variable)
+        return slots
 
     def complete(self, captures: Sequence[jax.Array], known: Sequence[jax.Array]) -> list[Any]:
         """Compute the step's results and new values of variables, given those that depend on rows.

@@ -90,6 +90,9 @@ class MeshStrategy(Strategy):
       ['data', 'unsharded']
     """
 
+    # Whether layers that normalize micro-batches by their own statistics warn about it, which they do once.
+    warns_about_statistics = True
+
     def __init__(
         self,
         mesh: Mesh | None = None,
@@ -336,10 +339,11 @@ class MeshStrategy(Strategy):
         step: Callable[[PyTree], PyTree],
         batch: PyTree,
         list_layer_states: Callable[[], Sequence[Variable]],
+        model: Any,
         find_programs: Callable[[Sequence[Variable]], Sequence[LossProgram]],
     ) -> tuple[PyTree, str | None]:
         """Run a training step that computes gradients itself; see `run_step_in_shares`."""
-        return run_step_in_shares(self, step, batch, list_layer_states, find_programs)
+        return run_step_in_shares(self, step, batch, list_layer_states, model, find_programs)
 
     @property
     def computes_predictions(self) -> bool:

@@ -80,6 +80,7 @@ class BatchShares(Rematerialization):
       in_pipeline: Whether stages of a pipeline compute the shares.
       finishers: Functions that run after the shares, with the values of their sums over the batch.
       repetitions: How often the traced code repeats each row, 1 but for `scale_user_loss` of Keras.
+      batch_normalization: Name of a layer that normalizes rows by statistics of their share, or None.
     """
 
     splits_draws = False
@@ -103,6 +104,7 @@ class BatchShares(Rematerialization):
         self.in_pipeline = strategy.options.pipeline is not None
         self.finishers: list[Callable[[], None]] = []
         self.repetitions = 1
+        self.batch_normalization: str | None = None
         self._local_parts: dict[int, LocalPart] = {}
         self._gathered_weights: dict[int, GatheredWeight] = {}
         self._weight_copies: dict[int, WeightCopies] = {}

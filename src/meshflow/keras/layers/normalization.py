@@ -253,6 +253,7 @@ class BatchNormalization(_ScaleAndShiftLayer):
         mean, variance = self._moments(x, reduced, keepdims, mask)
         shares = current_shares()
         if shares is not None:
+            shares.batch_normalization = shares.batch_normalization or self.name
             return (*_combine_devices(shares, mean, variance, count), count)
         replica = get_spanning_context() if self.synchronized else None
         if replica is None:

@@ -248,12 +248,10 @@ class OptimizerState:
         Args:
           buffer: The buffer.
         """
+        # A one is a valid value of all slots, also of those that a rule divides by. Sums of
+        # gradients are zero, so that they do not change a norm.
         slots = [self._slots.get(self._var_key(v), {}) for v in buffer.members]
-        for name in slots[0]:
-            # A one is a valid value of all slots, also of those that a rule divides by. Sums of
-            # gradients are zero, so that they do not change a norm.
-            fill = 0.0 if name == ACCUMULATOR else 1.0
-            buffer.combine_slots([own.get(name) for own in slots], fill)
+        buffer.combine_named_slots(slots, {ACCUMULATOR: 0.0})
 
     def get_slot_names(self) -> list[str]:
         """Return the names of the slots; before they exist, the names of the slots to be created."""

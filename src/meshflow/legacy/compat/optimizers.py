@@ -15,6 +15,8 @@ from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.program import UpdateGroup
+from meshflow.distribute.parallel.stage_buffers import StageBuffer
 from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf
 from meshflow.legacy.graph.graph import get_default_graph, has_explicit_graph
@@ -325,6 +327,9 @@ class TFOptimizer(Module):
       iterations: Variable that counts the steps.
     """
 
+    # Slots exist only for variables with gradients.
+    _is_keras_2 = True
+
     def __init__(self, optimizer: Optimizer, iterations: Variable | None = None) -> None:
         super().__init__()
         self.optimizer = optimizer
@@ -362,6 +367,31 @@ class TFOptimizer(Module):
           grads_and_vars: Pairs of gradients and variables; a gradient may be None.
         """
         self.optimizer.apply_gradients(grads_and_vars, global_step=self.iterations)
+
+    def build(self, var_list: Sequence[Variable]) -> None:
+        """Create the slots.
+
+        Args:
+          var_list: All variables to be trained.
+        """
+        with init_scope():
+            self.optimizer._create_slots(var_list)
+
+    def get_update_group(self, var: Variable) -> UpdateGroup:
+        """Return a key of the variables that are updated together.
+
+        Args:
+          var: A trained variable.
+        """
+        return UpdateGroup(is_elementwise=False)
+
+    def place_slots(self, buffer: StageBuffer) -> None:
+        """Move the slots of the weights in a buffer into buffers.
+
+        Args:
+          buffer: The buffer.
+        """
+        buffer.combine_named_slots([self.optimizer._slots.get(v.ref(), {}) for v in buffer.members])
 
     def get_config(self) -> NoReturn:
         """Raise `NotImplementedError`: optimizers of TensorFlow 1 have no configuration."""

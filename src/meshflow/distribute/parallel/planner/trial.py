@@ -45,6 +45,7 @@ def compile_trial(model: Any, batch: PyTree, strategy: MeshStrategy) -> Compiled
     Returns:
       The memory and the bytes sent.
     """
+    strategy.warns_about_statistics = False
     rows = nest.map_structure(_to_shape_struct, tuple(v for v in batch if v is not None))
     with shape_only_variables(model), context_scope(strategy):
         adopt_model(strategy, model)

@@ -235,14 +235,8 @@ class ModelProgram:
 
     def get_update_group(self, variable: Variable) -> UpdateGroup | None:
         """Return a key of the weights that the optimizer updates together; see `LossProgram`."""
-        # TensorFlow 1's optimizers have no groups.
         find_group = getattr(self.optimizer, "get_update_group", lambda _: None)
         return find_group(variable)
-
-    def place_slots(self, buffer: StageBuffer) -> None:
-        """Move slots of the optimizer to the devices of their weights; see `LossProgram`."""
-        if _is_owner(self.optimizer, buffer.members[0]):
-            self.optimizer.place_slots(buffer)
 
     def add_slot(self, variable: Variable, name: str, shape: ShapeLike) -> Variable:
         """Add a slot to a variable; see `LossProgram`."""
@@ -340,7 +334,7 @@ def _place_slots(optimizer: Any, program: ModelProgram, result: RegionResult) ->
     # Slots have the order of the weights.
     optimizer.build([v for v in program.variables if id(v) not in unused])
     for buffer in buffers:
-        program.place_slots(buffer)
+        optimizer.place_slots(buffer)
 
 
 @contextmanager
@@ -371,18 +365,15 @@ class _OptimizerProgram(ModelProgram):
         return self._variables
 
 
-def _is_owner(optimizer: Any, variable: Variable) -> bool:
-    """Check whether an optimizer has slots of a variable."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return any(variable is v for v in getattr(inner, "_owners", {}).values())
-
-
 def _divide_by_optimizers(model: Any, variables: Sequence[Variable]) -> list[_OptimizerProgram]:
-    """Divide variables by the optimizers among a model's attributes that update them."""
-    optimizers = [v for v in vars(model).values() if hasattr(v, "apply_gradients")]
+    """Divide variables by the optimizers among a model's attributes, and in their collections, that update them."""
+    owners: dict[int, Any] = {}
+    for optimizer in model._flatten(False, lambda leaf: hasattr(leaf, "apply_gradients")):
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        owners = {id(v): optimizer for v in getattr(inner, "_owners", {}).values()} | owners
     found: dict[int, tuple[Any, list[Variable]]] = {}
     for variable in variables:
-        owner = next((o for o in optimizers if _is_owner(o, variable)), model.optimizer)
+        owner = owners.get(id(variable), model.optimizer)
         found.setdefault(id(owner), (owner, []))[1].append(variable)
     return [_OptimizerProgram(model, owner, owned) for owner, owned in found.values()]
 
@@ -553,7 +544,7 @@ def _run_in_shares(model: Any, step: Callable[[PyTree], Any], data: PyTree) -> t
     token = _is_probing.set(True)
     try:
         result, reason = strategy.run_step(
-            run, rows, states.list_written, functools.partial(_divide_by_optimizers, model)
+            run, rows, states.list_written, model, functools.partial(_divide_by_optimizers, model)
         )
         if reason is not None:
             _reasons[model] = reason
