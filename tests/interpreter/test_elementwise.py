@@ -1,6 +1,7 @@
 """Elementwise primitives on corner values of each dtype, next to XLA."""
 
 import itertools
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -142,6 +143,23 @@ def test_selection_from_operands_of_size_1(sizes, monkeypatch):
     p, x, y = (np.arange(1, n + 1, dtype=np.float32) for n in sizes)
     result = make_selection(np.dtype(np.float32))(p % 2 == 0, x, y)
     np.testing.assert_array_equal(result, np.where(p % 2 == 0, y, x))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint32", "int16", "float64"])
+def test_selection_of_many_elements(dtype):
+    select = make_selection(np.dtype(dtype))
+    p = np.random.RandomState(0).rand(60, 50) > 0.5
+    full, row, one = (
+        np.arange(math.prod(s)).reshape(s).astype(dtype) for s in [(60, 50), (50,), ()]
+    )
+    for x, y in itertools.product([full, full[::-1], np.asfortranarray(full), row, one], repeat=2):
+        expected = np.where(p, y, x)
+        for outs in ([], [np.empty_like(full)], [np.empty_like(full.T).T]):
+            np.testing.assert_array_equal(select(p, x, y, *outs), expected)
+        for operand in {id(a): a for a in (x, y) if a.shape == p.shape}.values():
+            x_copy, y_copy = x.copy(), y.copy()
+            out = x_copy if operand is x else y_copy
+            np.testing.assert_array_equal(select(p, x_copy, y_copy, out), expected)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -255,3 +255,32 @@ def test_results_are_written_to_allocated_arrays():
         assert [any(r is m for m in made) for r in results[:2]] == [True, True]
         for result, expected in zip(results, run(x, w), strict=True):
             np.testing.assert_array_equal(result, expected)
+
+
+def test_transposes_of_products_exchange_operands():
+    x, y = (RANDOM.randn(*s).astype(np.float32) for s in [(2, 3, 4, 5), (2, 6, 4)])
+    numbers = ((2,), (2,)), ((0,), (0,))
+
+    def run(x, y):
+        product = lax.dot_general(x, y, numbers)
+        both = lax.dot_general(y, x, (((2,), (2,)), ((0,), (0,))))
+        return product.transpose(0, 3, 1, 2) + 1, both, both.transpose(0, 2, 3, 1) * 2
+
+    check(run, x, y, rtol=1e-5, atol=1e-5)
+    names = [node.name for node in build_plan(jax.make_jaxpr(run)(x, y))._program._nodes]
+    # The second product is also a result.
+    assert names.count("dot_general") == 2 and names.count("transpose") == 1
+
+
+def test_equal_numbers_are_computed_once():
+    def run(x, y, step):
+        rates = [0.1 / (1 - 0.9 ** (step + 1).astype(np.float32)) for _ in range(2)]
+        return x * rates[0], y * rates[1], rates[0], rates[1], x * 0.9
+
+    arrays = np.ones(3, np.float32), np.ones(4, np.float32), np.int32(4)
+    plan = build_plan(jax.make_jaxpr(run)(*arrays))
+    names = [node.name for node in plan._program._nodes]
+    assert names.count("pow") == names.count("div") == 1 and names.count("mul") == 3
+    results = plan.run([np.asarray(a) for a in arrays])
+    check_memory(results, arrays)
+    check(run, *arrays, rtol=1e-6)

@@ -46,6 +46,8 @@ def test_philox_words(has_kernels, monkeypatch):
             carry, counter = divmod(low + i, 1 << 64)
             words += philox.generate_block(counter, high + carry, key)
         assert found.tolist() == words[:22]
+        uniform = philox_host.draw_unit_uniform(np.array(state, np.int64), 21)
+        np.testing.assert_array_equal(uniform, [(word & 0x7FFFFF) / 2**23 for word in words[:21]])
 
 
 def test_repeated_rows():

@@ -345,47 +345,63 @@ def _round(equation: Equation) -> Compute:
     return lambda x: round_away(x).astype(x.dtype)
 
 
-@define("select_n")
-def _select(equation: Equation) -> Compute:
+@rule("select_n", **_PROPERTIES)
+def _select(equation: Equation) -> Compute | Writer:
     if equation.inputs[0].dtype == np.bool_ and len(equation.inputs) == 3:
-        return make_selection(equation.outputs[0].dtype)
+        select = make_selection(equation.outputs[0].dtype)
+        return Writer(select, select)
     return lambda which, *cases: np.choose(which.astype(np.intp), cases)
 
 
 def make_selection(dtype: np.dtype) -> Compute:
-    """Return a function of a predicate and two cases.
+    """Return a function of a predicate, two cases and, if it exists, the array for the result.
 
-    It combines bits, because `numpy.where` has a branch for each element.
+    Without a compiled loop, it combines bits, because `numpy.where` has a branch for each element.
     """
     if dtype.itemsize > 8:
-        return lambda p, a, b: np.where(p, b, a)
-    integer = np.dtype(f"i{dtype.itemsize}")
+        return lambda p, a, b, *outs: np.where(p, b, a)
+    compiled = host_math.find_selection() if dtype.itemsize == 4 else None
 
-    def select(p: HostArray, a: HostArray, b: HostArray) -> HostArray:
+    def select(p: HostArray, a: HostArray, b: HostArray, out: HostArray | None = None) -> HostArray:
         if p.ndim == 0:
             return np.array(b if p else a)
         if not p.shape == a.shape == b.shape:
             a, b = (repeat_scalar(x, p.shape) if x.ndim == 0 else x for x in (a, b))
             # In place of an unknown size, constants have size 1.
             p, a, b = (p, a, b) if p.shape == a.shape == b.shape else np.broadcast_arrays(p, a, b)
-        out = np.empty(p.shape, integer)
-        p, a, b = p.view(np.int8), a.view(integer), b.view(integer)
-        if _is_zero(a):
-            for p_part, b_part, bits in iterate_blocks([p, b, out]):
-                np.negative(p_part, bits)
-                np.bitwise_and(bits, b_part, bits)
-        elif _is_zero(b):
-            for p_part, a_part, bits in iterate_blocks([p, a, out]):
-                np.subtract(p_part, _ONE, bits)
-                np.bitwise_and(bits, a_part, bits)
-        else:
-            for p_part, a_part, b_part, bits in iterate_blocks([p, a, b, out]):
-                np.negative(p_part, bits)
-                np.bitwise_and(bits, np.bitwise_xor(a_part, b_part), bits)
-                np.bitwise_xor(bits, a_part, bits)
-        return out.view(dtype)
+        if (
+            compiled is not None
+            and p.size >= host_math.MIN_ELEMENTS
+            and p.flags.c_contiguous
+            and all(x.flags.c_contiguous or not any(x.strides) for x in (a, b))
+        ):
+            if out is None or not out.flags.c_contiguous:
+                out = np.empty(p.shape, dtype)
+            compiled(p, a, b, out)
+            return out
+        return _combine_bits(p, a, b)
 
     return select
+
+
+def _combine_bits(p: HostArray, a: HostArray, b: HostArray) -> HostArray:
+    integer = np.dtype(f"i{a.dtype.itemsize}")
+    out = np.empty(p.shape, integer)
+    p, a_bits, b_bits = p.view(np.int8), a.view(integer), b.view(integer)
+    if _is_zero(a_bits):
+        for p_part, b_part, bits in iterate_blocks([p, b_bits, out]):
+            np.negative(p_part, bits)
+            np.bitwise_and(bits, b_part, bits)
+    elif _is_zero(b_bits):
+        for p_part, a_part, bits in iterate_blocks([p, a_bits, out]):
+            np.subtract(p_part, _ONE, bits)
+            np.bitwise_and(bits, a_part, bits)
+    else:
+        for p_part, a_part, b_part, bits in iterate_blocks([p, a_bits, b_bits, out]):
+            np.negative(p_part, bits)
+            np.bitwise_and(bits, np.bitwise_xor(a_part, b_part), bits)
+            np.bitwise_xor(bits, a_part, bits)
+    return out.view(a.dtype)
 
 
 _ONE = np.int8(1)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from meshflow.interpreter.elementwise import get_compute_dtype
+from meshflow.interpreter.memory import SlotEquation, ValueType
 from meshflow.interpreter.table import (
     Compute,
     Equation,
@@ -117,3 +120,28 @@ def _multiply_groups(equation: Equation) -> Compute:
         return out.astype(dtype, copy=False)
 
     return run
+
+
+def fold_transposes(
+    nodes: Sequence[SlotEquation], values: Sequence[ValueType], outputs: Collection[int]
+) -> list[SlotEquation]:
+    """Exchange the operands of matrix products with results that are only used transposed."""
+    maker = {node.outputs[0]: i for i, node in enumerate(nodes) if node.name == "dot_general"}
+    uses = Counter([slot for node in nodes for slot in node.inputs])
+    folded = list(nodes)
+    for k, node in enumerate(nodes):
+        i = maker.get(node.inputs[0]) if node.name == "transpose" else None
+        if i is None or uses[node.inputs[0]] > 1 or node.inputs[0] in outputs:
+            continue
+        product = nodes[i]
+        sums, batch = product.params["dimension_numbers"]
+        rank, num_batch = len(values[node.inputs[0]].shape), len(batch[0])
+        left = len(values[product.inputs[0]].shape) - len(sums[0])
+        order = (*range(num_batch), *range(left, rank), *range(num_batch, left))
+        if order == tuple(node.params["permutation"]):
+            params = {**product.params, "dimension_numbers": (sums[::-1], batch[::-1])}
+            folded[k] = product._replace(
+                params=params, inputs=product.inputs[::-1], outputs=node.outputs
+            )
+    read = {slot for node in folded for slot in node.inputs}.union(outputs)
+    return [n for n in folded if n.name != "dot_general" or not read.isdisjoint(n.outputs)]

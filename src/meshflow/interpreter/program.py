@@ -20,6 +20,7 @@ from meshflow.environment.jax_internals import (
 )
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn
 from meshflow.interpreter.memory import SlotEquation, ValueType, plan_memory
+from meshflow.interpreter.products import fold_transposes
 from meshflow.interpreter.random_keys import KEY_PRIMITIVES, is_key
 from meshflow.interpreter.symbolic_sizes import (
     UNBOUND,
@@ -34,6 +35,7 @@ from meshflow.interpreter.table import (
     INLINED,
     RULES,
     Equation,
+    Rule,
     Spec,
     UnsupportedPrimitive,
     Writer,
@@ -96,6 +98,9 @@ class SlotProgram:
         self._nodes: list[SlotEquation] = []
         # For each value that repeats another one along axes, the slot of that one and the axes that it has.
         self._repeated: dict[int, tuple[int, tuple[int, ...]]] = {}
+        # Slots of constants without axes by value, and of the results of equations without axes.
+        self._scalars: dict[tuple[Any, ...], int] = {}
+        self._equal: dict[tuple[Any, ...] | None, list[int]] = {}
         # Names of the primitives without a rule, in order.
         self._unsupported: dict[str, None] = {}
         opened = to_open_jaxpr(jaxpr)
@@ -174,9 +179,13 @@ class SlotProgram:
             slots[v] = self._add_constant(np.asarray(c))
 
         def read(atom: Atom) -> int:
-            if isinstance(atom, jex_core.Literal):
-                return self._add_constant(np.asarray(atom.val, atom.aval.dtype))  # type: ignore[attr-defined]
-            return slots[atom]
+            if not isinstance(atom, jex_core.Literal):
+                return slots[atom]
+            value: np.ndarray = np.asarray(atom.val, atom.aval.dtype)  # type: ignore[attr-defined]
+            key = value.shape, value.dtype, value.tobytes()
+            if key not in self._scalars:
+                self._scalars[key] = self._add_constant(value)
+            return self._scalars[key]
 
         for eqn in jaxpr.eqns:
             results = self._add_equation(eqn, [read(a) for a in eqn.invars])
@@ -213,6 +222,10 @@ class SlotProgram:
             found = None
         if found is not None and found.broadcasts and self._repeated:
             operands = self._skip_broadcasts(name, operands, eqn.outvars[0].aval.shape)  # type: ignore[attr-defined]
+        # Optimizers compute the same numbers for each variable.
+        key = (name, *operands, *eqn.params.items()) if _computes_number(eqn, found) else None
+        if key in self._equal:
+            return self._equal[key]
         outputs = [self._add_value(v.aval) for v in eqn.outvars]
         if found is None:
             self._unsupported[name] = None
@@ -230,9 +243,12 @@ class SlotProgram:
             name, found, eqn.params, *slots, is_static, is_multiple, symbolic_params
         )
         if self._is_constant(node):
-            return [self._add_constant(np.asarray(a)) for a in self._compute(node)]
-        self._nodes.append(node)
-        if name == "broadcast_in_dim" and len(operands) == 1:
+            outputs = [self._add_constant(np.asarray(a)) for a in self._compute(node)]
+        else:
+            self._nodes.append(node)
+        if key is not None:
+            self._equal[key] = outputs
+        if name == "broadcast_in_dim" and len(operands) == 1 and outputs[0] not in self.constants:
             self._repeated[outputs[0]] = operands[0], tuple(eqn.params["broadcast_dimensions"])
         return outputs
 
@@ -385,7 +401,7 @@ class SlotProgram:
             if has_effects or not live.isdisjoint(node.outputs):
                 live.update(node.inputs)
                 nodes.append(node)
-        self._nodes = nodes[::-1]
+        self._nodes = fold_transposes(nodes[::-1], self._values, self.outputs)
         for node in self._nodes:
             if node.is_static:
                 continue
@@ -499,6 +515,14 @@ class SlotProgram:
             write, types = compute.write, equation.outputs
             compute = lambda *operands: write(*operands, *[allocate(*t) for t in types])
         return make_step(compute, node, self._memory.targets[i])
+
+
+def _computes_number(eqn: JaxprEqn, found: Rule | None) -> bool:
+    """Check whether an equation computes one number, so that an equal equation can use its result."""
+    is_other = eqn.primitive.name in ("convert_element_type", "dim_as_value")
+    if found is None or not (found.is_elementwise or is_other):
+        return False
+    return not eqn.outvars[0].aval.shape  # type: ignore[attr-defined]
 
 
 def _collect_symbols(value: object, found: set[int]) -> None:

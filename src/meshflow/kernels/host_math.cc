@@ -1,9 +1,10 @@
 // Functions for programs that run op by op on host arrays: float32 functions that NumPy computes slowly on processors
-// without AVX-512, and the words of the Philox generator. The loops round every operation, without fused products, so that all
+// without AVX-512, selections, and the words of the Philox generator. The loops round every operation, without fused products, so that all
 // processors compute the same bits.
 
 #pragma GCC optimize("fp-contract=off,no-trapping-math")
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -70,23 +71,70 @@ using Loop = void (*)(const float*, float*, int64_t);
 constexpr Loop kLoops[] = {meshflow::for_every_cpu<loop<exponential>>, meshflow::for_every_cpu<loop<logistic>>,
                            meshflow::for_every_cpu<loop<hyperbolic_tangent>>};
 
+// A step of 0 repeats one number.
+template <int first_step, int second_step>
+INLINE void select(const uint8_t* which, const uint32_t* first, const uint32_t* second, uint32_t* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t a = first[i * first_step], b = second[i * second_step];
+    out[i] = which[i] ? b : a;
+  }
+}
+using Select = void (*)(const uint8_t*, const uint32_t*, const uint32_t*, uint32_t*, int64_t);
+constexpr Select kSelections[] = {meshflow::for_every_cpu<select<0, 0>>, meshflow::for_every_cpu<select<0, 1>>,
+                                  meshflow::for_every_cpu<select<1, 0>>, meshflow::for_every_cpu<select<1, 1>>};
+
+constexpr int64_t kLanes = 64;  // blocks at a time, in vectors
+
+// Counters are those of `low`, or follow its first one, with one high half and key.
+struct Counters {
+  const uint64_t *low, *high, *key;
+  bool is_sequence;
+};
+
+template <bool as_floats>
+INLINE void draw(const Counters& counters, int64_t count, uint32_t* out) {
+  for (int64_t begin = 0; begin < count; begin += kLanes) {
+    uint32_t words[4][kLanes], first[kLanes], second[kLanes];
+    auto& [a, b, c, d] = words;
+    const int64_t lanes = std::min(count - begin, kLanes);
+    for (int64_t i = 0; i < kLanes; ++i) {
+      const int64_t from = counters.is_sequence ? 0 : begin + (i < lanes ? i : 0);
+      const uint64_t low = counters.low[from] + (counters.is_sequence ? begin + i : 0), high = counters.high[from], key = counters.key[from];
+      a[i] = low, b[i] = low >> 32, c[i] = high, d[i] = high >> 32, first[i] = key, second[i] = key >> 32;
+    }
+    for (int round = 0; round < 10; ++round)
+      for (int64_t i = 0; i < kLanes; ++i) {
+        const uint64_t left = uint64_t{a[i]} * 0xD2511F53u, right = uint64_t{c[i]} * 0xCD9E8D57u;
+        a[i] = static_cast<uint32_t>(right >> 32) ^ b[i] ^ first[i], b[i] = static_cast<uint32_t>(right);
+        c[i] = static_cast<uint32_t>(left >> 32) ^ d[i] ^ second[i], d[i] = static_cast<uint32_t>(left);
+        first[i] += 0x9E3779B9u, second[i] += 0xBB67AE85u;
+      }
+    if (as_floats)
+      for (auto& part : words)
+        for (uint32_t& word : part) word = as_bits(as_float((word & 0x7FFFFF) | 127 << 23) - 1.0f);
+    for (int64_t i = 0; i < lanes; ++i)
+      for (int64_t j = 0; j < 4; ++j) out[4 * (begin + i) + j] = words[j][i];
+  }
+}
+
 }  // namespace
+
+// Selects each of `count` numbers of 32 bits from the first array, or where `which` is 1 from the second one. A step of 0
+// repeats one number. The result may replace an array.
+extern "C" void meshflow_select(const uint8_t* which, const uint32_t* first, int32_t first_step, const uint32_t* second, int32_t second_step,
+                                uint32_t* out, int64_t count) noexcept {
+  kSelections[2 * first_step + second_step](which, first, second, out, count);
+}
 
 // Computes a function of `count` numbers; y may be x.
 extern "C" void meshflow_float_function(int32_t function, const float* x, float* y, int64_t count) noexcept {
   kLoops[function](x, y, count);
 }
 
-// Computes the four words of each of `count` blocks: low and high halves of their counters, and their keys.
-extern "C" void meshflow_philox_words(const uint64_t* low, const uint64_t* high, const uint64_t* key, int64_t count, uint32_t* words) noexcept {
-  for (int64_t i = 0; i < count; ++i, words += 4) {
-    uint32_t a = low[i], b = low[i] >> 32, c = high[i], d = high[i] >> 32, first = key[i], second = key[i] >> 32;
-    for (int round = 0; round < 10; ++round) {
-      const uint64_t left = uint64_t{a} * 0xD2511F53u, right = uint64_t{c} * 0xCD9E8D57u;
-      a = static_cast<uint32_t>(right >> 32) ^ b ^ first, b = static_cast<uint32_t>(right);
-      c = static_cast<uint32_t>(left >> 32) ^ d ^ second, d = static_cast<uint32_t>(left);
-      first += 0x9E3779B9u, second += 0xBB67AE85u;
-    }
-    words[0] = a, words[1] = b, words[2] = c, words[3] = d;
-  }
+// Computes the four words of each of `count` blocks: low and high halves of their counters, and their keys. A sequence
+// has only the first of these. The words are numbers from 0 to 1 on request.
+extern "C" void meshflow_philox_words(const uint64_t* low, const uint64_t* high, const uint64_t* key, int64_t count, int32_t is_sequence,
+                                      int32_t as_floats, uint32_t* out) noexcept {
+  const auto run = as_floats ? meshflow::for_every_cpu<draw<true>> : meshflow::for_every_cpu<draw<false>>;
+  run({low, high, key, is_sequence != 0}, count, out);
 }

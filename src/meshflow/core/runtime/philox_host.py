@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshflow.core.runtime import philox
 from meshflow.interpreter.table import Equation, UnsupportedPrimitive, call_rule
@@ -245,16 +246,16 @@ def _register_draw(name: str, draw: Callable[[np.ndarray, int, np.dtype], np.nda
         return run
 
 
-def draw_words(state: np.ndarray, count: int) -> np.ndarray:
-    """Return the first words of a state, int64 [3], as uint32 [count]."""
+def draw_words(state: np.ndarray, count: int, dtype: DTypeLike = np.uint32) -> np.ndarray:
+    """Return the first words of a state, int64 [3], as uint32 [count], or as float32 in [0, 1)."""
     generate, num_blocks = host_math.find_philox(), -(-count // 4)
-    low, high, key = state.astype(np.uint64)
-    if generate is not None and int(low) + num_blocks < 1 << 64:
-        counters = np.arange(num_blocks, dtype=np.uint64)
-        counters += low
-        words = generate(counters, np.full(num_blocks, high), np.full(num_blocks, key))
-        return words.reshape(-1)[:count]
-    return _draw_words(state[None], count).reshape(-1)[:count]
+    words = np.ascontiguousarray(state).view(np.uint64)
+    if generate is not None and int(words[0]) + num_blocks < 1 << 64:
+        drawn = generate(words, words[1:], words[2:], num_blocks, dtype)
+    else:
+        drawn = _draw_words(state[None], count)
+        drawn = _to_unit_interval(drawn) if np.dtype(dtype) == np.float32 else drawn
+    return drawn.reshape(-1)[:count]
 
 
 def draw_unit_uniform(state: np.ndarray, count: int) -> np.ndarray:
@@ -264,7 +265,7 @@ def draw_unit_uniform(state: np.ndarray, count: int) -> np.ndarray:
       state: State of the generator, int64 [3].
       count: How many numbers.
     """
-    return _to_unit_interval(draw_words(state, count))
+    return draw_words(state, count, np.float32)
 
 
 def _draw_uniform(states: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
@@ -272,6 +273,8 @@ def _draw_uniform(states: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
     if dtype == np.float64:
         return _to_float64(_draw_words(states, 2 * size))
     if dtype == np.float32:
+        if len(states) == 1:
+            return draw_unit_uniform(states[0], size)
         return _to_unit_interval(_draw_words(states, size))
     width, one = philox.MANTISSAS[dtype.name][:2]
     words = _draw_words(states, size) & np.uint32((1 << width) - 1)

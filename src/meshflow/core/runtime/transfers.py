@@ -31,16 +31,10 @@ ALIGNMENT = 64
 _MAX_SMALL_BYTES, _ARENA_BYTES = 1 << 13, 1 << 16
 # Larger arrays are allocated in blocks, which are reused when an array is deleted: touching fresh
 # pages costs more than filling them. The constants are the size of the largest block, the total
-# size of the free blocks, the approximate size of the mappings from which blocks are cut, and the
-# size of a huge page, in bytes.
-_MAX_BLOCK_BYTES, _MAX_FREE_BYTES, _MAPPING_BYTES, _HUGE_PAGE_BYTES = (
-    1 << 25,
-    1 << 26,
-    1 << 22,
-    1 << 21,
-)
-# Huge pages are filled with zeros when they are first touched, which is a waste if a few small blocks are used.
-_MIN_HUGE_BLOCK_BYTES = 1 << 18
+# size of the free blocks, and the approximate size of the mappings from which blocks are cut, in bytes.
+# Huge pages are not requested: where memory is fragmented, the system moves other pages for them, which
+# takes several times as long as filling small ones.
+_MAX_BLOCK_BYTES, _MAX_FREE_BYTES, _MAPPING_BYTES = 1 << 25, 1 << 26, 1 << 22
 
 
 class _MemoryBlock(NamedTuple):
@@ -110,15 +104,9 @@ def _take_free_block(size: int) -> _MemoryBlock | None:
 
 def _map_block(size: int) -> _MemoryBlock:
     """Return a block of a new mapping; the other blocks of the mapping become free ones."""
-    length = (
-        -(-size // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
-        if size > _MAPPING_BYTES
-        else min(_MAPPING_BYTES, 64 * size)
-    )
+    length = max(size, min(_MAPPING_BYTES, 64 * size))
     # The mapping is private, so a forked process gets its own copy.
     mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= _MIN_HUGE_BLOCK_BYTES:
-        mapping.madvise(mmap.MADV_HUGEPAGE)
     memory = memoryview(mapping)
     address = np.frombuffer(mapping, np.uint8).ctypes.data
     starts = range(0, length - size + 1, size)
@@ -150,7 +138,7 @@ def _allocate_memory(size: int) -> tuple[np.ndarray, int, int]:
             _arena.address -= offset
             _arena.offset = offset + size + -size % ALIGNMENT
         return _arena.memory, offset, _arena.address + offset
-    if size > _MAX_BLOCK_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if size > _MAX_BLOCK_BYTES or not hasattr(mmap, "MAP_PRIVATE"):
         return _allocate_aligned(size)
     # Sizes are rounded up to few different values, so arrays of similar sizes can share blocks.
     unit = 1 << size.bit_length() - 4
