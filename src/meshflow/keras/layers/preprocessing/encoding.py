@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -182,15 +183,16 @@ def _encode_sparse(
 
 def _count_ids(ids: Tensor, weights: TensorLike, depth: int) -> Tensor:
     weights = None if weights is None else math.cast(weights, "float32")
-    operands = [ids.array, None if weights is None else weights.array]
-    if any(isinstance(value, jax.core.Tracer) for value in operands):
+    amounts = None if weights is None else weights.array
+    if any(isinstance(value, jax.core.Tracer) for value in (ids.array, amounts)):
         return _tally(ids, array.ones(ids.shape) if weights is None else weights, depth)
     # Batches of a pipeline have many widths, and XLA would compile a program for each.
-    return Tensor(_tally_host(*[None if o is None else np.asarray(o) for o in operands], depth))
+    amounts = None if amounts is None else np.asarray(amounts)
+    return Tensor(_tally_host(np.asarray(ids.array), amounts, depth))
 
 
 @op(same=(), name="tally")
-def _tally(ids: TensorLike, weights: TensorLike, depth: int) -> Tensor:
+def _tally(ids: TensorLike, weights: TensorLike, depth: int) -> Any:
     """Count the occurrences of each id below `depth` in the last axis."""
     inside = (ids >= 0) & (ids < depth)
     indices = jnp.where(inside, ids, 0)

@@ -273,8 +273,8 @@ class TextVectorization(EncodingLayer):
                     f"dimension must be 1. Received: inputs.shape={shape} with rank={len(shape)}"
                 )
             shape = shape[:-1] if len(shape) > 1 else shape
-            is_named = isinstance(self.split, str)
-            rows = list(map(_SPLITTERS[self.split] if is_named else self._split_words, flat))
+            split = _SPLITTERS[self.split] if isinstance(self.split, str) else self._split_words
+            rows = list(map(split, flat))
         if self._ngram_widths is not None:
             rows = [_add_ngrams(row, self._ngram_widths, join) for row in rows]
         return rows, shape
