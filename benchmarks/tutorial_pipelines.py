@@ -226,3 +226,228 @@ def _(tf, folder):
         .ignore_errors()
         .batch(64)
     )
+
+
+# Pipelines of the same types again, with other ops and other orders of the steps.
+
+
+@case("further: CSV columns to a matrix and a label, shuffled", random=True)
+def _(tf, folder):
+    data = tf.data.experimental.make_csv_dataset(
+        _paths(folder, "rows-*.csv"),
+        32,
+        label_name="e",
+        num_epochs=1,
+        select_columns=["a", "b", "e"],
+    )
+    pack = lambda x, y: (tf.stack([tf.cast(v, tf.float32) for v in x.values()], -1), y)
+    return data.map(pack).prefetch(tf.data.AUTOTUNE)
+
+
+@case("further: CSV lines without a header, strings looked up")
+def _(tf, folder):
+    words = tf.keras.layers.StringLookup(vocabulary=[f"word{n}" for n in range(40)])
+
+    def parse(lines):
+        a, b, c, d, e = tf.io.decode_csv(lines, [[0], [0.0], [0], [""], [0]])
+        return {"number": tf.stack([tf.cast(a, tf.float32), b], 1), "word": words(d), "c": c}, e
+
+    return (
+        tf.data.TextLineDataset(_paths(folder, "rows-*.csv")[:2])
+        .skip(1)
+        .filter(lambda s: tf.not_equal(tf.strings.substr(s, 0, 1), "a"))
+        .batch(64)
+        .map(parse)
+    )
+
+
+@case("further: windows of several features, split into inputs and targets")
+def _(tf, folder):
+    series = np.stack([np.sin(np.arange(8_000) / k) for k in (5, 20, 50)], 1).astype(np.float32)
+    data = tf.data.Dataset.from_tensor_slices(series).window(30, shift=3, drop_remainder=True)
+    data = data.flat_map(lambda w: w.batch(30, drop_remainder=True))
+    return data.map(lambda w: (w[:24], w[24:, :1])).shuffle(1).batch(32).prefetch(1)
+
+
+@case("further: normalized windows with strides")
+def _(tf, folder):
+    data = tf.data.Dataset.from_tensor_slices(_series()[:6_000]).window(
+        10, shift=2, stride=3, drop_remainder=True
+    )
+    data = data.flat_map(lambda w: w.batch(10))
+    return data.map(lambda w: (w - tf.reduce_mean(w)) / (tf.math.reduce_std(w) + 1.0)).batch(16)
+
+
+@case("further: buckets of token lengths with labels")
+def _(tf, folder):
+    def encode(line):
+        tokens = tf.strings.to_number(
+            tf.strings.regex_replace(tf.strings.split(line), "w", ""), tf.int32
+        )
+        return tokens[: tokens[0] % 8 + 1], tokens[0] % 2
+
+    data = tf.data.TextLineDataset(_paths(folder, "lines-*.txt")[:2]).map(encode)
+    return data.bucket_by_sequence_length(
+        lambda x, y: tf.shape(x)[0], [3, 5, 7], [32, 32, 16, 16], drop_remainder=True
+    )
+
+
+@case("further: buckets of generated sequences, padded to the boundary")
+def _(tf, folder):
+    rng = np.random.default_rng(5)
+    rows = [rng.integers(0, 99, n) for n in rng.integers(1, 30, 2_000)]
+    data = tf.data.Dataset.from_generator(
+        lambda: iter(rows), output_signature=tf.TensorSpec([None], tf.int64)
+    )
+    return data.bucket_by_sequence_length(
+        lambda x: tf.shape(x)[0], [8, 16, 31], [32] * 4, pad_to_bucket_boundary=True
+    )
+
+
+@case("further: TextVectorization to tf-idf, labels beside it")
+def _(tf, folder):
+    layer = tf.keras.layers.TextVectorization(
+        vocabulary=[f"w{n}" for n in range(200)],
+        idf_weights=np.linspace(0.1, 2, 200),
+        output_mode="tf_idf",
+    )
+    lines = tf.data.TextLineDataset(_paths(folder, "lines-*.txt"))
+    data = tf.data.Dataset.zip((lines, tf.data.Dataset.range(10_000)))
+    return data.batch(32).map(lambda s, y: (layer(s), y % 2), num_parallel_calls=2).prefetch(2)
+
+
+@case("further: text cleaned, vectorized, targets shifted")
+def _(tf, folder):
+    def clean(text):
+        text = tf.strings.regex_replace(tf.strings.lower(text), "<br />", " ")
+        return tf.strings.regex_replace(text, r"[!-/:-@\[-`{-~]", "")
+
+    layer = tf.keras.layers.TextVectorization(
+        standardize=clean, vocabulary=[f"w{n}" for n in range(300)], output_sequence_length=9
+    )
+
+    def shift(text):
+        tokens = layer(tf.expand_dims(text, -1))
+        return tokens[:, :-1], tokens[:, 1:]
+
+    return tf.data.TextLineDataset(_paths(folder, "lines-*.txt")).shuffle(1).batch(64).map(shift)
+
+
+@case("further: layers of augmentation on batches", random=True)
+def _(tf, folder):
+    layers = tf.keras.layers
+    augment = tf.keras.Sequential(
+        [
+            layers.Resizing(36, 36),
+            layers.RandomCrop(32, 32),
+            layers.RandomZoom(0.1),
+            layers.RandomContrast(0.2),
+        ]
+    )
+    data = tf.data.Dataset.from_tensor_slices(_images(1_000)).batch(32)
+    return data.map(lambda x, y: (augment(tf.cast(x, tf.float32), training=True), y))
+
+
+@case("further: decoded images, hue, quarter turns and cutout", random=True)
+def _(tf, folder):
+    def load(path):
+        image = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
+        image = tf.image.convert_image_dtype(tf.image.resize(image, [64, 64]) / 255.0, tf.float32)
+        image = tf.image.random_flip_up_down(tf.image.random_hue(image, 0.08))
+        image = tf.image.rot90(image, tf.random.uniform([], 0, 4, tf.int32))
+        top = tf.random.uniform([], 0, 48, tf.int32)
+        rows = tf.range(64)
+        keep = tf.logical_or(rows < top, rows >= top + 16)
+        return tf.clip_by_value(image * tf.cast(keep, tf.float32)[:, None, None], 0.0, 1.0)
+
+    paths = tf.data.Dataset.from_tensor_slices(_paths(folder, "images/*/*.jpg"))
+    return paths.map(load, num_parallel_calls=tf.data.AUTOTUNE).batch(16).prefetch(2)
+
+
+@case("further: records with a raw array and a class name")
+def _(tf, folder):
+    features = {
+        "x": tf.io.FixedLenFeature([8], tf.float32),
+        "name": tf.io.FixedLenFeature([], tf.string, ""),
+        "missing": tf.io.FixedLenFeature([2], tf.float32, [0.0, 1.0]),
+        "y": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def parse(record):
+        found = tf.io.parse_single_example(record, features)
+        name = tf.strings.to_number(tf.strings.substr(found["name"], 4, 4), tf.int32)
+        return {"x": found["x"] - found["missing"][1], "name": name}, tf.one_hot(found["y"], 10)
+
+    files = tf.data.Dataset.list_files(str(folder / "records-*.tfrecord"), shuffle=False)
+    data = files.interleave(tf.data.TFRecordDataset, cycle_length=2, block_length=16)
+    return data.map(parse, num_parallel_calls=tf.data.AUTOTUNE).batch(32, drop_remainder=True)
+
+
+@case("further: padded batches of words and their lengths")
+def _(tf, folder):
+    def split(line):
+        words = tf.strings.split(line)[: tf.strings.length(line) % 8 + 1]
+        return words, tf.size(words)
+
+    lines = tf.data.TextLineDataset(_paths(folder, "lines-*.txt")[:2])
+    return lines.map(split).padded_batch(32, ([10], []), ("<pad>", 0))
+
+
+@case("further: interleave of generated files with labels")
+def _(tf, folder):
+    paths = tf.data.Dataset.from_tensor_slices((_paths(folder, "lines-*.txt"), np.arange(4)))
+    read = lambda path, label: tf.data.TextLineDataset(path).map(lambda s: (s, label)).take(500)
+    return (
+        paths.interleave(read, 4, num_parallel_calls=tf.data.AUTOTUNE)
+        .map(lambda s, label: (tf.strings.length(s), label))
+        .batch(64)
+    )
+
+
+@case("further: group_by_window with window sizes and padding")
+def _(tf, folder):
+    rows = tf.data.Dataset.range(3_000).map(lambda n: tf.repeat(n, n % 12 + 1))
+    return rows.group_by_window(
+        key_func=lambda r: tf.cast(tf.size(r) // 4, tf.int64),
+        reduce_func=lambda key, window: window.padded_batch(16),
+        window_size_func=lambda key: 16 * (key + 1),
+    )
+
+
+@case("further: rejection_resample of classes, then batches", random=True)
+def _(tf, folder):
+    labels = np.random.default_rng(6).choice(3, 4_000, p=[0.7, 0.2, 0.1])
+    data = tf.data.Dataset.from_tensor_slices({"x": np.arange(4_000.0), "y": labels})
+    data = data.rejection_resample(lambda row: tf.cast(row["y"], tf.int32), [1 / 3] * 3)
+    return data.map(lambda _, row: (row["x"] / 4_000.0, row["y"])).batch(32)
+
+
+@case("further: snapshot of images, augmented afterwards", random=True)
+def _(tf, folder):
+    path = str(folder / f"images-{tf.__name__}")
+    data = tf.data.Dataset.from_tensor_slices(_images(1_000))
+    data = data.map(lambda x, y: (tf.cast(x, tf.float32) / 255.0, y)).snapshot(path)
+    return data.map(lambda x, y: (tf.image.random_flip_left_right(x), y)).batch(32)
+
+
+@case("further: cache, shuffle and repeat of strings and images", random=True)
+def _(tf, folder):
+    images, labels = _images(1_000)
+    names = np.array([f"class {n}" for n in labels])
+    data = tf.data.Dataset.from_tensor_slices({"image": images, "name": names})
+    data = data.map(lambda row: {**row, "image": tf.cast(row["image"], tf.float32)}).cache()
+    return (
+        data.shuffle(200).repeat(2).batch(32).map(lambda row: (row["image"] / 255.0, row["name"]))
+    )
+
+
+@case("further: pairs of a text, negative samples", random=True)
+def _(tf, folder):
+    tokens = np.random.default_rng(7).integers(1, 500, (2_000, 2))
+
+    def sample(pair):
+        negative = tf.random.uniform([4], 1, 500, tf.int64)
+        context = tf.concat([pair[1:], negative], 0)
+        return (pair[0], context), tf.constant([1, 0, 0, 0, 0], tf.int64)
+
+    return tf.data.Dataset.from_tensor_slices(tokens).map(sample).shuffle(500).batch(64)

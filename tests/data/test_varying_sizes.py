@@ -177,3 +177,17 @@ def test_sizes_of_texts():
     assert sizes == [[None], [None], [None]]
     batches = [batch.to_list() for batch in words.map(tf.strings.length).ragged_batch(2)]
     assert batches == [[[1, 1], [1]], [[1, 1, 1]]]
+
+
+def test_specs_of_buckets_hold_for_all_buckets():
+    """Test the sizes that depend on the bucket: padded lengths, and batch sizes without a remainder."""
+    data = tf.data.Dataset.range(1, 9).map(tf.range)
+    for options, sizes in (
+        ({"pad_to_bucket_boundary": True}, [None, None]),
+        ({"drop_remainder": True}, [None, None]),
+        ({"drop_remainder": True, "bucket_batch_sizes": [2] * 3}, [2, None]),
+    ):
+        options = {"bucket_batch_sizes": [2, 2, 1]} | options
+        buckets = data.bucket_by_sequence_length(tf.size, [4, 9], **options)
+        assert buckets.element_spec.shape.as_list() == sizes
+        assert all(buckets.element_spec.is_compatible_with(batch) for batch in buckets)

@@ -22,6 +22,8 @@ def crc32c(data: bytes | np.ndarray, start: int = 0) -> int:
       >>> crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789")
       True
     """
+    if len(data) <= _CHUNK_BYTES:
+        return google_crc32c.extend(start, data)
     for begin in range(0, len(data), _CHUNK_BYTES):
         start = google_crc32c.extend(start, data[begin : begin + _CHUNK_BYTES])
     return start

@@ -148,25 +148,25 @@ def _gather(equation: Equation) -> Compute | None:
     fills = mode == _Mode.FILL_OR_DROP
     collapsed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     kept = [i for i in range(len(shape)) if i not in collapsed]
+    axis = numbers.start_index_map[0] if len(numbers.start_index_map) == 1 else 0
     is_row_gather = (
-        numbers.collapsed_slice_dims == numbers.start_index_map == (0,)
+        numbers.collapsed_slice_dims == numbers.start_index_map == (axis,)
         and not numbers.operand_batching_dims
-        and window == (1, *shape[1:])
-        and numbers.offset_dims == tuple(range(len(batch), len(result)))
+        and window == (*shape[:axis], 1, *shape[axis + 1 :])
+        and numbers.offset_dims == (*range(axis), *range(axis + len(batch), len(result)))
     )
     if is_row_gather:
 
         def take_rows(x: HostArray, indices: HostArray) -> HostArray:
-            rows = indices[..., 0]
-            if not len(x):
-                return np.full((*rows.shape, *x.shape[1:]), fill, dtype)
+            rows, size = indices[..., 0], x.shape[axis]
+            if not size:
+                return np.full((*x.shape[:axis], *rows.shape, *x.shape[axis + 1 :]), fill, dtype)
+            out = np.asarray(x.take(rows, axis, mode="clip"))
             if fills:
-                is_inside = (rows >= 0) & (rows < len(x))
+                is_inside = (rows >= 0) & (rows < size)
                 if not is_inside.all():
-                    out = np.asarray(x.take(rows, 0, mode="clip"))
-                    out[~is_inside] = fill
-                    return out
-            return x.take(rows, 0, mode="clip")
+                    out[(slice(None),) * axis + (~is_inside,)] = fill
+            return out
 
         return take_rows
     if has_symbols(shape, batch, result):

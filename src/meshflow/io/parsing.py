@@ -109,9 +109,12 @@ class _ParsedRecord:
         Raises:
           InvalidArgumentError: The values have another dtype.
         """
-        if key not in self._features:
+        feature = self._features.get(key)
+        if feature is None:
             return None
-        return get_feature_values(self._features[key], key, kind, self._name)
+        return getattr(feature, kind.field).value or get_feature_values(
+            feature, key, kind, self._name
+        )
 
     def make_missing_error(self, key: str, kind: _FeatureType) -> InvalidArgumentError:
         """Return the error for a required feature that the record lacks."""
@@ -238,10 +241,10 @@ def _make_sparse_rows(lists: list[np.ndarray], kind: _FeatureType, single: bool)
         columns = np.arange(len(values), dtype=np.int64)[:, None]
         shape = np.array(lengths, np.int64)
         return SparseTensor(Tensor(columns), Tensor(values.astype(kind.numpy)), Tensor(shape))
-    columns = np.concatenate([np.arange(n) for n in lengths] or [np.zeros(0, int)])
     values = np.concatenate([*lists, np.empty(0, kind.numpy)]).astype(kind.numpy)
-    rows = np.repeat(np.arange(len(lists)), lengths)
-    indices = np.stack([rows, columns], axis=1).astype(np.int64)
+    indices = np.empty((len(values), 2), np.int64)
+    indices[:, 0] = np.repeat(np.arange(len(lists)), lengths)
+    indices[:, 1] = np.arange(len(values)) - np.repeat(np.cumsum([0, *lengths])[:-1], lengths)
     return SparseTensor(indices, values, [len(lists), max(lengths, default=0)])
 
 

@@ -382,3 +382,34 @@ def test_predictions_of_sparse_outputs_are_sparse():
     np.testing.assert_array_equal(predicted.indices, data.indices)
     np.testing.assert_array_equal(predicted.values, [0, 1, 2])
     tf.test.TestCase().assertAllEqual([["a", "b"]], np.array([[b"a", b"b"]], object))
+
+
+@pytest.mark.parametrize("split", ["whitespace", tf.strings.split])
+def test_ngrams_in_a_vocabulary(split):
+    """Test n-grams in and outside of the vocabulary, before and after it is replaced."""
+    layer = layers.TextVectorization(
+        vocabulary=["a", "a b", "b c d"], ngrams=(1, 3, 2), split=split, output_mode="int"
+    )
+    assert layer(["a b c d", "A"]).numpy().tolist() == [
+        [2, 1, 1, 1, 1, 4, 3, 1, 1],
+        [2, 0, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    layer.set_vocabulary(["c d", "d"])
+    assert layer(["c d"]).numpy().tolist() == [[1, 3, 2]]
+
+
+def test_ngrams_of_words_with_spaces():
+    layer = layers.TextVectorization(
+        vocabulary=["a b c"],
+        ngrams=2,
+        split=lambda text: tf.strings.split(text, ","),
+        standardize=None,
+    )
+    assert layer(["a b,c"]).numpy().tolist() == [[1, 1, 2]]
+
+
+def test_vectors_of_padded_texts():
+    layer = layers.TextVectorization(vocabulary=["a", "b"], output_mode="count")
+    assert layer(["a a x", "b"]).numpy().tolist() == [[1, 2, 0], [0, 0, 1]]
+    layer = layers.TextVectorization(vocabulary=["a", "b"], output_mode="multi_hot")
+    assert layer(["a a x", "b"]).numpy().tolist() == [[1, 1, 0], [0, 0, 1]]

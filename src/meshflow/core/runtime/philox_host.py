@@ -34,10 +34,8 @@ def _generate_blocks(low: np.ndarray, high: int | np.ndarray, key: int | np.ndar
     """
     generate = host_math.find_philox()
     if generate is not None:
-        columns = [
-            np.ascontiguousarray(np.broadcast_to(np.asarray(a, np.uint64), low.shape))
-            for a in (low, high, key)
-        ]
+        columns: np.ndarray = np.empty((3, *low.shape), np.uint64)
+        columns[0], columns[1], columns[2] = low, high, key
         return generate(*columns).reshape(*low.shape, 4)
     # Words 0 and 2 are multiplied, then words 1 and 3 are combined with the products.
     split = lambda word: (word & np.uint64(philox.WORD_MASK), word >> np.uint64(32))

@@ -350,8 +350,8 @@ class GroupingMethods(DatasetNode, Generic[Element]):
                 )
             return group.padded_batch(size, shapes, padding_values, drop_remainder)
 
-        return self.group_by_window(
-            find_bucket,
-            batch_bucket,
-            window_size_func=lambda key: int(bucket_batch_sizes[int(key)]),
+        # No element is in the last bucket if all are padded to boundaries.
+        num_keys = len(bucket_batch_sizes) - bool(pad_to_bucket_boundary and boundaries)
+        return constructors.GroupByWindow(
+            self, find_bucket, batch_bucket, lambda key: int(bucket_batch_sizes[key]), num_keys
         )

@@ -32,6 +32,9 @@ from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.io.records import open_decompressed, parse_compression, read_records
 
+# Lines are read in blocks of about this size.
+_BLOCK_BYTES = 1 << 16
+
 
 class FileRecordDataset(Dataset[Tensor]):
     """The records of files, one file after another or interleaved.
@@ -176,8 +179,12 @@ def make_line_reader(
 
     def read(path: str) -> Iterator[bytes]:
         with _open_file(path, compression_type, buffer_size) as file:
-            for line in _read_bounded_lines(path, file) if compression_type else file:
-                yield line.rstrip(b"\n").rstrip(b"\r")
+            if compression_type:
+                for line in _read_bounded_lines(path, file):
+                    yield line.rstrip(b"\r\n")
+                return
+            while lines := file.readlines(_BLOCK_BYTES):
+                yield from [line.rstrip(b"\r\n") for line in lines]
 
     return read
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
@@ -177,6 +178,7 @@ class GroupByWindow(RandomTransformation):
       key_func: Function from an element to an int64 scalar.
       reduce_func: Function from (key, dataset of the group) to a dataset.
       window_size_func: Function from a key to the number of elements of a group.
+      num_keys: Number of keys from 0 whose groups may have different specs.
     """
 
     def __init__(
@@ -185,11 +187,12 @@ class GroupByWindow(RandomTransformation):
         key_func: Callable[..., Any],
         reduce_func: Callable[..., Any],
         window_size_func: Callable[[int], int],
+        num_keys: int = 1,
     ) -> None:
         super().__init__(parent)
         self._key = ElementFunction(key_func, parent.element_spec, "group_by_window")
         _check_key(self._key)
-        self._reduce, self._window = reduce_func, window_size_func
+        self._reduce, self._window, self._num_keys = reduce_func, window_size_func, num_keys
 
     def _reduce_group(self, key: int, group: list[Any], call_index: int = 0) -> Dataset:
         with call_key_scope(call_index):
@@ -204,7 +207,11 @@ class GroupByWindow(RandomTransformation):
         elements = self.parent.iter_elements(Epoch(self.parent))
         try:
             first = next(elements, None)
-            return None if first is None else self._reduce_group(0, [first]).element_spec
+            if first is None:
+                return None
+            keys = range(self._num_keys)
+            specs = [self._reduce_group(key, [first]).element_spec for key in keys]
+            return functools.reduce(structure.merge_specs, specs)
         finally:
             elements.close()
 

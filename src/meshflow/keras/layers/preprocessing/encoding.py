@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host, host_function
-from meshflow.environment.types import Array, PyTree
+from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.coordinates import add_elements, get_sizes_list, make_sparse, unique_rows
 from meshflow.ops.ragged import RaggedTensor
@@ -132,7 +131,7 @@ def encode_ids(
         return _encode_sparse(_to_elements(ids), output_mode, depth, dtype, weights)
     counts = _count_ids(ids, id_weights, depth)
     if output_mode in ("one_hot", "multi_hot"):
-        counts = math.cast(counts > 0, dtype)
+        counts = math.minimum(counts, 1.0)
     elif output_mode == "tf_idf":
         counts = counts * math.cast(weights, counts.dtype)
     return math.cast(counts, dtype)
@@ -183,36 +182,33 @@ def _encode_sparse(
 
 
 def _count_ids(ids: Tensor, weights: TensorLike, depth: int) -> Tensor:
-    if weights is None:
-        weights = array.ones(ids.shape)
-    weights = math.cast(weights, "float32")
-    operands = [ids.array, weights.array]
-    if any(isinstance(value, jax.core.Tracer) for value in operands):
-        return _tally(ids, weights, depth)
+    weights = None if weights is None else math.cast(weights, "float32")
+    amounts = None if weights is None else weights.array
+    if any(isinstance(value, jax.core.Tracer) for value in (ids.array, amounts)):
+        return _tally(ids, array.ones(ids.shape) if weights is None else weights, depth)
     # Batches of a pipeline have many widths, and XLA would compile a program for each.
-    return Tensor(_tally_arrays(np, np.asarray(operands[0]), np.asarray(operands[1]), depth))
+    amounts = None if amounts is None else np.asarray(amounts)
+    return Tensor(_tally_host(np.asarray(ids.array), amounts, depth))
 
 
 @op(same=(), name="tally")
-def _tally(ids: TensorLike, weights: TensorLike, depth: int) -> Tensor:
+def _tally(ids: TensorLike, weights: TensorLike, depth: int) -> Any:
     """Count the occurrences of each id below `depth` in the last axis."""
-    return _tally_arrays(jnp, ids, weights, depth)
-
-
-def _tally_arrays(xp: ModuleType, ids: Array, weights: Array, depth: int) -> Any:
     inside = (ids >= 0) & (ids < depth)
-    indices = xp.where(inside, ids, 0)
-    amounts = xp.where(inside, xp.broadcast_to(weights, ids.shape), 0.0)
+    indices = jnp.where(inside, ids, 0)
+    amounts = jnp.where(inside, jnp.broadcast_to(weights, ids.shape), 0.0)
+    # Sizes may be symbolic, and a product of symbolic sizes is not a size.
+    lead, axes = ids.shape[:-1], range(ids.ndim)
+    rows = [jnp.expand_dims(jnp.arange(n), [a for a in axes if a != i]) for i, n in enumerate(lead)]
+    zeros = jnp.zeros((*lead, depth), "float32")
+    return zeros.at[(*rows, indices)].add(amounts.astype("float32"))
+
+
+def _tally_host(ids: np.ndarray, weights: np.ndarray | None, depth: int) -> np.ndarray:
+    inside = (ids >= 0) & (ids < depth)
     lead = ids.shape[:-1]
-    if xp is jnp:
-        # Sizes may be symbolic, and a product of symbolic sizes is not a size.
-        axes = range(ids.ndim)
-        rows = [
-            jnp.expand_dims(jnp.arange(n), [a for a in axes if a != i]) for i, n in enumerate(lead)
-        ]
-        zeros = jnp.zeros((*lead, depth), "float32")
-        return zeros.at[(*rows, indices)].add(amounts.astype("float32"))
     count = int(np.prod(lead, dtype=np.int64))
-    start = (np.arange(count) * depth).reshape(*lead, 1)
-    totals = np.bincount((start + indices).reshape(-1), amounts.reshape(-1), count * depth)
+    places = ((np.arange(count) * depth).reshape(*lead, 1) + ids)[inside]
+    amounts = None if weights is None else np.broadcast_to(weights, ids.shape)[inside]
+    totals = np.bincount(places, amounts, count * depth)
     return totals.astype("float32").reshape(*lead, depth)

@@ -338,13 +338,18 @@ class IndexLookup(EncodingLayer):
         ids = self.find_row_ids(tokens.reshape(-1).tolist())
         return Tensor(np.asarray(ids, np.int64).reshape(tokens.shape))
 
-    def find_row_ids(self, tokens: list[Any]) -> list[int]:
-        """Return the ids of tokens.
+    @property
+    def token_ids(self) -> Mapping[Any, int]:
+        """Return the ids of tokens in the form of `read_tokens`; a new mapping for each vocabulary."""
+        return self._token_ids
+
+    def find_row_ids(self, tokens: list[Any], ids: Mapping[Any, int] | None = None) -> list[int]:
+        """Return the ids of tokens, by default those of `token_ids`.
 
         Raises:
           InvalidArgumentError: If a token is unknown and there are no ids of unknown tokens.
         """
-        ids = self._token_ids
+        ids = self._token_ids if ids is None else ids
         if self.num_oov_indices == 1:
             return list(map(ids.get, tokens, itertools.repeat(self._num_mask_ids)))
         missing = [t for t in tokens if t not in ids]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -143,6 +143,7 @@ class TextVectorization(EncodingLayer):
                 f"output_sequence_length={output_sequence_length}"
             )
         self.ngrams, self._ngram_widths = ngrams, _parse_ngrams(ngrams)
+        self._ngram_ids: tuple[Mapping[bytes, int], Mapping[Any, int]] | None = None
         self.max_tokens, self.output_mode = max_tokens, mode
         self.output_sequence_length = output_sequence_length
         self.pad_to_max_tokens, self.sparse, self.ragged = pad_to_max_tokens, sparse, ragged
@@ -235,15 +236,17 @@ class TextVectorization(EncodingLayer):
 
     # ---- calls ---------------------------------------------------------------------------------
 
-    def _split_texts(self, inputs: TensorLike) -> tuple[list[list[bytes]], tuple[int, ...]]:
-        """Return the words of each text, and the shape of the texts."""
+    def _split_texts(
+        self, inputs: TensorLike, join: Callable[[Iterable[bytes]], Any] = b" ".join
+    ) -> tuple[list[list[Any]], tuple[int, ...]]:
+        """Return the words of each text with the n-grams, which `join` makes of words, and the shape of the texts."""
         if isinstance(inputs, RaggedTensor):
             if self.split is not None:
                 raise ValueError(
                     f"TextVectorization with split={self.split!r} takes strings of shape [batch] or "
                     "[batch, 1], got a ragged tensor. Use split=None for rows of words."
                 )
-            words, _ = self._split_texts(array.reshape(inputs.flat_values, [-1, 1]))
+            words, _ = self._split_texts(array.reshape(inputs.flat_values, [-1, 1]), join)
             ends = inputs.row_splits.numpy().tolist()
             joined = [
                 [word for row in words[start:end] for word in row]
@@ -270,14 +273,13 @@ class TextVectorization(EncodingLayer):
                     f"dimension must be 1. Received: inputs.shape={shape} with rank={len(shape)}"
                 )
             shape = shape[:-1] if len(shape) > 1 else shape
-            rows = [self._split_words(text) for text in flat]
+            split = _SPLITTERS[self.split] if isinstance(self.split, str) else self._split_words
+            rows = list(map(split, flat))
         if self._ngram_widths is not None:
-            rows = [_add_ngrams(row, self._ngram_widths) for row in rows]
+            rows = [_add_ngrams(row, self._ngram_widths, join) for row in rows]
         return rows, shape
 
     def _split_words(self, text: bytes) -> list[bytes]:
-        if isinstance(self.split, str):
-            return _SPLITTERS[self.split](text)
         scalar = np.empty((), object)
         scalar[()] = text
         split = cast(Callable[..., Any], self.split)
@@ -289,9 +291,9 @@ class TextVectorization(EncodingLayer):
         self._lookup_layer.check_ready()
         if find_recording(inputs) is not None:
             return self._record_call(inputs)
-        rows, shape = self._split_texts(inputs)
+        rows, shape = self._split_texts(inputs, self._ngram_form)
         words = list(itertools.chain.from_iterable(rows))
-        flat = np.array(self._lookup_layer.find_row_ids(words), np.int64)
+        flat = np.array(self._lookup_layer.find_row_ids(words, self._token_ids), np.int64)
         lengths = np.array(list(map(len, rows)), np.int64)
         if self.ragged and shape:
             return RaggedTensor.from_row_lengths(flat, lengths, validate=False)
@@ -303,6 +305,22 @@ class TextVectorization(EncodingLayer):
         if not shape:
             ids = ids[0]
         return self._lookup_layer.encode(Tensor(ids))
+
+    @property
+    def _ngram_form(self) -> Callable[[Iterable[bytes]], Any]:
+        """Return the function that makes n-grams of words: tuples where no word has a space, which saves joining."""
+        return tuple if self.split == "whitespace" else b" ".join
+
+    @property
+    def _token_ids(self) -> Mapping[Any, int]:
+        """Return the ids of the tokens in the forms of words and n-grams."""
+        ids = self._lookup_layer.token_ids
+        if self._ngram_widths is None:
+            return ids
+        if self._ngram_ids is None or self._ngram_ids[0] is not ids:
+            tuples = {tuple(token.split(b" ")): i for token, i in ids.items() if b" " in token}
+            self._ngram_ids = ids, {**ids, **tuples}
+        return self._ngram_ids[1]
 
     def _record_call(self, texts: TensorLike) -> Any:
         """Compute the outputs by ops, for a function that is being saved."""
@@ -402,9 +420,11 @@ def _parse_ngrams(ngrams: int | Sequence[int] | None) -> tuple[int, ...] | None:
     )
 
 
-def _add_ngrams(words: list[bytes], widths: tuple[int, ...]) -> list[bytes]:
-    result: list[bytes] = []
+def _add_ngrams(
+    words: list[bytes], widths: tuple[int, ...], join: Callable[[Iterable[bytes]], Any]
+) -> list[Any]:
+    result: list[Any] = []
     for width in widths:
         runs = zip(*[words[i:] for i in range(width)], strict=False)
-        result += words if width == 1 else map(b" ".join, runs)
+        result += words if width == 1 else runs if join is tuple else map(join, runs)
     return result
