@@ -34,9 +34,11 @@ def advance(clock, supervisor, seconds, reporting=()):
     supervisor.check_workers([0, 1])
 
 
-def test_a_suspended_launcher_blames_no_worker(clock, supervisor):
+@pytest.mark.parametrize("reporting", [[], [0, 1]])
+def test_a_suspended_launcher_blames_no_worker(clock, supervisor, reporting):
     advance(clock, supervisor, 0.05, [0, 1])
-    advance(clock, supervisor, 1000.0)
+    # Threads may read reports before the check.
+    advance(clock, supervisor, 1000.0, reporting)
     advance(clock, supervisor, 0.05, [0, 1])
     # A worker that then hangs is found as before.
     advance(clock, supervisor, 4.0, [0])

@@ -68,10 +68,12 @@ class WorkerProgress:
 
     def omit_pause(self, seconds: float) -> None:
         """Do not count a time in which no reports could be read."""
+        # Reports that waited in sockets may have been read since.
+        now = time.monotonic()
         if self.heartbeat_time is not None:
-            self.heartbeat_time += seconds
+            self.heartbeat_time = min(self.heartbeat_time + seconds, now)
         if self.step_time is not None:
-            self.step_time += seconds
+            self.step_time = min(self.step_time + seconds, now)
 
 
 def make_virtual_device_environment(count: int) -> dict[str, str]:
