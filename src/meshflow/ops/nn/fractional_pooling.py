@@ -114,7 +114,8 @@ def _pool(
             "fractional pooling expects `value` of shape [batch, height, width, channels] with a known height and width, "
             f"got {result.shape}."
         )
-    starts, num_values = [], 1
+    starts: list[Tensor] = []
+    num_values: Any = 1
     for axis, factor in enumerate(_normalize_ratio(ratio), 1):
         size = int(result.shape[axis])
         count = int(size / factor)
