@@ -45,3 +45,11 @@ def test_a_suspended_launcher_blames_no_worker(clock, supervisor, reporting):
     advance(clock, supervisor, 4.0, [0])
     with pytest.raises(supervision.WorkerFailureError, match="Worker 1 has given no sign of life"):
         advance(clock, supervisor, 4.0, [0])
+
+
+def test_times_between_checks_are_no_pauses(clock, supervisor):
+    supervisor._watchdog = 0.08
+    advance(clock, supervisor, 0.05, [0, 1])
+    advance(clock, supervisor, 0.05, [0])
+    with pytest.raises(supervision.WorkerFailureError, match="Worker 1 has given no sign of life"):
+        advance(clock, supervisor, 0.05, [0])

@@ -168,7 +168,8 @@ class JobSupervisor:
             )
         now = time.monotonic()
         pause, self._check_time = now - self._check_time, now
-        if pause > self._watchdog / 2:
+        # Checks are apart by 0.05 s or more, also if the watchdog's time is shorter.
+        if pause > max(1.0, self._watchdog / 2):
             # This process was suspended, as by Ctrl-Z or with its virtual machine, and so were workers.
             for worker in self.workers:
                 worker.omit_pause(pause)
