@@ -324,6 +324,7 @@ def test_a_loop_with_one_variable_returns_it_without_its_list(body, eager):
 
     assert to_python(loop()) == eager
     assert to_python(loop(return_same_structure=True)) == [3]
+    assert to_python(loop(maximum_iterations=0)) == 0
     with tf.Graph().as_default(), v1.Session() as session:
         assert session.run(loop() + 1) == 4
         assert session.run(loop(return_same_structure=True)) == [3]

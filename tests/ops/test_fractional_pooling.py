@@ -30,6 +30,15 @@ def test_values_are_those_of_the_regions(pool, reduce, pseudo_random, overlappin
     assert np.array_equal(repeated.numpy(), output.numpy())
 
 
+def test_means_of_integers_are_rounded_towards_zero():
+    value = tf.reshape(tf.range(-4, 5), [1, 3, 3, 1])
+    # Rows and columns have regions of one and two.
+    output, rows, columns = tf.nn.fractional_avg_pool(value, 1.5, seed=1)
+    parts = np.split(value.numpy()[0, :, :, 0], rows[1:-1], 0)
+    expected = [[int(p.mean()) for p in np.split(part, columns[1:-1], 1)] for part in parts]
+    assert output.dtype is tf.int32 and output.numpy()[0, :, :, 0].tolist() == expected
+
+
 @pytest.mark.parametrize(
     "shape, ratio, message",
     [

@@ -369,6 +369,8 @@ def test_saved_functions_compare_unknown_sizes(function, specs, sizes, wrong, tm
         lambda x: tf.RaggedTensor.from_sparse(x).to_sparse(),
         lambda x: tf.strings.join([tf.sparse.reorder(x).values, "z"]),
         lambda x: tf.RaggedTensor.from_sparse(x) + "z",
+        lambda x: tf.add(tf.RaggedTensor.from_sparse(x), y="z"),
+        lambda x: tf.math.add(x.values, y="z"),
     ],
 )
 def test_sparse_tensors_of_strings(function, tmp_path):
@@ -396,6 +398,23 @@ def test_constants_for_unknown_numbers_of_rows(tmp_path):
     for rows in ([[1.0, 2.0], [], [3.0]], [[1.0], [2.0]]):
         value = tf.ragged.constant(rows)
         assert loaded.f(value).to_list() == module.f(value).to_list()
+
+
+def test_loaded_functions_with_variables_of_unknown_shapes(tmp_path):
+    module = tf.Module()
+    module.a, module.b = (
+        tf.Variable([1.0], shape=[None]),
+        tf.Variable(2.0, shape=tf.TensorShape(None)),
+    )
+    module.f = tf.function(
+        lambda x: tf.boolean_mask(x, x > 1) * tf.reduce_sum(module.a) * module.b,
+        input_signature=[tf.TensorSpec([None])],
+    )
+    tf.saved_model.save(module, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    assert loaded.f(tf.constant([1.0, 2.0])).numpy().tolist() == [4.0]
+    loaded.a.assign([1.0, 2.0])
+    assert loaded.f(tf.constant([3.0, 2.0, 0.0])).numpy().tolist() == [18.0, 12.0]
 
 
 def test_loaded_functions_with_unknown_sizes_are_traced_once(tmp_path, caplog):

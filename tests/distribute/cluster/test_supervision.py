@@ -34,12 +34,22 @@ def advance(clock, supervisor, seconds, reporting=()):
     supervisor.check_workers([0, 1])
 
 
-def test_a_suspended_launcher_blames_no_worker(clock, supervisor):
+@pytest.mark.parametrize("reporting", [[], [0, 1]])
+def test_a_suspended_launcher_blames_no_worker(clock, supervisor, reporting):
     advance(clock, supervisor, 0.05, [0, 1])
-    advance(clock, supervisor, 1000.0)
+    # Threads may read reports before the check.
+    advance(clock, supervisor, 1000.0, reporting)
     advance(clock, supervisor, 0.05, [0, 1])
     # A worker that then hangs is found as before.
     advance(clock, supervisor, 4.0, [0])
     advance(clock, supervisor, 4.0, [0])
     with pytest.raises(supervision.WorkerFailureError, match="Worker 1 has given no sign of life"):
         advance(clock, supervisor, 4.0, [0])
+
+
+def test_times_between_checks_are_no_pauses(clock, supervisor):
+    supervisor._watchdog = 0.08
+    advance(clock, supervisor, 0.05, [0, 1])
+    advance(clock, supervisor, 0.05, [0])
+    with pytest.raises(supervision.WorkerFailureError, match="Worker 1 has given no sign of life"):
+        advance(clock, supervisor, 0.05, [0])

@@ -86,15 +86,24 @@ def test_a_description_has_the_collections(tmp_path):
     with tf.Graph().as_default():
         w = v1.get_variable("w", [2])
         v1.add_to_collection("results", tf.identity(w, "y"))
+        for value in (3, 0.5, "text"):
+            v1.add_to_collection(type(value).__name__, value)
         path = str(tmp_path / "graph.meta")
         meta = v1.train.export_meta_graph(path)
+        text_path = str(tmp_path / "graph.txt")
+        v1.train.export_meta_graph(text_path, collection_list=["int", "float", "str"], as_text=True)
     with open(path, "rb") as file:
         assert MetaGraphDef.FromString(file.read()) == meta
     assert list(meta.collection_def["results"].node_list.value) == ["y:0"]
     [data] = meta.collection_def["trainable_variables"].bytes_list.value
     assert VariableDef.FromString(data).initializer_name == "w/Assign"
-    with pytest.raises(RuntimeError, match="eager execution is enabled"):
-        v1.train.export_meta_graph()
+    with tf.Graph().as_default() as graph:
+        v1.train.import_meta_graph(text_path)
+        found = [graph.get_collection(name) for name in ("int", "float", "str")]
+        assert found == [[3], [0.5], [b"text"]]
+    for call in (v1.train.export_meta_graph, lambda: v1.train.import_meta_graph(path)):
+        with pytest.raises(RuntimeError, match="eager execution is enabled"):
+            call()
 
 
 def test_files_that_contain_no_meta_graph(tmp_path):

@@ -68,10 +68,12 @@ class WorkerProgress:
 
     def omit_pause(self, seconds: float) -> None:
         """Do not count a time in which no reports could be read."""
+        # Reports that waited in sockets may have been read since.
+        now = time.monotonic()
         if self.heartbeat_time is not None:
-            self.heartbeat_time += seconds
+            self.heartbeat_time = min(self.heartbeat_time + seconds, now)
         if self.step_time is not None:
-            self.step_time += seconds
+            self.step_time = min(self.step_time + seconds, now)
 
 
 def make_virtual_device_environment(count: int) -> dict[str, str]:
@@ -166,7 +168,8 @@ class JobSupervisor:
             )
         now = time.monotonic()
         pause, self._check_time = now - self._check_time, now
-        if pause > self._watchdog / 2:
+        # Checks are apart by 0.05 s or more, also if the watchdog's time is shorter.
+        if pause > max(1.0, self._watchdog / 2):
             # This process was suspended, as by Ctrl-Z or with its virtual machine, and so were workers.
             for worker in self.workers:
                 worker.omit_pause(pause)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from google.protobuf import text_format
 
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
@@ -55,12 +58,7 @@ def export_meta_graph(
       >>> dict(export_meta_graph(graph=graph).collection_def)["results"].node_list.value
       ['x:0']
     """
-    if graph is None and not has_explicit_graph():
-        raise RuntimeError(
-            "Exporting/importing meta graphs is not supported when eager execution is enabled. No graph exists when eager "
-            "execution is enabled."
-        )
-    graph = graph or get_default_graph()
+    graph = graph or _require_graph()
     meta = MetaGraphDef()
     meta.graph_def.CopyFrom(graph_def or graph.as_graph_def())
     if saver_def is not None:
@@ -74,10 +72,27 @@ def export_meta_graph(
                 meta.collection_def[name].bytes_list.value.append(_describe_variable(item))
             elif isinstance(item, (SymbolicTensor, Operation)):
                 meta.collection_def[name].node_list.value.append(item.name)
+            elif isinstance(item, (str, bytes)):
+                data = item.encode() if isinstance(item, str) else item
+                meta.collection_def[name].bytes_list.value.append(data)
+            elif isinstance(item, int):
+                meta.collection_def[name].int64_list.value.append(item)
+            elif isinstance(item, float):
+                meta.collection_def[name].float_list.value.append(item)
     if filename is not None:
         path = to_path_string(filename)
         write_graph(meta, get_parent(path) or ".", os.path.basename(path), as_text)
     return meta
+
+
+def _require_graph() -> Graph:
+    """Return the default graph of version 1."""
+    if not has_explicit_graph():
+        raise RuntimeError(
+            "Exporting/importing meta graphs is not supported when eager execution is enabled. No graph exists when eager "
+            "execution is enabled."
+        )
+    return get_default_graph()
 
 
 def _describe_variable(variable: GraphVariable) -> bytes:
@@ -99,10 +114,11 @@ def import_meta_graph(
 ) -> Saver | None:
     """Add a graph that TensorFlow 1 wrote, such as `model.ckpt.meta`, with its variables and collections.
 
-    Its operations compute results, gradients and updates of the variables, so that training can continue.
+    Its operations compute results, gradients and updates of the variables, so that training can continue. Conditions and
+    loops of TensorFlow 1 (`Switch`, `NextIteration`) do not run.
 
     Args:
-      meta_graph_or_file: A `MetaGraphDef` or the path of a file with one.
+      meta_graph_or_file: A `MetaGraphDef` or the path of a file with one, as binary data or text.
       clear_devices: Ignored: devices of operations have no effect.
       import_scope: Prefix of names.
       **kwargs: `input_map`: tensors that replace outputs of nodes, by their names.
@@ -112,6 +128,7 @@ def import_meta_graph(
 
     Raises:
       OSError: If the file does not exist, or contains no `MetaGraphDef`.
+      RuntimeError: In eager execution.
       ValueError: If names of nodes exist already in the graph.
 
     Example:
@@ -126,7 +143,7 @@ def import_meta_graph(
     """
     source: Any = meta_graph_or_file
     meta = source if hasattr(source, "graph_def") else _read(to_path_string(source))
-    graph, prefix = get_default_graph(), f"{import_scope}/" if import_scope else ""
+    graph, prefix = _require_graph(), f"{import_scope}/" if import_scope else ""
     known = {id(v) for v in graph.list_variables()}
     import_graph_def(graph, meta.graph_def, name=import_scope or "", **kwargs)
     added = {v.op.name: v for v in graph.list_variables() if id(v) not in known}
@@ -145,9 +162,9 @@ def _read(path: str) -> Message:
     try:
         return MetaGraphDef.FromString(data)
     except Exception as error:
-        raise OSError(
-            f"Cannot parse file {path}: {error}. Expected a binary MetaGraphDef."
-        ) from error
+        with contextlib.suppress(text_format.ParseError, UnicodeDecodeError):
+            return text_format.Parse(data.decode(), MetaGraphDef())
+        raise OSError(f"Cannot parse file {path}: {error}. Expected a MetaGraphDef.") from error
 
 
 def _add_collections(
@@ -158,11 +175,11 @@ def _add_collections(
     def find(name: str) -> Any:
         return graph.as_graph_element(prefix + name) if name else None
 
-    def find_variable(data: bytes) -> ImportedVariable | None:
+    def find_variable(data: bytes) -> ImportedVariable | bytes | None:
         try:
             definition = VariableDef.FromString(data)
         except Exception:
-            return None
+            return data  # A text.
         variable = variables.get(prefix + definition.variable_name.removesuffix(":0"))
         if variable is not None:
             variable._initializer = find(definition.initializer_name)

@@ -297,10 +297,10 @@ def while_loop(
     """Repeat a function while a condition holds; see `tf.while_loop`.
 
     A single loop variable is returned without its list, unless `return_same_structure` is set. In eager execution, that
-    happens only if `body` returns no list.
+    happens only if `body` returns no list, or with `maximum_iterations=0`.
     """
     is_unpacked = len(loop_vars) == 1 and not return_same_structure
-    is_eager, returns_list = _tf.executing_eagerly(), True
+    is_eager, returns_list = _tf.executing_eagerly(), maximum_iterations is None
 
     def run(*values: PyTree) -> PyTree:
         nonlocal returns_list

@@ -76,6 +76,8 @@ def fractional_avg_pool(
 ) -> FractionalPool:
     """Compute the mean of regions of random heights and widths; see `tf.nn.fractional_max_pool`.
 
+    Means of integers are rounded towards zero.
+
     Args:
       value: Tensor of shape [batch, height, width, channels].
       pooling_ratio: Ratio of the sizes of input and output.
@@ -112,7 +114,8 @@ def _pool(
             "fractional pooling expects `value` of shape [batch, height, width, channels] with a known height and width, "
             f"got {result.shape}."
         )
-    starts = []
+    starts: list[Tensor] = []
+    num_values: Any = 1
     for axis, factor in enumerate(_normalize_ratio(ratio), 1):
         size = int(result.shape[axis])
         count = int(size / factor)
@@ -125,11 +128,14 @@ def _pool(
         if is_mean:
             shape = [1] * axis + [count, width] + [1] * (3 - axis)
             is_inside = array.reshape(cast(indices <= last[:, None], values.dtype), shape)
-            total = math.reduce_sum(values * is_inside, axis + 1)
-            result = total / math.reduce_sum(is_inside, axis + 1)
+            result = math.reduce_sum(values * is_inside, axis + 1)
+            num_values *= math.reduce_sum(is_inside, axis + 1)
         else:
             result = math.reduce_max(values, axis + 1)
         starts.append(sequence)
+    if is_mean:
+        divide = math.truncatediv if result.dtype.is_integer else math.divide
+        result = divide(result, num_values)
     return FractionalPool(result, *starts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -302,7 +301,8 @@ class PlanProgram:
         host_steps = [part for part in self._parts if isinstance(part, RestoredHostStep)]
         # Traced together, programs with host calls between them run op by op. The parts of large models are worth
         # compiling instead.
-        num_weights = sum(math.prod(c.shape) for c in self.captures if not isinstance(c, Table))
+        arrays = (c for c in self.captures if not isinstance(c, Table))
+        num_weights = sum(c.shape.num_elements() or 0 for c in arrays)
         self.runs_on_host = num_weights > _MAX_TRACED_WEIGHTS or not all(
             s.is_assertion or s.has_unknown_sizes for s in host_steps
         )

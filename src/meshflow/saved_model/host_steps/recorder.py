@@ -137,7 +137,8 @@ class _HostCallRecorder(HostCallRecording):
         name = function.__name__.lstrip("_")
         name = _NAMES.get(name, name)
         if name == "add":
-            return self.record("join", list(args[:2]), {"separator": ""})
+            values = [*args[:2], *(kwargs[k] for k in ("x", "y") if k in kwargs)]
+            return self.record("join", values, {"separator": ""})
         if name not in HOST_CALLS:
             raise UnrecordableError(f"strings in {getattr(function, '__module__', '')}.{name}")
         first, more = HOST_CALLS[name].bind_arguments(function, args, kwargs)

@@ -373,11 +373,8 @@ def _read_gather(op: _Op, inputs: list[Any]) -> Array:
     operand = as_array(inputs[0])
     if 0 in operand.shape:
         # A program for unknown sizes gathers no slice, or filled ones, from an empty array.
-        missing = [
-            max(n - size, 0) if size == 0 else 0
-            for n, size in zip(shape, operand.shape, strict=True)
-        ]
-        operand = jnp.pad(operand, [(0, n) for n in missing])
+        sizes = zip(shape, operand.shape, strict=True)
+        operand = jnp.pad(operand, [(0, 0 if size else n) for n, size in sizes])
     # Programs clamp their indices before they gather.
     mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
     return lax.gather(operand, indices, dims, shape, mode=mode)
