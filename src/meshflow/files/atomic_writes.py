@@ -252,7 +252,7 @@ def delete_leftovers(path: StrPath, marker: str) -> None:
 
 
 def _to_target(path: StrPath) -> str:
-    """Convert a path to a string, and refuse an empty one, which is no name of a file or folder."""
+    """Convert a path to a string, and refuse an empty one, which names nothing."""
     target = to_path_string(path)
     if not target:
         raise errors.InvalidArgumentError(
@@ -303,7 +303,7 @@ def _replace_local_folder(target: str, owned: OwnedNames | None) -> Iterator[str
 
 @contextlib.contextmanager
 def _replace_entries(target: str, marker: str, owned: OwnedNames | None) -> Iterator[str]:
-    """Fill a subfolder, whose entries then replace those of the folder, the marker last."""
+    """Fill a subfolder, then move its entries to the folder, the marker last."""
     name = os.path.join(target, "new")
     part = make_part_name(name)
     with translate_errors(target):
