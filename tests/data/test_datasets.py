@@ -272,6 +272,26 @@ def test_threads_end_when_iteration_stops():
     assert len(threads()) <= before
 
 
+def test_threads_share_an_iterator():
+    entered, released = threading.Event(), threading.Event()
+
+    def generate():
+        entered.set()
+        released.wait(10)
+        yield from range(4)
+
+    spec = tf.TensorSpec([], tf.int32)
+    iterator = iter(tf.data.Dataset.from_generator(generate, output_signature=spec))
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(int(next(iterator))))
+    thread.start()
+    assert entered.wait(10)
+    threading.Timer(0.05, released.set).start()
+    taken.append(int(next(iterator)))  # waits for the other thread, which is inside the generator
+    thread.join(10)
+    assert sorted(taken) == [0, 1]
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match=r"Dimensions \[2, 3\] are not compatible"):
         D.from_tensor_slices(([1, 2], [1, 2, 3]))

@@ -100,6 +100,52 @@ def test_only_files_of_the_writer_are_replaced(place):
     assert sorted(gfile.listdir(place)) == ["folder", "folder.new", "folder.old"]
 
 
+@pytest.mark.parametrize("name", [".", "..", "../..", "absolute"])
+def test_a_folder_that_cannot_be_renamed_is_filled_in_place(name, tmp_path, monkeypatch):
+    folder = tmp_path / "models"
+    below = {"..": folder / "a", "../..": folder / "a" / "b"}.get(name, folder)
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    (folder / "notes").write_text("mine")
+    path = str(folder) if name == "absolute" else name
+    for content in ("old", "new"):
+        with replace_folder(path, "last", lambda _: ["last", "b"]) as part:
+            for entry in ["last", "b"] if content == "old" else ["last"]:
+                with open(os.path.join(part, entry), "w") as file:
+                    file.write(content)
+    assert {f.name: f.read_text() for f in folder.iterdir() if f.is_file()} == {
+        "notes": "mine",
+        "last": "new",
+    }
+    assert os.getcwd() == str(below) and [f.name for f in tmp_path.iterdir()] == ["models"]
+    assert not list(folder.rglob("*.part")) and find_folder(path, "last") == path
+    with pytest.raises(KeyError), replace_folder(path, "last", lambda _: ["last"]):
+        raise KeyError
+    assert read("last" if name == "." else str(folder / "last")) == "new"
+
+
+def test_a_mount_point_is_filled_in_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path))
+    inode = tmp_path.stat().st_ino
+    fill(str(tmp_path), last="1")
+    assert tmp_path.stat().st_ino == inode and os.listdir(tmp_path) == ["last"]
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        lambda path: replace_folder(path, "last").__enter__(),
+        lambda path: find_folder(path, "last"),
+        lambda path: atomic_writes.delete_folder(path, "last"),
+        atomic_writes.AtomicFile,
+    ],
+)
+def test_an_empty_path_is_refused(access):
+    # It meant the root folder, to which a writer linked all files of the machine.
+    with pytest.raises(tf.errors.InvalidArgumentError, match="path is empty"):
+        access("")
+
+
 def test_store_is_complete_throughout_a_replacement(monkeypatch):
     store = fsspec.filesystem("memory")
     bucket = stores.memory()

@@ -55,7 +55,7 @@ def write_state(folder: StrPath, state: CheckpointState, name: str = "checkpoint
       state: Content. Paths in the folder are written relative to it.
       name: Name of the file.
     """
-    absolute_folder = make_absolute(to_path_string(folder).rstrip("/") or "/")
+    absolute_folder = make_absolute(to_path_string(folder)).rstrip("/") or "/"
 
     def quote_path(path: str) -> str:
         if os.path.dirname(make_absolute(path)) == absolute_folder:

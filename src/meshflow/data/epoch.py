@@ -202,6 +202,8 @@ class DatasetIterator(structure.ElementLeaf, IteratorSource[Element]):
     ) -> None:
         super().__init__()
         self._dataset, self._convert = dataset, convert
+        # Threads may share an iterator, but not a generator, which raises an error.
+        self._lock = threading.RLock()
         self._start_pass(None)
 
     def _start_pass(self, seeds: dict[str, list[Any]] | None) -> None:
@@ -228,8 +230,9 @@ class DatasetIterator(structure.ElementLeaf, IteratorSource[Element]):
         ):
             return self.pull()
         # This is the fast path of `pull`: traced functions and tapes need the rest of it.
-        element = self._produce()
-        self._position += 1
+        with self._lock:
+            element = self._produce()
+            self._position += 1
         return element
 
     def next(self) -> Element:
@@ -263,8 +266,9 @@ class DatasetIterator(structure.ElementLeaf, IteratorSource[Element]):
 
     def take(self) -> PyTree:
         """Take the next element immediately, even while a function is traced."""
-        element = super().take()
-        self._position += 1
+        with self._lock:
+            element = super().take()
+            self._position += 1
         return element
 
     def give_back(self, element: PyTree) -> None:

@@ -57,7 +57,7 @@ class AtomicFile:
     """
 
     def __init__(self, path: StrPath, mode: str = "wb", encoding: str | None = None) -> None:
-        self._target = to_path_string(path)
+        self._target = _to_target(path)
         self._store = get_file_system(self._target)
         self._published = False
         with translate_errors(self._target):
@@ -188,11 +188,12 @@ def replace_folder(path: StrPath, marker: str, owned: OwnedNames | None = None) 
     """
     target = _resolve_folder(path)
     store = get_file_system(target)
-    filling = (
-        _replace_local_folder(target, owned)
-        if store is None
-        else _replace_remote_folder(target, marker, owned)
-    )
+    if store is not None:
+        filling = _replace_remote_folder(target, marker, owned)
+    elif _is_fixed(target):
+        filling = _replace_entries(target, marker, owned)
+    else:
+        filling = _replace_local_folder(target, owned)
     with filling as part:
         yield part
 
@@ -212,7 +213,7 @@ def find_folder(path: StrPath, marker: str) -> str:
         for alternative in (f"{target}{_OLD_SUFFIX}", f"{target}{_NEW_SUFFIX}"):
             if gfile.exists(gfile.join(alternative, marker)):
                 return alternative
-    return to_path_string(path).rstrip("/") or "/"
+    return _to_target(path).rstrip("/") or "/"
 
 
 def delete_folder(path: StrPath, marker: str, owned: OwnedNames | None = None) -> None:
@@ -250,14 +251,32 @@ def delete_leftovers(path: StrPath, marker: str) -> None:
             _delete_entries(leftover, marker, None)
 
 
+def _to_target(path: StrPath) -> str:
+    """Convert a path to a string, and refuse an empty one, which names nothing."""
+    target = to_path_string(path)
+    if not target:
+        raise errors.InvalidArgumentError(
+            "The path is empty: pass the name of a file or folder ('.' is the current folder)."
+        )
+    return target
+
+
 def _resolve_folder(path: StrPath) -> str:
-    """Return a folder's path without a trailing slash, with a symbolic link resolved."""
-    target = to_path_string(path).rstrip("/") or "/"
-    return (
-        os.path.realpath(target)
-        if get_file_system(target) is None and os.path.islink(target)
-        else target
+    """Return a folder's path without a trailing slash; links and the dots at its end are resolved."""
+    target = _to_target(path).rstrip("/") or "/"
+    is_resolved = get_file_system(target) is not None or not (
+        os.path.islink(target) or os.path.basename(target) in {".", ".."}
     )
+    return target if is_resolved else os.path.realpath(target)
+
+
+def _is_fixed(target: str) -> bool:
+    """Check whether a local folder cannot be renamed: a mount point, or a folder we work in."""
+    here = ""
+    with contextlib.suppress(FileNotFoundError):  # Another process deleted the current folder.
+        here = os.path.join(os.getcwd(), "")
+    folder = os.path.join(os.path.realpath(target), "")
+    return here.startswith(folder) or os.path.ismount(target)
 
 
 @contextlib.contextmanager
@@ -278,6 +297,29 @@ def _replace_local_folder(target: str, owned: OwnedNames | None) -> Iterator[str
             _swap_folders(part, target, owned)
             sync_folder(parent_folder)
         shutil.rmtree(f"{target}{_OLD_SUFFIX}", ignore_errors=True)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _replace_entries(target: str, marker: str, owned: OwnedNames | None) -> Iterator[str]:
+    """Fill a subfolder, then move its entries to the folder, the marker last."""
+    name = os.path.join(target, "new")
+    part = make_part_name(name)
+    with translate_errors(target):
+        delete_abandoned_parts(name)
+        os.mkdir(part)
+    try:
+        with translate_full_disk_error(target):
+            yield part
+        with translate_errors(target):
+            sync_folder(part)
+            new = set(os.listdir(part))
+            old = new.union(os.listdir(target) if owned is None else owned(target))
+            _delete_entries(target, marker, lambda _: old - {os.path.basename(part)})
+            for entry in sorted(new, key=lambda n: n == marker):
+                os.replace(os.path.join(part, entry), os.path.join(target, entry))
+            sync_folder(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

@@ -165,3 +165,27 @@ def test_keras_files_always_include_the_optimizer(tmp_path, include):
     ):
         model.save(path, include_optimizer=include)
     assert not path.exists()
+
+
+def test_closed_and_read_only_files_are_refused(tmp_path):
+    path = tmp_path / "m.h5"
+    small().save(path)
+    with h5py.File(path, "r") as file, pytest.raises(ValueError, match=r"m\.h5 is open for read"):
+        small().save(file)
+    for use in (small().save, tf.keras.models.load_model):
+        with pytest.raises(ValueError, match=r"Closed HDF5 file.*cannot be used: open"):
+            use(file)
+    assert tf.keras.models.load_model(path).count_params() == 8
+
+
+@pytest.mark.parametrize("name", ["m.h5", "m.weights.h5", "m.keras", "m.safetensors"])
+def test_errors_of_loaded_weights_name_the_file(tmp_path, name):
+    path = tmp_path / name
+    (tf.keras.Model.save if name == "m.keras" else tf.keras.Model.save_weights)(small(), path)
+    other = tf.keras.Sequential([tf.keras.Input([3]), layers.Dense(5)])
+    with pytest.raises(ValueError, match=name):
+        other.load_weights(path)
+    if name == "m.keras":
+        path.write_bytes(path.read_bytes()[:500])
+        with pytest.raises(OSError, match="no Keras archive or HDF5 file, or it is damaged or inc"):
+            tf.keras.models.load_model(path)

@@ -61,9 +61,15 @@ def is_open_hdf5(value: object) -> bool:
 
     Args:
       value: A path, or an `h5py.File` or `h5py.Group`.
+
+    Raises:
+      ValueError: if it is a closed file.
     """
     module = sys.modules.get("h5py")
-    return module is not None and isinstance(value, module.Group)
+    is_hdf5 = module is not None and isinstance(value, module.Group)
+    if is_hdf5 and not value:
+        raise ValueError(f"{value!r} cannot be used: open the file again, or pass its path.")
+    return is_hdf5
 
 
 class OverwriteError(FileExistsError, EOFError):
@@ -280,7 +286,8 @@ def open_hdf5(file: Any, label: str | None = None, size: int | None = None) -> I
     except Exception as error:
         if not _is_raised_by_h5py(error):
             raise
-        raise OSError(f"{label} is no HDF5 file, or it is damaged: {error}") from error
+        kind = "Keras archive or HDF5 file" if label.endswith(".keras") else "HDF5 file"
+        raise OSError(f"{label} is no {kind}, or it is damaged or incomplete: {error}") from error
 
 
 def _is_raised_by_h5py(error: Exception) -> bool:

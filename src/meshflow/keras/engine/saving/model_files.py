@@ -117,6 +117,8 @@ def save_model(
     """
     file: Any = filepath if is_open_hdf5(filepath) else None
     path = str(file.filename) if file is not None else to_path_string(filepath)
+    if file is not None and file.file.mode == "r":
+        raise ValueError(f"{path} is open for reading only: open it with h5py.File({path!r}, 'w').")
     if file is None and gfile.exists(path) and not overwrite:
         raise OverwriteError(f"{path} exists and overwrite is False.")
     file_format = "h5" if file is not None else _choose_format(path, save_format)

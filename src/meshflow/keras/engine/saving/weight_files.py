@@ -16,6 +16,7 @@ from meshflow.files.copies import local_copy
 from meshflow.files.paths import to_path_string
 from meshflow.keras.engine.saving import hdf5, keras3_weights, safetensors_weights
 from meshflow.keras.engine.saving.archives import Archive, OverwriteError, load_h5py, open_hdf5
+from meshflow.keras.error_context import prefix_errors
 from meshflow.keras.literals import SaveFormat
 from meshflow.saved_model import VARIABLES_DIRECTORY, VARIABLES_FILENAME
 
@@ -154,15 +155,16 @@ def load_weights(
         )
     if not gfile.exists(path):
         raise FileNotFoundError(f"No weights file at {path}.")
-    if is_safetensors:
-        safetensors_weights.read_model(model, path, skip_mismatch, by_name)
-        return None
-    with local_copy(check_regular(path)) as local_path:
-        if path.endswith(".keras"):
-            with Archive(local_path, path) as archive, archive.open_weights() as file:
+    with prefix_errors(path):
+        if is_safetensors:
+            safetensors_weights.read_model(model, path, skip_mismatch, by_name)
+            return None
+        with local_copy(check_regular(path)) as local_path:
+            if path.endswith(".keras"):
+                with Archive(local_path, path) as archive, archive.open_weights() as file:
+                    return _read_weights(model, file, by_name, skip_mismatch)
+            with open_hdf5(local_path, path) as file:
                 return _read_weights(model, file, by_name, skip_mismatch)
-        with open_hdf5(local_path, path) as file:
-            return _read_weights(model, file, by_name, skip_mismatch)
 
 
 def _read_weights(model: Any, file: HDF5Group, by_name: bool, skip_mismatch: bool) -> None:
