@@ -161,3 +161,10 @@ def test_functions_of_one_element_lists_return_lists():
     (found,) = K.function([x], [x * 2])([np.ones((1, 3))])
     assert found.tolist() == [[2.0] * 3]
     assert K.function(x, x * 2)(np.ones((1, 3))).shape == (1, 3)
+
+
+@pytest.mark.parametrize("size", [3, np.int64(3)])
+def test_integer_shapes_of_vectors(size):
+    assert K.ones(size).numpy().tolist() == [1, 1, 1]
+    assert K.zeros(size, dtype="int32").numpy().tolist() == [0, 0, 0]
+    assert K.placeholder(size).shape == [3]

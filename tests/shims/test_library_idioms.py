@@ -50,6 +50,7 @@ PRIVATE_NAMES = [
     "from tensorflow.python.framework import ops, tensor_util\n@ops.RegisterStatistics('Einsum', 'flops')\ndef f(): return 3\nassert f() == 3 and ops.numpy_text(tf.constant(2)) == '2' and tensor_util.try_evaluate_constant(tf.constant(2)) == 2",
     "from tensorflow.python.util import object_identity as o; x = tf.constant(1); assert o.Reference(x) == x.ref()",
     "from tensorflow.python.ops import nn_ops; c = nn_ops.Convolution([1, 4, 4, 1], [2, 2, 1, 3], 'VALID', strides=(2, 2)); assert c(tf.ones([1, 4, 4, 1]), tf.ones([2, 2, 1, 3])).shape == [1, 2, 2, 3]",
+    "from tensorflow.python.keras import combinations as c; assert c.combine(mode=['eager'])[0]['mode'] == 'eager'; assert c.generate(c.keras_model_type_combinations())",
     "from tensorflow.python.keras import testing_utils; (x, y), (z, _) = testing_utils.get_test_data(4, 2, (3,), 2); assert x.shape == (4, 3) and z.shape == (2, 3) and y.max() < 2",
     "from tensorflow.python.keras.utils import conv_utils as c; assert [c.deconv_output_length(7, 3, 'same', stride=2), c.deconv_output_length(7, 3, 'valid', 0, 2), c.deconv_output_length(7, 5, 'full', stride=2), c.conv_input_length(4, 3, 'same', 2), c.convert_data_format('channels_first', 5)] == [14, 15, 9, 7, 'NCDHW']",
     "from tensorflow.python.keras.engine import data_adapter as d; assert [x.shape[1] for x in d.expand_1d((tf.zeros(3), tf.zeros((3, 2))))] == [1, 2]",

@@ -372,6 +372,7 @@ MODULES = {
     "keras.src.backend": "RandomGenerator=meshflow.legacy.internal.keras_functions:RandomGenerator "
     f"tf.keras.backend unique_object_name={_KERAS_HELPERS}:unique_object_name _current_graph={_KERAS_HELPERS}:_current_graph",
     "keras.src.engine": "tf.keras.layers tf.keras.models tf.keras.utils",
+    "keras.src.combinations": f"{_KERAS_DECORATORS} {_COMBINATIONS} {_HELPERS} tf.test",
     "keras.src.engine.base_layer": "BaseRandomLayer=tf.keras.__internal__.layers.BaseRandomLayer",
     "keras.src.engine.base_layer_utils": f"{_KERAS_HELPERS} {_HELPERS}",
     "keras.src.engine.base_preprocessing_layer": "PreprocessingLayer="

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -102,7 +103,7 @@ def constant(
 
 
 def zeros(
-    shape: Sequence[int], dtype: DTypeLike | None = None, name: str | None = None
+    shape: int | Sequence[int], dtype: DTypeLike | None = None, name: str | None = None
 ) -> Variable:
     """Create a variable of zeros.
 
@@ -110,17 +111,24 @@ def zeros(
       >>> tf.keras.backend.zeros((2, 2), dtype="int32").numpy().tolist()
       [[0, 0], [0, 0]]
     """
-    return variable(np.zeros(tuple(shape)), dtype, name)
+    return variable(np.zeros(_as_sizes(shape)), dtype, name)
 
 
-def ones(shape: Sequence[int], dtype: DTypeLike | None = None, name: str | None = None) -> Variable:
+def ones(
+    shape: int | Sequence[int], dtype: DTypeLike | None = None, name: str | None = None
+) -> Variable:
     """Create a variable of ones.
 
     Example:
       >>> tf.keras.backend.ones((2, 2)).numpy().tolist()
       [[1.0, 1.0], [1.0, 1.0]]
     """
-    return variable(np.ones(tuple(shape)), dtype, name)
+    return variable(np.ones(_as_sizes(shape)), dtype, name)
+
+
+def _as_sizes(shape: Any) -> tuple[Any, ...]:
+    """Return the sizes of a shape, which may be an integer: the size of a vector."""
+    return (shape,) if isinstance(shape, numbers.Integral) else tuple(shape)
 
 
 def eye(size: int, dtype: DTypeLike | None = None, name: str | None = None) -> Variable:
@@ -189,7 +197,7 @@ def random_normal_variable(
 
 
 def placeholder(
-    shape: Sequence[int | None] | None = None,
+    shape: int | Sequence[int | None] | None = None,
     ndim: int | None = None,
     dtype: DTypeLike | None = None,
     sparse: bool = False,
@@ -215,7 +223,7 @@ def placeholder(
     """
     if shape is None and ndim is None:
         raise ValueError("K.placeholder needs a `shape`, or the number of dimensions as `ndim`.")
-    sizes = tuple(shape) if shape is not None else (None,) * int(ndim or 0)
+    sizes = _as_sizes(shape) if shape is not None else (None,) * int(ndim or 0)
     return Input(
         batch_shape=sizes, dtype=dtype or floatx(), sparse=sparse, name=name, ragged=ragged
     )
