@@ -691,6 +691,15 @@ def test_strategy_that_plans_at_the_first_step(rng):
     assert strategy.mesh.size == 4
 
 
+def test_recomputation_and_zero3_hold_no_gradients_of_tables(words, monkeypatch):
+    model, table = costs(words[2], 8), 4 * 128 * 64
+    options = {"zero": 1}, {"zero": 1, "recompute": "layer"}, {"zero": 3}
+    memory = lambda: [model.estimate(PlanChoice(8, **o)).memory for o in options]
+    known = memory()
+    monkeypatch.setattr(model, "_compute_table_gradients", lambda choice: 2 * table)
+    assert np.subtract(memory(), known).tolist() == [table, 0, 0]
+
+
 def test_scripts_name_batch_normalization_in_micro_batches():
     with shapes_only():
         layers = [LAYERS.Dense(4), LAYERS.BatchNormalization(name="norm")]
