@@ -250,6 +250,17 @@ def test_gradients_in_sixteen_bits(name):
     same_curves(trained(make, strategy(name))[1], trained(make)[1], rtol=2.5e-3)
 
 
+@pytest.mark.parametrize("name", ["zero 3, recompute", "stages, tensors"])
+def test_gradients_in_float64(name):
+    tf.keras.backend.set_floatx("float64")
+    try:
+        (model, got), (wanted, expected) = (trained(mlp, s) for s in (strategy(name), None))
+    finally:
+        tf.keras.backend.set_floatx("float32")
+    same_curves(got, expected, rtol=1e-12)
+    same_weights(model, wanted, rtol=1e-10, atol=1e-13)
+
+
 def test_steps_with_overflowing_gradients_are_skipped():
     def scaled():
         optimizer = tf.keras.optimizers.SGD(0.1)

@@ -417,7 +417,9 @@ class PipelineLoop:
             sends, results, new = self._run_stage(stage, known | weights, values, fed, rows)
             differentiated = [v for v in sends if jnp.issubdtype(v.dtype, jnp.inexact)]
             if is_last:
-                differentiated = [results[0].astype(jnp.float32) / self.shares]
+                loss = results[0]
+                wide = jnp.promote_types(loss.dtype, jnp.float32)
+                differentiated = [loss.astype(wide) / self.shares]
             return differentiated, (sends, results, new)
 
         weights = trained if "W" in parts else {}

@@ -412,7 +412,7 @@ class _RegionProgram:
             gradients, state, results, squares = self._accumulate_shares(captures, state, leaves)
         if count == 1 or not self._reduces_each_share:
             gradients, errors = self._reduce_gradients(gradients, errors, values)
-        # Gradients of several shares are summed in float32.
+        # Gradients of several shares are summed in float32 or wider.
         dtypes = [captures[i].dtype for i, _ in self.trained]
         gradients = [g.astype(dtype) for g, dtype in zip(gradients, dtypes, strict=True)]
         new = self._merge_state(captures, state)
@@ -501,7 +501,7 @@ class _RegionProgram:
             for (i, _), value in zip(self.trained, trained, strict=True):
                 values[i] = value
             outputs = self._run_share_program(leaves, values)
-            return outputs[0].astype(jnp.float32) / self.shares.count, outputs[1:]
+            return _widen(outputs[0]) / self.shares.count, outputs[1:]
 
         (_, rest), gradients = jax.value_and_grad(compute_loss, has_aux=True)(
             [inputs[i] for i, _ in self.trained]
@@ -512,12 +512,12 @@ class _RegionProgram:
     def _accumulate_shares(
         self, captures: list[jax.Array], state: list[jax.Array], leaves: list[jax.Array]
     ) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array], jax.Array]:
-        """Compute the shares of one device, one after the other; gradients are summed in float32."""
+        """Compute the shares of one device, one after the other; gradients are summed in float32 or wider."""
         reduces_each = self._reduces_each_share
         shardings = self._trained_shardings
         values = [captures[i] for i, _ in self.trained]
         sums = [
-            jnp.zeros(k.get_gradient_shape(v.shape, reduces_each), jnp.float32)
+            _widen(jnp.zeros(k.get_gradient_shape(v.shape, reduces_each), v.dtype))
             for k, v in zip(shardings, values, strict=True)
         ]
 
@@ -543,7 +543,7 @@ class _RegionProgram:
     def _average(self, value: jax.Array) -> jax.Array:
         if self.shares.num_devices == 1 or not jnp.issubdtype(value.dtype, jnp.floating):
             return value
-        return lax.pmean(value.astype(jnp.float32), self.shares.axes).astype(value.dtype)
+        return lax.pmean(_widen(value), self.shares.axes).astype(value.dtype)
 
     def _merge_state(self, captures: list[jax.Array], state: list[jax.Array]) -> list[jax.Array]:
         """Merge the state written in the forward pass: sums are added, other values averaged."""
@@ -557,3 +557,8 @@ class _RegionProgram:
                 value = self._average(value)
             new[k] = value
         return new
+
+
+def _widen(value: jax.Array) -> jax.Array:
+    """Convert a value to float32 or wider, in which sums over shares are computed."""
+    return value.astype(jnp.promote_types(value.dtype, jnp.float32))

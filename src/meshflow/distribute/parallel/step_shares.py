@@ -23,7 +23,7 @@ from meshflow.core.runtime import philox
 from meshflow.core.runtime.context import ActiveTrace, context
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import float32, int32
+from meshflow.core.values.dtypes import float32, float64, int32
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.variables.random_streams import share_streams_again
@@ -270,12 +270,13 @@ class StepShares(BatchShares):
 
 def _sum_targets(targets: Sequence[Tensor], seeds: Sequence[Any]) -> Tensor:
     """Return the sum of the targets of a tape, weighted by their initial gradients."""
-    if len(targets) == 1 and seeds[0] is None and targets[0].dtype is float32:
+    dtype = float64 if any(t.dtype is float64 for t in targets) else float32
+    if len(targets) == 1 and seeds[0] is None and targets[0].dtype is dtype:
         # The step may also use the target itself, such as the loss.
         return targets[0] if not targets[0].ndim else math.reduce_sum(targets[0])
     weigh = lambda t, s: t if s is None else t * math.cast(array.stop_gradient(s), t.dtype)
     terms = [
-        math.reduce_sum(math.cast(weigh(t, s), float32))
+        math.reduce_sum(math.cast(weigh(t, s), dtype))
         for t, s in zip(targets, seeds, strict=True)
         if t.dtype.is_floating
     ]

@@ -22,6 +22,7 @@ from meshflow.distribute.parallel.planner.hardware import (
 from meshflow.distribute.parallel.planner.model_profile import profile_model
 from meshflow.distribute.parallel.planner.plans import (
     Candidate,
+    Plan,
     _rank_candidates,
     create_strategy,
     estimate_plan,
@@ -688,6 +689,32 @@ def test_strategy_that_plans_at_the_first_step(rng):
     )
     assert model.layers[0].kernel.layout.mesh == strategy.mesh
     assert strategy.mesh.size == 4
+
+
+def test_recomputation_and_zero3_hold_no_gradients_of_tables(words, monkeypatch):
+    model, table = costs(words[2], 8), 4 * 128 * 64
+    options = {"zero": 1}, {"zero": 1, "recompute": "layer"}, {"zero": 3}
+    memory = lambda: [model.estimate(PlanChoice(8, **o)).memory for o in options]
+    known = memory()
+    monkeypatch.setattr(model, "_compute_table_gradients", lambda choice: 2 * table)
+    assert np.subtract(memory(), known).tolist() == [table, 0, 0]
+
+
+def test_scripts_name_batch_normalization_in_micro_batches():
+    with shapes_only():
+        layers = [LAYERS.Dense(4), LAYERS.BatchNormalization(name="norm")]
+        model = tf.keras.Sequential([tf.keras.Input([4]), *layers])
+        model.compile("sgd", "mse")
+        rows = tf.TensorSpec([8, 4])
+        profile = profile_of(model, rows, rows)
+    choice = PlanChoice(2, zero=3, micro_batches=2, keeps_weights=True)
+    hardware = Hardware(2, "1GB")
+    found = Plan(profile, hardware, "time", (Candidate(choice, None),), ())
+    assert found.lines[1].endswith("zero=3, max_live_parameters=10**15, micro_batches=2)")
+    assert found.lines[2] == "# Batch normalization (norm) uses statistics of each micro-batch."
+    whole = dataclasses.replace(choice, micro_batches=1)
+    found = dataclasses.replace(found, candidates=(Candidate(whole, None),))
+    assert len(found.lines) == 2
 
 
 def test_normalized_values_are_not_stored():

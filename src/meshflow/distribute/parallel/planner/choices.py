@@ -162,6 +162,8 @@ def _format_literal(value: object) -> str:
         return f'tf.distribute.Pipeline("{value.over}", keep="{value.keep}")'
     if isinstance(value, str):
         return f'"{value}"'
+    if value == _ALL_PARAMETERS:
+        return "10**15"
     if isinstance(value, tuple):
         return f'"{value[0]}"' if len(value) == 1 else str(value).replace("'", '"')
     return repr(value)

@@ -588,7 +588,7 @@ class CostModel:
             if recomputes and not has_loop and choice.zero != 3:
                 gradients = max(gradients, _ALL_REDUCE_COPIES * summed - activations)
             gradients += looked_up + (0 if reuses else summed - min(summed, pending))
-        if self._uses_region(choice):
+        if self._uses_region(choice) and not recomputes and choice.zero != 3:
             gradients += self._compute_table_gradients(choice)
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
@@ -605,7 +605,10 @@ class CostModel:
         }
 
     def _compute_table_gradients(self, choice: PlanChoice) -> int:
-        """Return the bytes of the gradients of tables. XLA's schedule for CPUs fills them with zeros at the start of a step."""
+        """Return the bytes of the gradients of tables.
+
+        XLA's schedule for CPUs fills them with zeros at the start of a step, unless layers are recomputed or gather their weights.
+        """
         weights = self._cached_weights(*self._get_split_key(choice))
         pairs = zip(weights, self.profile.reads, strict=True)
         return sum(size for size, reads in pairs if reads.rows)

@@ -204,6 +204,7 @@ class ModelProfile:
         shards; 0 if micro-batches cannot compute it.
       precision: Name of the policy that its layers were given for this profile, or None.
       computes_bfloat16: Whether layers compute with bfloat16 values.
+      batch_normalization: Name of a layer that normalizes rows by statistics of the batch, or None.
     """
 
     name: str
@@ -225,6 +226,7 @@ class ModelProfile:
     step_loops: int = 0
     precision: str | None = None
     computes_bfloat16: bool = False
+    batch_normalization: str | None = None
 
     @property
     def parameters(self) -> int:
@@ -354,7 +356,7 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
             f"plan: all inputs and targets must have the same number of examples first, got the shapes "
             f"{[tuple(v.shape) for v in leaves]}."
         )
-    layers, traced = _trace_loss(program, batch)
+    layers, traced, batch_normalization = _trace_loss(program, batch)
     variables = list(program.variables)
     optimizer.build(variables)
     indices = {id(v): i for i, v in enumerate(variables)}
@@ -406,6 +408,7 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
         find_expert_layers(traced, weight_indices, program.model, TRACED_ROWS),
         find_products(traced, weight_indices, TRACED_ROWS),
         _TracedLoss(traced, cut, weight_indices),
+        batch_normalization=batch_normalization,
     )
 
 
@@ -439,8 +442,10 @@ def _collect_axis_names(model: Any) -> dict[int, tuple[tuple[str, ...], ...]]:
     return names_by_weight
 
 
-def _trace_loss(program: LossProgram, batch: PyTree) -> tuple[LayerCallRecorder, TracedFunction]:
-    """Trace the loss of a few examples, and record the calls of layers."""
+def _trace_loss(
+    program: LossProgram, batch: PyTree
+) -> tuple[LayerCallRecorder, TracedFunction, str | None]:
+    """Trace the loss of a few examples, record the calls of layers, and find a batch normalization."""
     strategy = types.SimpleNamespace(options=ParallelOptions())
     shares = BatchShares(strategy, (), (), 1)
     leaves = [v for v in nest.flatten(batch) if v is not None]
@@ -467,7 +472,7 @@ def _trace_loss(program: LossProgram, batch: PyTree) -> tuple[LayerCallRecorder,
             f"plan: {program.model.name} calls Python or takes elements of iterators while it runs, so its program does "
             "not contain all of its computation."
         )
-    return layers, traced
+    return layers, traced, shares.batch_normalization
 
 
 def _find_layer_call(eqn: JaxprEqn) -> int | None:

@@ -126,8 +126,15 @@ class Plan:
 
     @property
     def lines(self) -> list[str]:
-        """Return the lines of a script that create the best candidate's strategy."""
-        return self.best.choice.to_script_lines()
+        """Return the lines of a script that create the best candidate's strategy.
+
+        A comment names a batch normalization that uses the statistics of each micro-batch.
+        """
+        lines = self.best.choice.to_script_lines()
+        if self.best.choice.micro_batches > 1 and self.profile.batch_normalization:
+            layer = self.profile.batch_normalization
+            lines.append(f"# Batch normalization ({layer}) uses statistics of each micro-batch.")
+        return lines
 
     def strategy(self, devices: Sequence[jax.Device] | None = None) -> MeshStrategy:
         """Create the strategy of the best candidate.

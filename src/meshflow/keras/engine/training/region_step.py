@@ -17,7 +17,7 @@ from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import constant, convert_registered
-from meshflow.core.values.dtypes import float32, string
+from meshflow.core.values.dtypes import float32, float64, string
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable, VariableAggregation
@@ -288,7 +288,10 @@ class ModelProgram:
             loss = math.reduce_sum(loss) * shares.sum_factor
         self.metrics = [metric for metric, _ in shares.metric_values]
         recorded = [
-            math.reduce_mean(math.cast(value, float32)) for _, value in shares.metric_values
+            math.reduce_mean(
+                math.cast(value, float64 if getattr(value, "dtype", None) is float64 else float32)
+            )
+            for _, value in shares.metric_values
         ]
         scale_loss = getattr(self.model.optimizer, "_transform_loss", lambda given: given)
         return scale_loss(loss), recorded
