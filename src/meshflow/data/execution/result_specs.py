@@ -79,7 +79,7 @@ class ObservedElement:
         """
         observed, specs = self._observed, nest.flatten(self._spec)
         leaves = [
-            leaf if type(leaf) is int else _vary_texts(leaf, spec, size, replace)
+            leaf if isinstance(leaf, int) else _vary_texts(leaf, spec, size, replace)
             for leaf, spec in zip(self._leaves, specs, strict=True)
         ]
 

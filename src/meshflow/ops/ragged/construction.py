@@ -14,7 +14,8 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DTypeLike, as_dtype, int64
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.environment.types import Array, PyTree
@@ -77,7 +78,7 @@ def count_rows(values: PyTree) -> Any:
 
 
 class RaggedRows(CompositeTensor):
-    """Values and their partition into rows: the class methods of `tf.RaggedTensor` that create it."""
+    """Values and their partition into rows, and the class methods of `tf.RaggedTensor` that create it."""
 
     def __init__(self, values: Values, row_partition: RowPartition, internal: bool = False) -> None:
         if not internal:
@@ -96,6 +97,41 @@ class RaggedRows(CompositeTensor):
     def partition(self) -> RowPartition:
         """Return the partition of the values into rows."""
         return self._partition
+
+    @property
+    def nested_partitions(self) -> tuple[RowPartition, ...]:
+        """Return the partitions of all ragged dimensions, outermost first."""
+        inner = self.values.nested_partitions if isinstance(self._values, RaggedRows) else ()
+        return (self._partition, *inner)
+
+    @property
+    def flat_values(self) -> Tensor:
+        """Return the innermost values, a tensor."""
+        return self._values.flat_values if isinstance(self._values, RaggedRows) else self._values
+
+    @property
+    def dtype(self) -> DType:
+        """Return the dtype of the values."""
+        return self.flat_values.dtype
+
+    @property
+    def shape(self) -> TensorShape:
+        """Return the static shape, with None for ragged dimensions."""
+        partition = self._partition
+        if self._values.shape.rank is None:
+            return TensorShape(None)
+        lengths = [partition.static_nrows, partition.static_uniform_row_length]
+        return TensorShape([*lengths, *self._values.shape.as_list()[1:]]).show()
+
+    def with_values(self, new_values: PyTree) -> Self:
+        """Return the same rows with other values."""
+        values = convert_values(new_values)
+        known, count = self._partition.static_nvals, count_rows(values)
+        if known is not None and known != count:
+            raise InvalidValueError(
+                f"RaggedTensor.with_values: expected {known} values for these rows, got {count}."
+            )
+        return self.from_partition(values, self._partition)
 
     @classmethod
     def from_partition(cls, values: PyTree, partition: RowPartition) -> Self:
@@ -265,20 +301,11 @@ class RaggedRows(CompositeTensor):
                 return rows
             return rows.with_values(cls.from_tensor(rows.values, (*inner,), row_splits_dtype=dtype))
         sizes = dense.shape.as_list()
-        if ragged_rank > 1:
-            merged = array.reshape(
-                dense, [_cumulate(sizes[:ragged_rank])[-1], *sizes[ragged_rank:]]
-            )
-            values: PyTree = cls.from_tensor(merged, lengths, padding, 1, None, dtype)
-            for size, count in zip(
-                sizes[ragged_rank - 1 : 0 : -1],
-                _cumulate(sizes[: ragged_rank - 1])[::-1],
-                strict=True,
-            ):
-                values = cls.from_uniform_row_length(values, convert_integers(size, dtype), count)
-            return values
         num_rows, columns = sizes[:2]
         flat = array.reshape(dense, [num_rows * columns, *sizes[2:]])
+        if ragged_rank > 1:
+            values = cls.from_tensor(flat, lengths, padding, ragged_rank - 1, None, dtype)
+            return cls.from_uniform_row_length(values, convert_integers(columns, dtype), num_rows)
         if padding is not None:
             lengths = padding_lengths(dense, padding)
         if lengths is None:
@@ -354,10 +381,6 @@ def _nest_rows(
     if isinstance(rows, Tensor):
         raise TypeError(f"Argument `{name}` must be a list of Tensors. Received a Tensor.")
     return functools.reduce(make, reversed(list(rows)), convert_values(flat_values))
-
-
-def _cumulate(sizes: Sequence[int]) -> list[int]:
-    return [int(n) for n in np.cumprod(sizes)]
 
 
 def padding_lengths(dense: Tensor, value: PyTree) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from meshflow.ops.operators import install_operators
 from meshflow.ops.ragged import indexing, padding
 from meshflow.ops.ragged.construction import (
     RaggedRows,
-    convert_values,
+    Values,
     count_rows,
     record_without_shape,
 )
@@ -49,12 +49,9 @@ else:
 __all__ = [
     "RaggedTensor",
     "RaggedTensorSpec",
-    "Values",
     "get_positive_axis",
     "merge_dims",
 ]
-
-Values: TypeAlias = "Tensor | RaggedTensor"
 
 
 def get_positive_axis(axis: int, rank: int, name: str = "axis") -> int:
@@ -94,17 +91,6 @@ class RaggedTensor(RaggedRows, _Operators):
     # ---- parts -----------------------------------------------------------------------------
 
     @property
-    def nested_partitions(self) -> tuple[RowPartition, ...]:
-        """Return the partitions of all ragged dimensions, outermost first."""
-        inner = self.values.nested_partitions if isinstance(self._values, RaggedTensor) else ()
-        return (self._partition, *inner)
-
-    @property
-    def flat_values(self) -> Tensor:
-        """Return the innermost values, a tensor."""
-        return self._values.flat_values if isinstance(self._values, RaggedTensor) else self._values
-
-    @property
     def row_splits(self) -> Tensor:
         """Return the positions in the values at which rows start, and the last end."""
         return self._partition.row_splits()
@@ -128,20 +114,6 @@ class RaggedTensor(RaggedRows, _Operators):
     def ragged_rank(self) -> int:
         """Return the number of ragged dimensions."""
         return len(self.nested_partitions)
-
-    @property
-    def dtype(self) -> DType:
-        """Return the dtype of the values."""
-        return self.flat_values.dtype
-
-    @property
-    def shape(self) -> TensorShape:
-        """Return the static shape, with None for ragged dimensions."""
-        partition = self._partition
-        if self._values.shape.rank is None:
-            return TensorShape(None)
-        lengths = [partition.static_nrows, partition.static_uniform_row_length]
-        return TensorShape([*lengths, *self._values.shape.as_list()[1:]]).show()
 
     @property
     def ndim(self) -> int:
@@ -211,16 +183,6 @@ class RaggedTensor(RaggedRows, _Operators):
             return convert_integers(sizes[get_positive_axis(int(axis), len(sizes))], dtype)
         vector = array.stack([convert_integers(s, dtype) for s in sizes])
         return vector if axis is None else array.gather(vector, axis)
-
-    def with_values(self, new_values: PyTree) -> RaggedTensor:
-        """Return the same rows with other values."""
-        values = convert_values(new_values)
-        known, count = self._partition.static_nvals, count_rows(values)
-        if known is not None and known != count:
-            raise InvalidValueError(
-                f"RaggedTensor.with_values: expected {known} values for these rows, got {count}."
-            )
-        return RaggedTensor.from_partition(values, self._partition)
 
     def with_flat_values(self, new_values: TensorLike) -> RaggedTensor:
         """Return the same rows with other innermost values."""
@@ -315,7 +277,7 @@ class RaggedTensor(RaggedRows, _Operators):
         """Return an array with one array for each row, or a dense array if all rows have one length."""
         if find_value(self.flat_values) is None:
             raise ValueError("RaggedTensor.numpy() is only supported in eager mode.")
-        values = self._values.numpy()
+        values = self.values.numpy()
         rows = np.split(values, self.host_splits[1:-1]) if self.host_splits.size > 1 else []
         if not rows:
             return np.zeros((0, 0, *values.shape[1:]), values.dtype)
@@ -489,7 +451,7 @@ class RaggedTensorSpec(CompositeSpec):
         splits = [TensorSpec([n], self._row_splits_dtype) for n in (first, *[None] * (count - 1))]
         return [self._flat_values_spec or TensorSpec(inner, self._dtype), *splits]
 
-    def _to_components(self, value: Values) -> list[Tensor]:
+    def _to_components(self, value: PyTree) -> list[Tensor]:
         if not isinstance(value, RaggedTensor):
             return [value]
         return [value.flat_values, *value.nested_row_splits]
