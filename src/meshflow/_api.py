@@ -58,7 +58,7 @@ from meshflow.core.values.dtypes import (
 )
 from meshflow.core.values.dtypes import bool_ as bool
 from meshflow.core.runtime.eager import control_dependencies, executing_eagerly, inside_function
-from meshflow.core.functions.function import function
+from meshflow.core.functions.decorator import function
 from meshflow.core.config.graph_mode import (
     AggregationMethod,
     Operation,

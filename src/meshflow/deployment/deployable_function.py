@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from meshflow.core.functions.concrete_function import ConcreteFunction, SignedFunction
+from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction

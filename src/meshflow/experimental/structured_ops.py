@@ -16,8 +16,9 @@ from meshflow.environment.types import PyTree
 from meshflow.experimental.structured_tensor import StructuredTensor
 from meshflow.ops import array, random
 from meshflow.ops.ragged import DynamicRaggedShape
+from meshflow.ops.ragged.construction import convert_values
 from meshflow.ops.ragged.elementwise import get_op_name
-from meshflow.ops.ragged.tensor import convert_values, get_positive_axis
+from meshflow.ops.ragged.tensor import get_positive_axis
 
 
 def _make_zeros(value: StructuredTensor) -> PyTree:

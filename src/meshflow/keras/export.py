@@ -8,7 +8,8 @@ from typing import Any
 
 from meshflow import saved_model
 from meshflow.checkpoint.object_graph import is_trackable
-from meshflow.core.functions.function import Function, function
+from meshflow.core.functions.decorator import function
+from meshflow.core.functions.function import Function
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree, StrPath

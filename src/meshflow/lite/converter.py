@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.functions.concrete_function import SignedFunction
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.deployment.deployable_function import (

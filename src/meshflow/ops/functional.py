@@ -35,8 +35,9 @@ from meshflow.ops.array import boolean_mask, concat, pad, shape, stack, zeros
 from meshflow.ops.control_flow import LoopVariableInvariants, while_loop
 from meshflow.ops.math import equal, reduce_max
 from meshflow.ops.ragged.arrays import pack_rows
+from meshflow.ops.ragged.construction import convert_values
 from meshflow.ops.ragged.partition import find_value
-from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, convert_values
+from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec
 
 T = TypeVar("T")
 

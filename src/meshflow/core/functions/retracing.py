@@ -212,3 +212,10 @@ def get_history(function: Callable[..., Any]) -> CallHistory:
         return _histories.setdefault(getattr(unwrapped, "__code__", unwrapped), CallHistory())
     except TypeError:  # The object does not support weak references or hashing.
         return CallHistory()
+
+
+def warn_eager_fallback(name: str, error: BaseException) -> None:
+    """Log that a function is not compiled, with the reason."""
+    _log.warning(
+        "%s runs op by op, not compiled, as sizes in compiled programs are static: %s", name, error
+    )

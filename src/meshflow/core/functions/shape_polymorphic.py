@@ -14,8 +14,9 @@ from meshflow.core.functions.call_arguments import (
     is_tensor_argument,
     to_spec,
 )
-from meshflow.core.functions.concrete_function import ConcreteFunction, SignedFunction
+from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.signatures import Args, Kwargs, name_specs
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import dtypes, nest

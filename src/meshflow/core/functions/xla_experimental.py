@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from meshflow.core.functions.function import function
+from meshflow.core.functions.decorator import function
 from meshflow.core.values.tensor import Tensor
 
 __all__ = ["compile", "jit_scope"]

@@ -9,7 +9,7 @@ The shapes are those of the next element while the function is traced; it is ret
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import jax
@@ -260,3 +260,17 @@ def _capture_element(source: IteratorSource, scope: ActiveTrace) -> PyTree:
         values.append(bind_capture(len(scope.sources), shape, dtype))
         scope.sources.append(leaf)
     return jax.tree.unflatten(capture.tree, values)
+
+
+def fetch_elements(captures: Sequence[IteratorCapture]) -> Hashable | None:
+    """Fetch the next element of each capture.
+
+    Returns:
+      None, or the shapes of the first element that the trace is not valid for; all elements are put back then.
+    """
+    for count, capture in enumerate(captures):
+        if not capture.fetch():
+            for earlier in reversed(captures[:count]):
+                earlier.put_back()
+            return capture.get_next_shapes()
+    return None

@@ -97,6 +97,19 @@ def choose_program_size(count: int, sizes: Collection[int]) -> int:
     return min(large)
 
 
+class ProgramSizes:
+    """The numbers of elements that the programs of a function were compiled for."""
+
+    def __init__(self) -> None:
+        self._sizes: set[int] = set()
+
+    def pad_chunk(self, chunk: Chunk) -> Chunk:
+        """Pad a chunk to one of these sizes, or add its own size."""
+        size = choose_program_size(count_elements(chunk), self._sizes)
+        self._sizes.add(size)
+        return pad_chunk(chunk, size)
+
+
 def concatenate_chunks(parts: list[Chunk]) -> Chunk:
     """Concatenate chunks.
 

@@ -21,11 +21,8 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.data.execution import chunks
-from meshflow.data.execution.map_function import (
-    ElementFunction,
-    are_states_equal,
-    get_random_states,
-)
+from meshflow.data.execution.function_effects import are_states_equal, get_random_states
+from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.execution.random_maps import RandomStates
 from meshflow.environment.types import PyTree
 

@@ -15,13 +15,11 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import jax
 import numpy as np
-from jax.export import is_symbolic_dim
 
 from meshflow.core.autograph.conversion import convert_callable
-from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
-from meshflow.core.dispatch.shape_probing import SizeProbe, probe_sizes, vary_sizes
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.dispatch.shape_probing import SizeProbe, probe_sizes
 from meshflow.core.dispatch.tiers import is_interpreter_enabled
 from meshflow.core.functions.function import Function
 from meshflow.core.functions.size_variants import allow_unknown_sizes
@@ -30,7 +28,6 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, OutOfRangeError
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.trace import (
-    CompositeResultSlot,
     TensorSlot,
     TracedFunction,
     trace,
@@ -46,16 +43,32 @@ from meshflow.core.variables.variable import Variable
 from meshflow.data import structure
 from meshflow.data.execution import affine, chunks
 from meshflow.data.execution.checked_maps import CheckedMap, separate_checks
-from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
+from meshflow.data.execution.cpu_programs import cpu_scope
 from meshflow.data.execution.element_programs import (
     ElementProgram,
     SizedPrograms,
     trace_with_fallback,
 )
+from meshflow.data.execution.function_effects import (
+    are_states_equal,
+    get_random_states,
+    holds_variables,
+)
 from meshflow.data.execution.host_plan import HostPlan, PendingHostResult
 from meshflow.data.execution.map_errors import is_user_error
 from meshflow.data.execution.random_maps import RandomMap, RandomStates, is_stackable
+from meshflow.data.execution.result_specs import (
+    SMALLEST_SIZE,
+    STAND_IN_SIZES,
+    ObservedElement,
+    infer_traced_spec,
+    relax_zero_sizes,
+    replace_sizes,
+    returns_composites,
+    returns_only_tensors,
+)
 from meshflow.data.execution.segments import SegmentedMap, divide_program
+from meshflow.data.execution.vectorized_map import VectorizedMap
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import (
@@ -67,18 +80,6 @@ from meshflow.ops.deferred_host_values import (
 )
 from meshflow.ops.host import host_scope
 
-# These sizes replace unknown ones while the spec of the results is inferred. One is small and one
-# is large, because a value that is cut to a length keeps this length only if it was longer.
-_STAND_IN_SIZES = (7, 1021)
-# Parts of a limited size are shorter for this size, which many functions do not accept.
-_SMALLEST_SIZE = 1
-# The results replace a string, because the size of a result may depend on the text.
-_STAND_IN_TEXTS: tuple[Callable[[bytes], bytes], ...] = (
-    lambda text: text + b" " + text,
-    lambda text: text + b"," + text,
-    lambda text: text + text,
-    lambda text: b"",
-)
 # `tf.data.experimental.enable_debug_mode` sets this flag.
 DEBUG = {"eager": False}
 
@@ -120,10 +121,7 @@ class ElementFunction:
         self._can_assume_sizes = False
         self._programs = SizedPrograms(spec, self._trace, self._trace_for_any_size)
         self._results_of_shapes: dict[Any, PyTree] = {}
-        self._vectorized: Any = None
-        self._scan: Any = None
-        # These numbers of elements have compiled programs.
-        self._compiled_sizes: set[int] = set()
+        self._vectorized: VectorizedMap | None = None
         self.random_map: RandomMap | None = None
         self.affine_maps: affine.AffineMaps | None = None
         self.rows: affine.AffineMaps | None = None
@@ -134,8 +132,8 @@ class ElementFunction:
         # This is the first successful trace of the function.
         self._first_trace: TracedFunction | None = None
         self._output_spec: Any = None
-        # The strings and ranks of the first element that ran eagerly, and its Python results.
-        self._example: tuple[list[np.ndarray | int], SizeProbe] | None = None
+        # The first element that ran eagerly.
+        self._observed: ObservedElement | None = None
         self._choose_execution()
         if context.trace is not None:
             self._check_captured_tensors()
@@ -225,10 +223,10 @@ class ElementFunction:
             traced = self._trace(self._spec)
             if traced is None:
                 return
-            self._output_spec = _infer_result_spec(traced)
+            self._output_spec = infer_traced_spec(traced)
             if traced.iterator_captures or traced.infeeds:
                 self._run_eagerly("it takes elements of an iterator")
-            elif traced.has_unknown_sizes or _returns_composites(traced):
+            elif traced.has_unknown_sizes or returns_composites(traced):
                 unknown = traced.has_unknown_sizes
                 self.reason = (
                     "its results have unknown sizes" if unknown else "it returns sparse tensors"
@@ -241,27 +239,28 @@ class ElementFunction:
             elif traced.closed_jaxpr.effects:
                 self.checked = separate_checks(traced)
                 self.reason = "it calls Python" if self.checked is None else "it checks values"
-                self._vectorized = None if self.checked is None else self.checked.program
+                if self.checked is not None:
+                    self._vectorized = VectorizedMap(self.checked.program)
             elif traced.writes:
                 self.random_map, self.reason = (
                     RandomMap(traced),
                     "it draws random numbers in order",
                 )
             else:
-                self._vectorized = traced
+                self._vectorized = VectorizedMap(traced)
                 affine_maps = affine.find_affine_maps(traced)
                 if any(affine_maps):
                     self.affine_maps = affine.AffineMaps(traced, affine_maps)
                 self._find_batch_maps(traced)
         else:
             self.reason = "its elements have unknown sizes"
-            first, second = (self._trace_for_size(size) for size in _STAND_IN_SIZES)
+            first, second = (self._trace_for_size(size) for size in STAND_IN_SIZES)
             if first is not None and second is not None:
-                merged = structure.merge_specs(*map(_infer_result_spec, (first, second)))
+                merged = structure.merge_specs(*map(infer_traced_spec, (first, second)))
                 with contextlib.suppress(Exception):
-                    smallest = self._trace_isolated(self._fill_sizes(_SMALLEST_SIZE))
-                    merged = structure.merge_specs(merged, _infer_result_spec(smallest))
-                self._output_spec = structure.map_specs(_relax_zero_sizes, merged)
+                    smallest = self._trace_isolated(self._fill_sizes(SMALLEST_SIZE))
+                    merged = structure.merge_specs(merged, infer_traced_spec(smallest))
+                self._output_spec = structure.map_specs(relax_zero_sizes, merged)
                 self._find_batch_maps(first, second)
             if self.rows is None and self._find_plan(on_host=True):
                 self._run_eagerly(self.plan.description)  # type: ignore[union-attr]
@@ -277,7 +276,7 @@ class ElementFunction:
         if first is not None and first.writes:
             self.random_map = RandomMap(first)
         elif first is not None:
-            self._vectorized = first
+            self._vectorized = VectorizedMap(first)
 
     def _find_batch_maps(self, *traced: TracedFunction) -> None:
         """Check whether all results are affine maps of the rows of the arguments, for all sizes."""
@@ -285,7 +284,7 @@ class ElementFunction:
         if (
             first_trace.writes
             or first_trace.closed_jaxpr.effects
-            or not _returns_only_tensors(first_trace)
+            or not returns_only_tensors(first_trace)
         ):
             return
         if not all(spec.shape.rank for spec in nest.flatten(self._spec)):
@@ -354,7 +353,7 @@ class ElementFunction:
 
     def _fill_sizes(self, size: int) -> PyTree:
         """Return the spec of the elements with a size in place of each unknown one."""
-        return structure.map_specs(lambda spec: _replace_sizes(spec, size, 0), self._spec)
+        return structure.map_specs(lambda spec: replace_sizes(spec, size, 0), self._spec)
 
     def _trace_isolated(self, spec: PyTree) -> TracedFunction:
         with trace_with_fallback():
@@ -393,7 +392,7 @@ class ElementFunction:
             raise InvalidValueError(
                 f"{self._caller}: the function returns None, an element without components. Is a `return` missing?"
             )
-        if not _returns_only_tensors(traced) and not _returns_composites(traced):
+        if not returns_only_tensors(traced) and not returns_composites(traced):
             self._run_eagerly("it returns something other than tensors")
             return None
         self._first_trace = self._first_trace or traced
@@ -407,7 +406,7 @@ class ElementFunction:
         """
         with trace_with_fallback():
             traced = trace(self._call_function, (spec,), name=self._caller, isolated=True)
-        if not _returns_only_tensors(traced):
+        if not returns_only_tensors(traced):
             raise TypeError("The function returns something other than tensors.")
         return traced
 
@@ -425,17 +424,13 @@ class ElementFunction:
         Raises:
           ValueError: If it is known to return something else.
         """
-        spec = self._output_spec
-        if spec is None or self._is_compatible(spec, TensorSpec([], dtypes.bool_)):
+        spec, expected = self._output_spec, TensorSpec([], dtypes.bool_)
+        if spec is None or (isinstance(spec, TensorSpec) and spec.is_compatible_with(expected)):
             return
         raise ValueError(
             f"Invalid `predicate`. `predicate` must return a `tf.bool` scalar tensor, but the function that was passed "
             f"to {self._caller} returns {spec}."
         )
-
-    @staticmethod
-    def _is_compatible(spec: PyTree, expected: TensorSpec) -> bool:
-        return isinstance(spec, TensorSpec) and spec.is_compatible_with(expected)
 
     @property
     def runs_eagerly(self) -> bool:
@@ -474,12 +469,9 @@ class ElementFunction:
     @property
     def reads_variables(self) -> bool:
         """Return whether the results depend on variables, which may change during a pass."""
-        program = self.random_map.traced if self.random_map is not None else self._vectorized
-        traced = program[0] if isinstance(program, tuple) else program
-        if self.plan is not None:
-            traced = self.plan.traced
-        return traced is not None and any(
-            isinstance(c, Variable) and not is_stream_state(c) for c in traced.captures
+        program = self.plan or self.random_map or self._vectorized
+        return program is not None and any(
+            isinstance(c, Variable) and not is_stream_state(c) for c in program.traced.captures
         )
 
     @property
@@ -555,9 +547,9 @@ class ElementFunction:
         with host_scope(), cpu_scope(), contextlib.ExitStack() as scopes:
             if random_states is not None:
                 scopes.enter_context(call_key_scope(next(random_states.count_calls(self))))
-            if self._example is None:
+            if self._observed is None:
                 probe = scopes.enter_context(probe_sizes(SizeProbe()))
-                self._example = [_get_string_or_rank(leaf) for leaf in nest.flatten(element)], probe
+                self._observed = ObservedElement(element, self._spec, probe)
             try:
                 results = self._call_function(structure.to_tensors(element), self.python_function)
             except EndOfElements:
@@ -624,23 +616,23 @@ class ElementFunction:
         """
         relaxed_spec = structure.relax_spec(observed_spec)
         if self._can_assume_sizes and self._first_trace is not None:
-            spec = _infer_result_spec(self._first_trace)
+            spec = infer_traced_spec(self._first_trace)
             return spec if structure.are_compatible(spec, observed_spec) else relaxed_spec
         if relaxed_spec == observed_spec:
             return relaxed_spec
         leaves = [*nest.flatten(self._spec), *nest.flatten(observed_spec)]
         is_composite = any(is_composite_spec(leaf) for leaf in leaves)
-        if self._example is None and not is_composite:
+        if self._observed is None and not is_composite:
             return relaxed_spec
         states = get_random_states()
         try:
             if is_composite:
                 specs = [self._infer_composite_spec()]
             else:
-                specs = [self._probe_spec(size) for size in _STAND_IN_SIZES]
-                specs += self._probe_texts()
+                assert self._observed is not None
+                specs = self._observed.infer_specs(self._call_function)
             merged = functools.reduce(structure.merge_specs, specs)
-            spec = structure.map_specs(_relax_zero_sizes, merged)
+            spec = structure.map_specs(relax_zero_sizes, merged)
         except Exception:
             return relaxed_spec
         finally:
@@ -662,55 +654,6 @@ class ElementFunction:
         outputs = Function(call).get_concrete_function(self._spec).structured_outputs
         return structure.infer_result_spec(outputs)
 
-    def _probe_texts(self) -> list[Any]:
-        """Infer specs of the results with other strings and the smallest size, where the function accepts these."""
-        specs = []
-        with contextlib.suppress(Exception):
-            specs.append(self._probe_spec(_SMALLEST_SIZE))
-        if any(type(leaf) is not int for leaf in self._example[0]):  # type: ignore[index]
-            for replace in _STAND_IN_TEXTS:
-                with contextlib.suppress(Exception):
-                    specs.append(self._probe_spec(_STAND_IN_SIZES[0], replace))
-        return specs
-
-    def _probe_spec(
-        self, size: int, replace: Callable[[bytes], bytes] = lambda text: text
-    ) -> PyTree:
-        """Infer the spec of the results with a size in place of each unknown one.
-
-        Args:
-          size: The size.
-          replace: Function that replaces each string.
-        """
-        leaves, observed = self._example  # type: ignore[misc]
-        specs = nest.flatten(self._spec)
-        leaves = [
-            leaf if type(leaf) is int else _vary_texts(leaf, spec, size, replace)
-            for leaf, spec in zip(leaves, specs, strict=True)
-        ]
-
-        def call(arguments: list[Tensor], results: list[Tensor | None]) -> PyTree:
-            numbers = iter(arguments)
-            with probe_sizes(SizeProbe(size, results, observed.specs)):
-                values = [
-                    next(numbers) if isinstance(leaf, int) else Tensor(_vary_strings(leaf, spec))
-                    for leaf, spec in zip(leaves, specs, strict=True)
-                ]
-                return self._call_function(nest.pack_sequence_as(self._spec, values))
-
-        arguments = [
-            _replace_sizes(spec, size, rank)
-            for spec, rank in zip(specs, leaves, strict=True)
-            if type(rank) is int
-        ]
-        results = [
-            None if s.dtype is dtypes.string else TensorSpec([size] * len(s.shape), s.dtype)
-            for s in observed.specs
-        ]
-        with trace_with_fallback():
-            traced = trace(call, (arguments, results), isolated=True)
-        return _infer_result_spec(traced)
-
     def compute_many(self, leaves: list[Any]) -> list[Any]:
         """Compute the stacked results for stacked elements.
 
@@ -721,15 +664,8 @@ class ElementFunction:
             return self.plan.compute_stacked(leaves)
         if self.affine_maps is not None:
             return self.affine_maps.compute(leaves)
-        traced = self._vectorized
-        if not isinstance(self._vectorized, tuple):
-            vectorized = compile_for_cpu(jax.vmap(traced.run_row, in_axes=(0, None)))
-            self._vectorized = traced, vectorized
-        traced, vectorized = self._vectorized
-        count = len(leaves[0])
-        size = self._size_to_run(count)
-        results = vectorized(chunks.pad_chunk(leaves, size), traced.get_captured_arrays())
-        return [np.asarray(r)[:count] for r in results]
+        assert self._vectorized is not None
+        return self._vectorized.compute(leaves)
 
     def compute_rows(self, leaves: list[Any], random_states: RandomStates) -> Iterator[PyTree]:
         """Compute the results for consecutive elements, by `segments`.
@@ -779,29 +715,8 @@ class ElementFunction:
         Returns:
           The leaves of the state after the last element, and the stacked results.
         """
-        traced = self._vectorized[0] if isinstance(self._vectorized, tuple) else self._vectorized
-        if self._scan is None:
-
-            def run(state: list[Any], leaves: list[Any], captures: list[Any]) -> PyTree:
-                def step(carry: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
-                    arrays = traced.run_on_arrays([*carry, *row], captures)
-                    found = nest.flatten(traced.rebuild_result(arrays[: traced.num_results]))
-                    return found[: len(carry)], found
-
-                return jax.lax.scan(step, state, leaves)[1]
-
-            self._scan = compile_for_cpu(run)
-        count = len(leaves[0])
-        padded = chunks.pad_chunk(leaves, self._size_to_run(count))
-        results = self._scan(state, padded, traced.get_captured_arrays())
-        arrays = [np.asarray(r)[:count] for r in results]
-        return [a[-1] for a in arrays[: len(state)]], arrays[len(state) :]
-
-    def _size_to_run(self, count: int) -> int:
-        """Choose the number of elements to compile the program for, and remember it."""
-        size = chunks.choose_program_size(count, self._compiled_sizes)
-        self._compiled_sizes.add(size)
-        return size
+        assert self._vectorized is not None
+        return self._vectorized.scan(state, leaves)
 
     def compute_chunk(self, leaves: list[Any], random_states: RandomStates) -> list[Any]:
         """Compute the stacked results for consecutive elements.
@@ -823,116 +738,9 @@ class ElementFunction:
             return nest.flatten(structure.stack_elements([tuple(r) for r in results]))
         if self.random_map is None:
             return self.compute_many(leaves)
-        size = self._size_to_run(len(leaves[0]))
-        return self.random_map(leaves, size, self, random_states)
-
-
-def holds_variables(function: Callable[..., Any]) -> bool:
-    """Check whether a function refers to variables, layers or generators."""
-    try:
-        closure = inspect.getclosurevars(function)
-    except TypeError:
-        return False
-    values = (*closure.nonlocals.values(), *closure.globals.values())
-    attributes = ("assign_add", "trainable_weights", "uniform_full_int")
-    return any(hasattr(value, name) for value in values for name in attributes)
+        return self.random_map(leaves, self, random_states)
 
 
 def _get_shapes(leaves: list[Any]) -> tuple[Any, ...]:
     """Return the shapes and dtypes of host arrays."""
     return tuple([(a.shape, a.dtype) for a in leaves])
-
-
-def _get_string_or_rank(leaf: object) -> np.ndarray | int:
-    """Return a leaf of strings, or the rank of another leaf."""
-    if not isinstance(leaf, np.ndarray):
-        return 0
-    return leaf if leaf.dtype == object else leaf.ndim
-
-
-def _vary_strings(texts: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Replace the sizes of an array of strings that are unknown in its spec by that of the active probe."""
-    sizes = [None] * texts.ndim if spec.shape.rank is None else spec.shape.as_list()
-    return vary_sizes(texts, *[axis for axis, n in enumerate(sizes) if n is None])
-
-
-def _replace_sizes(spec: TensorSpec, size: int, rank: int) -> TensorSpec:
-    """Replace unknown sizes of a spec by a size, and an unknown rank by a rank."""
-    sizes = [None] * rank if spec.shape.rank is None else spec.shape.as_list()
-    return TensorSpec([size if n is None else n for n in sizes], spec.dtype)
-
-
-def _vary_texts(
-    texts: np.ndarray, spec: TensorSpec, size: int, replace: Callable[[bytes], bytes]
-) -> np.ndarray:
-    """Repeat strings up to a size in place of each unknown one, and replace each of them."""
-    if texts.dtype != object:
-        return texts
-    shape = _replace_sizes(spec, size, texts.ndim).shape.as_list()
-    varied: PyTree = np.resize(texts, shape) if texts.size else np.full(shape, b"", object)
-    for index in np.ndindex(*shape):
-        varied[index] = replace(varied[index])
-    return varied
-
-
-def _relax_zero_sizes(spec: PyTree) -> PyTree:
-    """Replace sizes of 0 by None in a spec that was inferred with assumed sizes.
-
-    The actual sizes may be larger.
-    """
-    if not isinstance(spec, TensorSpec) or spec.shape.rank is None:
-        return spec
-    return TensorSpec([n or None for n in spec.shape.as_list()], spec.dtype)
-
-
-def _find_result_types(traced: TracedFunction) -> set[type]:
-    """Return the types of the results of a traced function."""
-    results = traced.rebuild_result([Tensor(np.zeros(())) for _ in traced.out_specs])
-    return set(map(type, nest.flatten(results)))
-
-
-def _returns_only_tensors(traced: TracedFunction) -> bool:
-    """Check whether all results of a traced function are tensors."""
-    return all(issubclass(kind, Tensor) for kind in _find_result_types(traced))
-
-
-def _returns_composites(traced: TracedFunction) -> bool:
-    """Check whether all results of a traced function are tensors or sparse tensors, and one is sparse."""
-    leaves = nest.flatten(traced.structure)
-    if CompositeResultSlot not in (kinds := set(map(type, leaves))):
-        return False
-    is_slot = kinds <= {CompositeResultSlot, TensorSlot}
-    return is_slot and _find_result_types(traced) <= {Tensor, SparseTensor}
-
-
-def _infer_result_spec(traced: TracedFunction) -> PyTree:
-    """Return the spec of the results of a traced function; sizes that depend on values are None."""
-    get_part = lambda leaf: traced.out_specs[leaf.index] if type(leaf) is TensorSlot else leaf
-
-    def make_spec(leaf: Any) -> Any:
-        leaf = get_part(leaf)
-        if isinstance(leaf, TensorSpec):
-            sizes = [None if is_symbolic_dim(n) else n for n in leaf.shape.as_list()]
-            return TensorSpec(sizes, leaf.dtype)
-        if not isinstance(leaf, CompositeResultSlot):
-            return leaf
-        values, indices, dense_shape = leaf.parts
-        rank = get_part(indices).shape.as_list()[1]
-        known = isinstance(dense_shape, Tensor)
-        sizes = dense_shape.numpy().tolist() if known else [None] * rank
-        return SparseTensorSpec(sizes, get_part(values).dtype)
-
-    return structure.infer_result_spec(nest.map_structure(make_spec, traced.structure))
-
-
-def get_random_states() -> tuple[Any, ...]:
-    """Return the states of the global random number generators of Python and NumPy."""
-    return random.getstate(), np.random.get_state()
-
-
-def are_states_equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
-    """Check whether no random number was drawn between two states."""
-    _, first, position, *_ = before[1]
-    _, second, position_after, *_ = after[1]
-    has_drawn = position != position_after or not np.array_equal(first, second)
-    return not has_drawn and before[0] == after[0]

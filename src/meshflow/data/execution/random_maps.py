@@ -13,7 +13,8 @@ import numpy as np
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.variables.random_streams import is_stream_state
 from meshflow.core.variables.variable import Variable
-from meshflow.data.execution import affine, chunks
+from meshflow.data.execution import affine
+from meshflow.data.execution.chunks import ProgramSizes
 from meshflow.data.execution.cpu_programs import cpu_scope
 
 
@@ -74,6 +75,7 @@ class RandomMap:
         self.traced = traced
         self._written = [id(v) for v in traced.writes]
         self._program = jax.jit(self._run)
+        self._sizes = ProgramSizes()
 
     def _run(self, leaves: list[Any], captures: list[Any]) -> tuple[list[Any], list[Any]]:
         traced = self.traced
@@ -103,20 +105,19 @@ class RandomMap:
         ]
 
     def __call__(
-        self, leaves: list[Any], size: int, function: object, random_states: RandomStates
+        self, leaves: list[Any], function: object, random_states: RandomStates
     ) -> list[Any]:
         """Compute the stacked results for consecutive elements, and advance the states of the pass.
 
         Args:
           leaves: Stacked leaves of the elements.
-          size: Number of elements that the program is compiled for, at least that of the leaves.
           function: The function that the states belong to.
           random_states: States of the pass.
         """
         count = len(leaves[0])
         with cpu_scope():
             captures = random_states.get_captures(function, self.traced)
-            results, states = self._program(chunks.pad_chunk(leaves, size), captures)
+            results, states = self._program(self._sizes.pad_chunk(leaves), captures)
             arrays = [np.asarray(r)[:count] for r in results]
             random_states.assign(function, self.traced, [s[count] for s in states])
         return arrays

@@ -24,13 +24,10 @@ from meshflow.data.execution.failures import (
     catch_failures,
     close_iterator,
 )
+from meshflow.data.execution.function_effects import are_states_equal, get_random_states
 from meshflow.data.execution.function_templates import create_function
 from meshflow.data.execution.host_plan import HostPlan, split_blocks
-from meshflow.data.execution.map_function import (
-    ElementFunction,
-    are_states_equal,
-    get_random_states,
-)
+from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.states import make_state_function
 from meshflow.data.static_shapes import StaticShapes

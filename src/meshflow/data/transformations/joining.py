@@ -26,12 +26,12 @@ from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.affine import AffineMap
 from meshflow.data.execution.batched_gather import Gather, join_gathers
 from meshflow.data.execution.failures import Failure, RaisingIterator, catch_failures
-from meshflow.data.execution.function_templates import get_templates
-from meshflow.data.execution.map_function import (
+from meshflow.data.execution.function_effects import (
     are_states_equal,
     get_random_states,
     holds_variables,
 )
+from meshflow.data.execution.function_templates import get_templates
 from meshflow.data.execution.round_robin import interleave
 from meshflow.data.execution.slice_recording import make_tensor_function
 from meshflow.data.node import DatasetNode, IndexStream

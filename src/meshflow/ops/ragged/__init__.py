@@ -2,6 +2,7 @@
 
 from meshflow.ops.ragged.arrays import boolean_mask, stack, stack_dynamic_partitions
 from meshflow.ops.ragged.calls import call_op
+from meshflow.ops.ragged.construction import convert_values
 from meshflow.ops.ragged.crosses import cross, cross_hashed
 from meshflow.ops.ragged.data_rows import RaggedRow, make_spec, split_rows, stack_rows
 from meshflow.ops.ragged.dynamic_shape import DynamicRaggedShape
@@ -14,7 +15,7 @@ from meshflow.ops.ragged.factories import (
     split_strings,
 )
 from meshflow.ops.ragged.partition import RowPartition, RowPartitionSpec, concatenate_ranges
-from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, convert_values, merge_dims
+from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, merge_dims
 
 __all__ = [
     "DynamicRaggedShape",

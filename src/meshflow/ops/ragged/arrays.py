@@ -17,6 +17,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host, read_sizes
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
+from meshflow.ops.ragged.construction import convert_values
 from meshflow.ops.ragged.elementwise import broadcast, check_splits_dtypes
 from meshflow.ops.ragged.indexing import gather_values, select_values, take_rows
 from meshflow.ops.ragged.partition import (
@@ -36,7 +37,6 @@ from meshflow.ops.ragged.partition import (
 from meshflow.ops.ragged.tensor import (
     RaggedTensor,
     RaggedTensorSpec,
-    convert_values,
     get_positive_axis,
     join_parts,
 )

@@ -19,6 +19,7 @@ from meshflow.core.values.unknown_sizes import compute_size, read_sizes
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.ragged import arrays, dynamic_shape, padding
+from meshflow.ops.ragged.construction import convert_values, find_recorder
 from meshflow.ops.ragged.elementwise import (
     apply_elementwise,
     get_op_name,
@@ -34,8 +35,6 @@ from meshflow.ops.ragged.reductions import (
 )
 from meshflow.ops.ragged.tensor import (
     RaggedTensor,
-    convert_values,
-    find_recorder,
     get_positive_axis,
 )
 

@@ -19,7 +19,8 @@ from meshflow.core.values.unknown_sizes import Result, compute_on_host, host_fun
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, hashing
 from meshflow.ops.casting import cast
-from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
+from meshflow.ops.ragged.construction import convert_values
+from meshflow.ops.ragged.tensor import RaggedTensor
 
 _MAX_INT64 = (1 << 63) - 1
 # A sparse tensor can claim any number of rows.

@@ -19,6 +19,7 @@ from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, ma
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
+from meshflow.ops.ragged.construction import convert_values
 from meshflow.ops.ragged.elementwise import broadcast, get_op_name
 from meshflow.ops.ragged.partition import (
     RowPartition,
@@ -26,7 +27,7 @@ from meshflow.ops.ragged.partition import (
     convert_integers,
     find_value,
 )
-from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
+from meshflow.ops.ragged.tensor import RaggedTensor
 
 
 def _make_sizes(sizes: Sequence[Any], dtype: DType) -> Tensor:

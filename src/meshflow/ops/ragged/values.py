@@ -14,8 +14,9 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.environment.types import PyTree
+from meshflow.ops.ragged.construction import Values
 from meshflow.ops.ragged.factories import constant
-from meshflow.ops.ragged.tensor import RaggedTensor, Values
+from meshflow.ops.ragged.tensor import RaggedTensor
 
 __all__ = ["RaggedTensorValue", "constant_value", "convert_rows", "read_ragged_value"]
 

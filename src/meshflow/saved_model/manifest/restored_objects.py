@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.checkpoint.object_graph import Trackable
-from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.functions.function import Function
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 

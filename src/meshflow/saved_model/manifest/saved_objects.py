@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.checkpoint.object_graph import ObjectGraph, Trackable, get_stored_value
-from meshflow.core.functions.concrete_function import SignedFunction
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import (

@@ -14,7 +14,8 @@ from jax.export import is_symbolic_dim
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.functions.concrete_function import ConcreteFunction
-from meshflow.core.functions.function import Function, list_declared_sizes
+from meshflow.core.functions.function import Function
+from meshflow.core.functions.general_traces import list_declared_sizes
 from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, suspend_autocast
 from meshflow.core.runtime.errors import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.functions.cached_calls import CachedCalls
-from meshflow.core.functions.concrete_function import SignedFunction
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.runtime.errors import DtypeMismatchError
 from meshflow.core.tracing.trace import fill_slots
 from meshflow.core.values import nest

@@ -13,8 +13,8 @@ import numpy as np
 
 from meshflow.checkpoint.object_graph import Trackable
 from meshflow.core.dispatch.composite import SparseTensorSpec
-from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.functions.function import Function
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.tracing.trace import CompositeResultSlot, TensorSlot, TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.composite import (

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.functions.function import Function
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.tracing.trace import TracedFunction

@@ -23,8 +23,8 @@ from meshflow.checkpoint.bundle import get_index_path
 from meshflow.checkpoint.bundle_messages import ObjectAttribute, ObjectNode, encode_graph
 from meshflow.checkpoint.object_graph import VARIABLE_VALUE, Trackable
 from meshflow.checkpoint.object_graph_message import GRAPH_KEY
-from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.functions.function import Function
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.runtime.context import context
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.functions.function import Function
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec

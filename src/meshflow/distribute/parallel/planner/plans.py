@@ -38,7 +38,7 @@ from meshflow.placement.mesh import Mesh
 _OBJECTIVES = ("time", "bytes", "memory")
 # Relative difference of predicted values that counts as a tie, which less memory decides.
 _TIE = 0.01
-# Smaller relative differences of memory do not decide a tie: estimates have an error of 4 % on average, as `costs.py` explains.
+# Smaller relative differences of memory do not decide a tie: estimates have an error of 4 % on average, as `memory.py` explains.
 _MEMORY_TIE = 0.1
 # Between plans that differ by less than the error of predicted times, a plan that sends so many times the bytes of another
 # one is not chosen.

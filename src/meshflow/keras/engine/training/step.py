@@ -18,8 +18,12 @@ import numpy as np
 from meshflow.core.autograph.status import override_status
 from meshflow.core.dispatch.tiers import RunForecast, is_interpreter_enabled
 from meshflow.core.functions.concrete_function import ConcreteFunction
-from meshflow.core.functions.function import warn_eager_fallback
-from meshflow.core.functions.retracing import MAX_COMPARED, CallHistory, explain_change
+from meshflow.core.functions.retracing import (
+    MAX_COMPARED,
+    CallHistory,
+    explain_change,
+    warn_eager_fallback,
+)
 from meshflow.core.functions.size_variants import SizeVariants, allow_unknown_sizes
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, emulate_graph

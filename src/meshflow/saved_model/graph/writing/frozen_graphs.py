@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from meshflow.core.functions.concrete_function import SignedFunction
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import as_dtype

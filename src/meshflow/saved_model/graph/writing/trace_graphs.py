@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.functions.concrete_function import SignedFunction
+from meshflow.core.functions.signed_function import SignedFunction
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.specs import TensorSpec, TypeSpec
