@@ -192,10 +192,11 @@ def test_sampling_and_resampling():
 
 
 def test_text_and_fixed_records(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"one\r\ntwo\n")
+    (tmp_path / "a.txt").write_bytes(b"one\r\nt\rwo\n")
     with gzip.open(tmp_path / "b.gz", "wb") as file:
-        file.write(b"three\n")
+        file.write(b"th\rree\n")
     names = tf.data.Dataset.list_files(str(tmp_path / "*.txt"), shuffle=False)
+    # TensorFlow removes carriage returns inside of lines, too.
     assert list(tf.data.TextLineDataset(names).as_numpy_iterator()) == [b"one", b"two"]
     zipped = tf.data.TextLineDataset(str(tmp_path / "b.gz"), "GZIP")
     assert list(zipped.as_numpy_iterator()) == [b"three"]

@@ -62,7 +62,9 @@ def servers():
 @pytest.fixture
 def server(config, servers):
     """A server with the usual limits, which one test stops."""
-    if not servers or servers[-1].process.poll() is not None:
+    status = servers[-1].process.poll() if servers else 0
+    assert status in (None, 0), f"a request of an earlier test stopped the server: {status}"
+    if status == 0:
         servers.append(run_server(config, "--grace", "100"))
     return servers[-1]
 

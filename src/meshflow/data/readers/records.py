@@ -174,17 +174,17 @@ def _make_too_long_error(path: str, unit: str, limit: int) -> ResourceExhaustedE
 def make_line_reader(
     compression: str | None, buffer_size: int | None = None
 ) -> Callable[[str], Iterator[bytes]]:
-    """Return a function that reads the lines of a text file, without line ends."""
+    """Return a function that reads the lines of a text file, without line ends and carriage returns."""
     compression_type = parse_compression(compression)
 
     def read(path: str) -> Iterator[bytes]:
         with _open_file(path, compression_type, buffer_size) as file:
             if compression_type:
                 for line in _read_bounded_lines(path, file):
-                    yield line.rstrip(b"\r\n")
+                    yield line.rstrip(b"\r\n").replace(b"\r", b"")
                 return
             while lines := file.readlines(_BLOCK_BYTES):
-                yield from [line.rstrip(b"\r\n") for line in lines]
+                yield from [line.rstrip(b"\r\n").replace(b"\r", b"") for line in lines]
 
     return read
 
@@ -220,7 +220,7 @@ def make_fixed_length_reader(
 
 
 class TextLineDataset(FileRecordDataset):
-    r"""The lines of text files, as byte strings without line ends.
+    r"""The lines of text files, as byte strings without line ends and carriage returns.
 
     Args:
       filenames: File name, names, or a dataset of names.

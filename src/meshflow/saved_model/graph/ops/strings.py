@@ -220,7 +220,10 @@ def _insert_from_file(node: GraphNode, table: HostTable, file: Array) -> None:
         )
     path = asset.decode()
     with gfile.GFile(path, "rb") as opened:
-        lines = opened.read().splitlines()
+        # `splitlines` would also end lines at carriage returns inside of them.
+        lines = opened.read().removesuffix(b"\n").split(b"\n")
+    lines = [line.removesuffix(b"\r") for line in lines] if lines != [b""] else []
+    offset = node["offset"] if "offset" in node.proto.attr else 0
     delimiter = node["delimiter"]
     size = node["vocab_size"]
     if size >= 0:
@@ -228,7 +231,7 @@ def _insert_from_file(node: GraphNode, table: HostTable, file: Array) -> None:
 
     def get_column(index: int, dtype: np.dtype) -> Array:
         if index == -1:
-            return np.arange(len(lines), dtype=dtype)
+            return np.arange(offset, offset + len(lines), dtype=dtype)
         parts = lines if index == -2 else [line.split(delimiter)[index] for line in lines]
         out = np.empty(len(lines), dtype)
         out[:] = parts if dtype.hasobject else [dtype.type(p) for p in parts]
