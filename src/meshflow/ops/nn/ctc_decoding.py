@@ -6,6 +6,7 @@ They run on the host, because the sizes of their results depend on values.
 from __future__ import annotations
 
 import functools
+import heapq
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -129,30 +130,52 @@ def _decode_greedily(
 def _search_beams(
     log_probs: np.ndarray, width: int, blank: int
 ) -> list[tuple[tuple[int, ...], float]]:
-    """Find the most probable label sequences, each with its log-probability.
+    """Find probable label sequences, each with its log-probability, the most probable first.
 
-    A beam stores two log-probabilities per sequence: that of the paths ending with a blank, and
-    that of the paths ending with its last label.
+    A beam stores two log-probabilities per sequence: that of the paths ending with a blank, and that of the paths ending with
+    its last label. In each frame, all sequences of the beam compete with their extensions, those of the most probable sequences
+    first. As in TensorFlow, a sequence that has left the beam in this frame is not extended if it is met again as
+    an extension, so the result depends on this order.
     """
     log_zero = -np.inf
     beams: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, log_zero)}
     for frame in log_probs:
-        new: dict[tuple[int, ...], list[float]] = {}
+        new: dict[tuple[int, ...], tuple[float, float]] = {}
         for labels, (ends_blank, ends_label) in beams.items():
             total = np.logaddexp(ends_blank, ends_label)
-            same = new.setdefault(labels, [log_zero, log_zero])
-            same[0] = np.logaddexp(same[0], total + frame[blank])
             if labels:
-                same[1] = np.logaddexp(same[1], ends_label + frame[labels[-1]])
+                if labels[:-1] in beams:
+                    before = _sum_extended_paths(labels[:-1], beams[labels[:-1]], labels[-1])
+                    ends_label = np.logaddexp(ends_label, before)
+                ends_label += frame[labels[-1]]
+            new[labels] = total + frame[blank], ends_label
+        # The sequences by their probability; the first one leaves the beam next.
+        ranked = [(np.logaddexp(*p), labels) for labels, p in new.items()]
+        heapq.heapify(ranked)
+        dropped = set[tuple[int, ...]]()
+        for labels, paths in beams.items():
+            if labels in dropped:
+                continue
             for label, gain in enumerate(frame):
-                if label == blank:
+                longer = (*labels, label)
+                if label == blank or longer in new:
                     continue
-                longer = new.setdefault((*labels, label), [log_zero, log_zero])
-                before = ends_blank if labels and labels[-1] == label else total
-                longer[1] = np.logaddexp(longer[1], before + gain)
-        ranked = sorted(new.items(), key=lambda item: -np.logaddexp(item[1][0], item[1][1]))
-        beams = {labels: (p[0], p[1]) for labels, p in ranked[:width]}
+                score = _sum_extended_paths(labels, paths, label) + gain
+                if len(ranked) < width and score > log_zero:
+                    heapq.heappush(ranked, (score, longer))
+                elif score > ranked[0][0]:
+                    del new[heapq.heapreplace(ranked, (score, longer))[1]]
+                else:
+                    dropped.add(longer)
+                    continue
+                new[longer] = log_zero, score
+        beams = {labels: new[labels] for _, labels in sorted(ranked, reverse=True)}
     return [(labels, float(np.logaddexp(*p))) for labels, p in beams.items()]
+
+
+def _sum_extended_paths(labels: tuple[int, ...], paths: tuple[float, float], label: int) -> float:
+    """Return the log-probability of the paths of a sequence that a label extends; an equal label needs a blank before it."""
+    return paths[0] if labels and labels[-1] == label else np.logaddexp(*paths)
 
 
 @record_in_graph

@@ -122,3 +122,12 @@ def test_withheld_strings():
         check_text(text)
     check_text(np.array([b"a"], object))
     assert find_text_source(3) == 3
+
+
+@pytest.mark.parametrize("method", ["fit", "predict"])
+def test_missing_numbers_are_refused(method):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rows = np.array([[1.0], [None]], object)
+    with pytest.raises(ValueError, match=r"holds objects \(\[1.0, None\]"):
+        getattr(model, method)(*[rows, np.ones((2, 1))][: 2 if method == "fit" else 1])

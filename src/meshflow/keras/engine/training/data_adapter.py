@@ -166,6 +166,8 @@ def _to_numpy(value: Any) -> Any:
         return convert_to_tensor(array).numpy()
     if array.dtype == object:
         try:
+            if any(v is None for v in array.flat):
+                raise TypeError("NumPy converts None to NaN.")
             array = array.astype(settings.floatx())
         except (TypeError, ValueError):
             raise ValueError(
