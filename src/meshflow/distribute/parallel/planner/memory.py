@@ -246,7 +246,7 @@ class MemoryModel(SizeModel):
         needed = [2 * rows * sum(outputs[:-1]) for outputs in products]
         has_late = gathers and not choice.keeps_weights and self._uses_region(choice)
         pairs = zip(needed, uses, strict=True)
-        is_late = [has_late and n <= self._sum_weight_bytes(u, choice) for n, u in pairs]
+        is_late = [has_late and 0 < n <= self._sum_weight_bytes(u, choice) for n, u in pairs]
         largest = 0, 0
         for u, inputs in enumerate(itertools.accumulate(edges)):
             residuals = _list_residuals(choice, split)[u]
