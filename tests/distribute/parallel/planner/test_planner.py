@@ -111,6 +111,20 @@ def test_formulas_of_states_in_parts(equal, options, sent, weights, slots):
     assert found.held["batch"] == 2 * 4 * BATCH * WIDTH // 4
 
 
+@pytest.mark.parametrize(
+    ("rows", "micro_batches", "compiled"),
+    [(64, 4, 989892), (64, 2, 1024324), (64, 1, 1578140), (16, 1, 927132), (8, 1, 770972)],
+)
+def test_values_for_late_gradients_of_kernels_are_counted(rows, micro_batches, compiled):
+    # With few rows, ZeRO 3 computes the gradients of a layer's kernels after those of the next layer's inputs.
+    model, batch = gpt(2, 64, 4, 16, 128), tokens(rows, 16)
+    with shapes_only():
+        profile = profile_of(model, *batch)
+    choice = PlanChoice(8, zero=3, recompute="layer", micro_batches=micro_batches)
+    # The sizes are those of compiled steps.
+    assert costs(profile, 8).estimate(choice).memory == pytest.approx(compiled, rel=0.09)
+
+
 def test_formulas_of_a_pipeline(equal):
     found = costs(equal).estimate(PlanChoice(1, stage=4, micro_batches=8))
     edge = 4 * WIDTH * BATCH // 8

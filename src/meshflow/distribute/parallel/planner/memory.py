@@ -25,8 +25,7 @@ from meshflow.distribute.parallel.zero import PACKED_BYTES
 _BOUNDARY_COPIES = 4
 # While an all-reduce runs, its operand and its result are live.
 _ALL_REDUCE_COPIES = 2
-# At the end of a loop over micro-batches the largest layer has its kernels and their gradients. With the measurement
-# below: 1.3 % with 1, 5.3 % with 2 (2 plans).
+# A recomputed layer with many rows has its kernels and their gradients.
 _KERNELS_AND_GRADIENTS = 2
 # Before the gradient of a kernel is scattered, that of the next one is computed.
 _PENDING_KERNELS = 2
@@ -102,15 +101,13 @@ class MemoryModel(SizeModel):
         gathered = 0
         if choice.zero == 3:
             if has_loop and recomputes:
-                # At the end of the loop the kernels and gradients of a layer use the space of its residuals.
-                residuals = rows * max(_list_residuals(choice, split))
-                at_end = _KERNELS_AND_GRADIENTS * largest - residuals
-                gathered_layer = max(largest // _LOOP_KERNEL_DIVISOR, at_end)
+                gathered_layer = max(gathered_layer, largest // _LOOP_KERNEL_DIVISOR)
             # A layer that keeps its activations releases its weights before it computes their gradients.
+            copies = _KERNELS_AND_GRADIENTS if recomputes else 1
             unit = (
                 gathered_layer if recomputes else self._cached_units(*self._get_split_key(choice))
             )
-            gathered = sizes.divisible - sizes.released + min(sizes.released, unit)
+            gathered = sizes.divisible - sizes.released + min(copies * sizes.released, unit)
         own_step = self._is_whole_step(choice)
         if own_step and choice.zero and not (choice.zero == 3 and recomputes):
             # By layouts, all weights are gathered at the same time, and gradients are complete.
@@ -224,7 +221,7 @@ class MemoryModel(SizeModel):
 
         During the backward pass of a layer, the inputs of earlier layers and the gradients of later layers are held. ZeRO 3
         gathers its kernels. It releases them before it computes their gradients, if the results of the layer's products need
-        less memory than the kernels. In a loop over micro-batches, `_compute_step_bytes` counts the kernels.
+        less memory than the kernels. XLA's schedule then runs the next layer before it computes these gradients.
 
         Returns:
           The bytes of activations, and of gathered kernels.
@@ -241,7 +238,15 @@ class MemoryModel(SizeModel):
         divisor = _RECOMPUTED_SPLIT_DIVISOR if is_split else _RECOMPUTED_INNER_DIVISOR
         weights = self._list_weight_bytes(choice)
         in_products = {p.weight for p in self.profile.products}
-        gathers, uses = choice.zero == 3 and choice.micro_batches == 1, self.profile.uses
+        gathers, uses = choice.zero == 3, self.profile.uses
+        divides = _LOOP_KERNEL_DIVISOR if choice.micro_batches > 1 else 1
+        packed = self._count_packed_gradients(choice)
+        products = [[p.output_bytes for p in self.profile.products if p.weight in u] for u in uses]
+        # Inputs of products and gradients of their results, without the layer's own input and gradient.
+        needed = [2 * rows * sum(outputs[:-1]) for outputs in products]
+        has_late = gathers and not choice.keeps_weights and self._uses_region(choice)
+        pairs = zip(needed, uses, strict=True)
+        is_late = [has_late and 0 < n <= self._sum_weight_bytes(u, choice) for n, u in pairs]
         largest = 0, 0
         for u, inputs in enumerate(itertools.accumulate(edges)):
             residuals = _list_residuals(choice, split)[u]
@@ -249,13 +254,19 @@ class MemoryModel(SizeModel):
             gradients = later_weights[u] if waits else 0
             kernel = max((weights[n] for n in uses[u] if n in in_products), default=0)
             kernels = self._sum_weight_bytes(uses[u], choice)
-            outputs = sum(p.output_bytes for p in self.profile.products if p.weight in uses[u])
-            copies = 1 if rows * outputs <= kernels else _KERNELS_AND_GRADIENTS
+            copies = 1 if rows * sum(products[u]) <= kernels else _KERNELS_AND_GRADIENTS
+            waiting = max(map(operator.mul, needed[u + 1 :], is_late[u + 1 :]), default=0)
             sizes = (
-                rows * (inputs + residuals + boundary) + gradients,
-                max(kernels, copies * kernel) * gathers,
+                rows * (inputs + residuals + boundary) + gradients + waiting,
+                max(kernels, copies * kernel) * gathers // divides,
             )
             largest = max(largest, sizes, key=sum)
+            if is_late[u]:
+                # Small gradients are copied to the operand of their scatter.
+                small = sum(packed.get(n, 0) for n in uses[u])
+                unpacked = max((weights[n] for n in uses[u] if n not in packed), default=0)
+                at_end = rows * (inputs + boundary) + needed[u] + waiting, 2 * small + unpacked
+                largest = max(largest, at_end, key=sum)
         # The gradient of the logits is computed before the last layer gathers its kernel.
         head = rows * (sum(edges) + split.kept[-1]) + self._compute_head(choice, layers, rows)
         return max(largest, (head, 0), key=sum)
