@@ -20,6 +20,7 @@ from jax.export import is_symbolic_dim
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.devices import resolve_device
+from meshflow.core.runtime.eager import leave_graph
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError, make_none_error
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.values import dtypes
@@ -384,11 +385,9 @@ def constant(
       array([7, 7], dtype=int32)
     """
     if context.graph is not None and context.trace is None:
-        graph, context.graph = context.graph, None
-        try:
+        graph = context.graph
+        with leave_graph():
             tensor = constant(value, dtype, shape)
-        finally:
-            context.graph = graph
         return graph.make_constant(tensor, name)
     required = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(value, Tensor) and required is not None and value.dtype is not required:

@@ -11,7 +11,8 @@ import numpy as np
 from meshflow.core.dispatch.recorded_op import is_differentiable
 from meshflow.core.gradients.gradient_targets import UnconnectedGradients
 from meshflow.core.gradients.tape import GradientTape
-from meshflow.core.runtime.context import ThreadState, context
+from meshflow.core.runtime.context import ThreadState
+from meshflow.core.runtime.eager import leave_graph
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
@@ -43,12 +44,12 @@ state = _RunState()
 @contextlib.contextmanager
 def suspend_recording(find: Find | None = None) -> Iterator[None]:
     """Run calls in a block at once, on the values that a function finds for graph tensors."""
-    graph, context.graph = context.graph, None
     saved, state.find = state.find, find
     try:
-        yield
+        with leave_graph():
+            yield
     finally:
-        context.graph, state.find = graph, saved
+        state.find = saved
 
 
 class GraphRead(BaseException):
