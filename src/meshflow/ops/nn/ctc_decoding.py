@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -127,50 +128,64 @@ def _decode_greedily(
     return _list_paths([sequences], scores)
 
 
+# The log-probabilities of label sequences: of the paths ending with a blank, and of those ending with the last label.
+_Beams: TypeAlias = dict[tuple[int, ...], tuple[float, float]]
+
+
 def _search_beams(
     log_probs: np.ndarray, width: int, blank: int
 ) -> list[tuple[tuple[int, ...], float]]:
     """Find probable label sequences, each with its log-probability, the most probable first.
 
-    A beam stores two log-probabilities per sequence: that of the paths ending with a blank, and that of the paths ending with
-    its last label. In each frame, all sequences of the beam compete with their extensions, those of the most probable sequences
+    In each frame, all sequences of the beam compete with their extensions, those of the most probable sequences
     first. As in TensorFlow, a sequence that has left the beam in this frame is not extended if it is met again as
     an extension, so the result depends on this order.
     """
-    log_zero = -np.inf
-    beams: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, log_zero)}
+    beams: _Beams = {(): (0.0, -np.inf)}
     for frame in log_probs:
-        new: dict[tuple[int, ...], tuple[float, float]] = {}
-        for labels, (ends_blank, ends_label) in beams.items():
-            total = np.logaddexp(ends_blank, ends_label)
-            if labels:
-                if labels[:-1] in beams:
-                    before = _sum_extended_paths(labels[:-1], beams[labels[:-1]], labels[-1])
-                    ends_label = np.logaddexp(ends_label, before)
-                ends_label += frame[labels[-1]]
-            new[labels] = total + frame[blank], ends_label
-        # The sequences by their probability; the first one leaves the beam next.
-        ranked = [(np.logaddexp(*p), labels) for labels, p in new.items()]
-        heapq.heapify(ranked)
-        dropped = set[tuple[int, ...]]()
-        for labels, paths in beams.items():
-            if labels in dropped:
-                continue
-            for label, gain in enumerate(frame):
-                longer = (*labels, label)
-                if label == blank or longer in new:
-                    continue
-                score = _sum_extended_paths(labels, paths, label) + gain
-                if len(ranked) < width and score > log_zero:
-                    heapq.heappush(ranked, (score, longer))
-                elif score > ranked[0][0]:
-                    del new[heapq.heapreplace(ranked, (score, longer))[1]]
-                else:
-                    dropped.add(longer)
-                    continue
-                new[longer] = log_zero, score
-        beams = {labels: new[labels] for _, labels in sorted(ranked, reverse=True)}
+        beams = _add_extensions(beams, _repeat_ends(beams, frame, blank), frame, width, blank)
     return [(labels, float(np.logaddexp(*p))) for labels, p in beams.items()]
+
+
+def _repeat_ends(beams: _Beams, frame: np.ndarray, blank: int) -> _Beams:
+    """Return the same sequences after a frame, which adds a blank, or a label that the sequence ends with."""
+    new: _Beams = {}
+    for labels, (ends_blank, ends_label) in beams.items():
+        total = np.logaddexp(ends_blank, ends_label)
+        if labels:
+            if labels[:-1] in beams:
+                before = _sum_extended_paths(labels[:-1], beams[labels[:-1]], labels[-1])
+                ends_label = np.logaddexp(ends_label, before)
+            ends_label += frame[labels[-1]]
+        new[labels] = total + frame[blank], ends_label
+    return new
+
+
+def _add_extensions(
+    beams: _Beams, new: _Beams, frame: np.ndarray, width: int, blank: int
+) -> _Beams:
+    """Add extensions of the sequences of a beam to `new`, and return the `width` most probable sequences."""
+    # The sequences by their probability; the first one leaves the beam next.
+    ranked = [(np.logaddexp(*p), labels) for labels, p in new.items()]
+    heapq.heapify(ranked)
+    dropped = set[tuple[int, ...]]()
+    for labels, paths in beams.items():
+        if labels in dropped:
+            continue
+        for label, gain in enumerate(frame):
+            longer = (*labels, label)
+            if label == blank or longer in new:
+                continue
+            score = _sum_extended_paths(labels, paths, label) + gain
+            if len(ranked) < width and score > -np.inf:
+                heapq.heappush(ranked, (score, longer))
+            elif score > ranked[0][0]:
+                del new[heapq.heapreplace(ranked, (score, longer))[1]]
+            else:
+                dropped.add(longer)
+                continue
+            new[longer] = -np.inf, score
+    return {labels: new[labels] for _, labels in sorted(ranked, reverse=True)}
 
 
 def _sum_extended_paths(labels: tuple[int, ...], paths: tuple[float, float], label: int) -> float:
