@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -179,12 +179,11 @@ def make_line_reader(
 
     def read(path: str) -> Iterator[bytes]:
         with _open_file(path, compression_type, buffer_size) as file:
+            blocks: Iterable[list[bytes]] = iter(lambda: file.readlines(_BLOCK_BYTES), [])
             if compression_type:
-                for line in _read_bounded_lines(path, file):
-                    yield line.rstrip(b"\r\n").replace(b"\r", b"")
-                return
-            while lines := file.readlines(_BLOCK_BYTES):
-                yield from [line.rstrip(b"\r\n").replace(b"\r", b"") for line in lines]
+                blocks = ([line] for line in _read_bounded_lines(path, file))
+            for lines in blocks:
+                yield from [line.removesuffix(b"\n").replace(b"\r", b"") for line in lines]
 
     return read
 
