@@ -32,6 +32,7 @@ from meshflow.distribute.parallel.packs import (
     separate_equal_arrays,
     switch_on_index,
 )
+from meshflow.distribute.parallel.region import widen
 from meshflow.distribute.parallel.schedule import Schedule
 from meshflow.distribute.parallel.schedule_columns import WorkColumns, build_columns
 from meshflow.distribute.parallel.stage_programs import StageProgram
@@ -417,9 +418,7 @@ class PipelineLoop:
             sends, results, new = self._run_stage(stage, known | weights, values, fed, rows)
             differentiated = [v for v in sends if jnp.issubdtype(v.dtype, jnp.inexact)]
             if is_last:
-                loss = results[0]
-                wide = jnp.promote_types(loss.dtype, jnp.float32)
-                differentiated = [loss.astype(wide) / self.shares]
+                differentiated = [widen(results[0]) / self.shares]
             return differentiated, (sends, results, new)
 
         weights = trained if "W" in parts else {}

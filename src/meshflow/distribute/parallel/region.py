@@ -501,7 +501,7 @@ class _RegionProgram:
             for (i, _), value in zip(self.trained, trained, strict=True):
                 values[i] = value
             outputs = self._run_share_program(leaves, values)
-            return _widen(outputs[0]) / self.shares.count, outputs[1:]
+            return widen(outputs[0]) / self.shares.count, outputs[1:]
 
         (_, rest), gradients = jax.value_and_grad(compute_loss, has_aux=True)(
             [inputs[i] for i, _ in self.trained]
@@ -517,7 +517,7 @@ class _RegionProgram:
         shardings = self._trained_shardings
         values = [captures[i] for i, _ in self.trained]
         sums = [
-            _widen(jnp.zeros(k.get_gradient_shape(v.shape, reduces_each), v.dtype))
+            widen(jnp.zeros(k.get_gradient_shape(v.shape, reduces_each), v.dtype))
             for k, v in zip(shardings, values, strict=True)
         ]
 
@@ -543,7 +543,7 @@ class _RegionProgram:
     def _average(self, value: jax.Array) -> jax.Array:
         if self.shares.num_devices == 1 or not jnp.issubdtype(value.dtype, jnp.floating):
             return value
-        return lax.pmean(_widen(value), self.shares.axes).astype(value.dtype)
+        return lax.pmean(widen(value), self.shares.axes).astype(value.dtype)
 
     def _merge_state(self, captures: list[jax.Array], state: list[jax.Array]) -> list[jax.Array]:
         """Merge the state written in the forward pass: sums are added, other values averaged."""
@@ -559,6 +559,6 @@ class _RegionProgram:
         return new
 
 
-def _widen(value: jax.Array) -> jax.Array:
+def widen(value: jax.Array) -> jax.Array:
     """Convert a value to float32 or wider, in which sums over shares are computed."""
     return value.astype(jnp.promote_types(value.dtype, jnp.float32))

@@ -17,7 +17,7 @@ from meshflow.core.tracing.trace import TensorSlot, TracedFunction
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.pipeline import PipelinedStep
 from meshflow.distribute.parallel.program import RegionStrategy, UpdateGroup
-from meshflow.distribute.parallel.region import PartitionedBatch
+from meshflow.distribute.parallel.region import PartitionedBatch, widen
 from meshflow.distribute.parallel.step_shares import (
     GradientTotal,
     StepNotSplitError,
@@ -150,7 +150,7 @@ class StepPipeline(PipelinedStep):
         def run(*operands: jax.Array) -> list[jax.Array]:
             objective, *values = program(*operands)
             sums = [
-                _widen(v) - (0 if k is None else _widen(operands[k]))
+                _widen_exactly(v) - (0 if k is None else _widen_exactly(operands[k]))
                 for v, k in zip(values, positions, strict=False)
             ]
             return [objective * needed.factor, *sums, *values[len(sums) :]]
@@ -170,10 +170,10 @@ class StepPipeline(PipelinedStep):
         return TracedFunction("pipelined", closed, captures, [*needed.states], structure, count)
 
 
-def _widen(value: jax.Array) -> jax.Array:
+def _widen_exactly(value: jax.Array) -> jax.Array:
     """Convert a value to the dtype in which the pipeline averages it, which holds integers exactly."""
     is_integer = jnp.issubdtype(value.dtype, jnp.integer)
-    return value.astype(jnp.float64 if is_integer else jnp.promote_types(value.dtype, jnp.float32))
+    return value.astype(jnp.float64) if is_integer else widen(value)
 
 
 def _check_path(jaxpr: Jaxpr, trained: set[Var], objective: Atom) -> None:
