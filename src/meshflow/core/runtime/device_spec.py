@@ -35,8 +35,9 @@ class DeviceSpec:
         self.job = job
         self.replica = None if replica is None else int(replica)
         self.task = None if task is None else int(task)
-        is_known = device_type is not None and device_type.upper() in _TYPES
-        self.device_type = device_type.upper() if is_known and device_type else device_type
+        if device_type is not None and device_type.upper() in _TYPES:
+            device_type = device_type.upper()
+        self.device_type = device_type
         self.device_index = None if device_index is None else int(device_index)
 
     @classmethod

@@ -280,6 +280,8 @@ class _Importer:
     ) -> GraphProgram:
         """Return the program of one node, as a function of its inputs that are not variables."""
         update = _UPDATES.get(node.op)
+        # Updates run as ops of resource variables, which have no results: the program returns the new value.
+        evaluated = node if update is None else _rename_op(node, update)
         num_arguments = held.count(None)
 
         def body(run: GraphRun, values: list[Any]) -> list[Any]:
@@ -290,23 +292,24 @@ class _Importer:
                 if variable is not None and not update and variable.op.type != "VarHandleOp":
                     value = run.read(value)
                 found.setdefault(name, {})[index] = value
-            run.evaluate({node.name: program_node}, found, [node.name], node.name)
+            run.evaluate({node.name: evaluated}, found, [node.name], node.name)
             if update:
                 return [run.read(values[num_arguments])]
             return list(found[node.name])
 
-        program_node = node
-        if update:
-            # An op of variables that are values: it returns the new value.
-            renamed = NodeDef()
-            renamed.CopyFrom(node.proto)
-            renamed.op = update
-            program_node = GraphNode(renamed)
         slots = [TensorSlot(i) for i in range(count)]
         specs = [TensorSpec(None, float32)] * count
         host = self._library.needs_host([node])
         captured = [v for v in held if v is not None]
         return GraphProgram(node.name, self._library, body, captured, slots, specs, host)
+
+
+def _rename_op(node: GraphNode, op: str) -> GraphNode:
+    """Return a copy of a node with another op."""
+    renamed = NodeDef()
+    renamed.CopyFrom(node.proto)
+    renamed.op = op
+    return GraphNode(renamed)
 
 
 def _infer_specs(

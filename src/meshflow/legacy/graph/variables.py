@@ -129,9 +129,10 @@ class GraphVariable(Variable):
 
     def _current(self) -> Array:
         if not self.is_set:
-            if not self._can_initialize():
+            if self._can_initialize():
+                self.set_initial_value()
+            else:
                 self.check_set()
-            self.set_initial_value()
         return super()._current()
 
     def check_set(self) -> None:

@@ -426,5 +426,9 @@ def _add_ngrams(
     result: list[Any] = []
     for width in widths:
         runs = zip(*[words[i:] for i in range(width)], strict=False)
-        result += words if width == 1 else runs if join is tuple else map(join, runs)
+        if width == 1:
+            result += words
+        else:
+            # The runs are tuples already.
+            result += runs if join is tuple else map(join, runs)
     return result
