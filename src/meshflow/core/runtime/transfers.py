@@ -33,7 +33,8 @@ _MAX_SMALL_BYTES, _ARENA_BYTES = 1 << 13, 1 << 16
 # pages costs more than filling them. The constants are the size of the largest block, the total
 # size of the free blocks, and the approximate size of the mappings from which blocks are cut, in bytes.
 # Huge pages are not requested: where memory is fragmented, the system moves other pages for them, which
-# takes several times as long as filling small ones.
+# takes several times as long as filling small ones. On the other hand, the host reads resident arrays of
+# megabytes up to 1.4 times as slowly.
 _MAX_BLOCK_BYTES, _MAX_FREE_BYTES, _MAPPING_BYTES = 1 << 25, 1 << 26, 1 << 22
 
 
