@@ -85,7 +85,8 @@ class Tracker:
 
     def _iterate_attributes(self, owner: TrackedLayer) -> Iterator[Iterator[Any]]:
         """Iterate over the tracked objects of each attribute."""
-        for name, value in owner.__dict__.items():
+        # Another thread that calls the layer may set attributes meanwhile.
+        for name, value in owner.__dict__.copy().items():
             if name not in _UNTRACKED_ATTRIBUTES:
                 yield self._iterate_leaves(value, 0)
 
@@ -130,7 +131,7 @@ def are_leaf_values(before: object, after: object) -> bool:
 
 def iterate_modules(owner: object) -> Iterator[tuple[str, Module]]:
     """Iterate over the modules among an object's attributes, with their attribute paths."""
-    for name, value in owner.__dict__.items():
+    for name, value in owner.__dict__.copy().items():
         if name not in _UNTRACKED_ATTRIBUTES and name[:1] != "_":
             yield from _iterate_named_modules(name, value, 0)
 
