@@ -51,3 +51,13 @@ def test_means_of_integers_are_rounded_towards_zero():
 def test_invalid_arguments(shape, ratio, message):
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=message):
         tf.nn.fractional_max_pool(tf.zeros(shape), ratio)
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_equal_maxima_pass_the_gradient_to_the_first(overlapping):
+    value = tf.constant([[[0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]])[..., None]
+    with tf.GradientTape() as tape:
+        tape.watch(value)
+        output = tf.nn.fractional_max_pool(value, 2.0, overlapping=overlapping, seed=1).output
+    gradient = tape.gradient(output, value)[0, :, :, 0]
+    np.testing.assert_array_equal(gradient, [[0, 1, 1, 0], [0, 0, 0, 0]])

@@ -118,8 +118,11 @@ def _pool(
     num_values: Any = 1
     for axis, factor in enumerate(_normalize_ratio(ratio), 1):
         size = int(result.shape[axis])
-        count = int(size / factor)
-        sequence = _draw_starts(size, count, pseudo_random, seed, axis)
+        starts.append(_draw_starts(size, int(size / factor), pseudo_random, seed, axis))
+    # Columns come first: the gradient of equal maxima belongs to the first one in row-major order.
+    for axis in (2, 1):
+        sequence = starts[axis - 1]
+        size, count = int(result.shape[axis]), int(sequence.shape[0]) - 1
         width = -(-size // count) + overlapping
         # A region shorter than the longest one repeats its last element.
         last = math.minimum(sequence[1:] - (not overlapping), size - 1)
@@ -131,8 +134,12 @@ def _pool(
             result = math.reduce_sum(values * is_inside, axis + 1)
             num_values *= math.reduce_sum(is_inside, axis + 1)
         else:
-            result = math.reduce_max(values, axis + 1)
-        starts.append(sequence)
+            is_first = array.one_hot(
+                math.argmax(values, axis + 1), width, True, False, axis + 1, "bool"
+            )
+            result = math.reduce_sum(
+                array.where(is_first, values, array.zeros_like(values)), axis + 1
+            )
     if is_mean:
         divide = math.truncatediv if result.dtype.is_integer else math.divide
         result = divide(result, num_values)
