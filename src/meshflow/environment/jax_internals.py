@@ -49,7 +49,7 @@ replace it:
   without the fields that `jax.export` adds. They are read, specialized to known sizes, and written.
   Public: a function of `jax.export` for the program alone.
 * `mlir_sdy`: arrays with the same sharding. Public: `jax.experimental.shard_alike`, before JAX 0.11.
-* `LIBRARIES`: the folder of XLA's libraries, whose memory gets huge pages. Public: none.
+* `LIBRARIES`: the folder of XLA's libraries; their memory gets huge pages. Public: none.
 * `JAXLIB_VERSION`, `read_ffi_version`: the version of jaxlib, and of XLA's foreign function interface.
   An older interface refuses kernels that were compiled with newer headers. Public: the version of
   jaxlib.

@@ -1,6 +1,6 @@
 """Plans that run a jaxpr op by op on host arrays.
 
-A `SlotProgram` is what one jaxpr needs for any sizes: its equations with calls inlined, a slot for each
+A `SlotProgram` has the parts of a jaxpr that serve any sizes: its equations with calls inlined, a slot for each
 value, the last use of each value, and the arrays that results overwrite. `SlotProgram.bind` makes a
 closure of each equation for given sizes of the symbolic dimensions; closures that do not depend on
 them are made once. A run calls the closures in order on a list of values.

@@ -23,7 +23,7 @@ from meshflow.kernels.composite_primitives import ArrayTypes, have_shapes
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
-# Kinds of cells, in the order of recurrent.h. The last one resets states before their product.
+# Types of cells, in the order of recurrent.h. The last one resets states before their product.
 KINDS = ("simple_rnn", "lstm", "gru", "gru_reset_before")
 _NUM_GATES = {"simple_rnn": 1, "lstm": 4, "gru": 3, "gru_reset_before": 3}
 

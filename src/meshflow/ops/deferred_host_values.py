@@ -127,7 +127,7 @@ def _get_items(key: object, arrays: list[np.ndarray]) -> list[Column]:
         if not isinstance(item, np.ndarray):
             item, value = np.empty((), array.dtype), item
             item[()] = value
-        # A view of a small part would keep the whole array in memory.
+        # A view of a small part would keep the complete array in memory.
         items.append(item.copy() if 2 * item.nbytes < array.nbytes else item)
     return [items]
 

@@ -23,7 +23,7 @@ from meshflow.core.runtime.annotations import (
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.ops.files import decompress
 
-# Kinds of host events, by the prefix of their names.
+# Types of host events, by the prefix of their names.
 _HOST_KINDS = {
     INPUT: "input",
     CHECKPOINT: "checkpoint",

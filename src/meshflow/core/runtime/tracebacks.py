@@ -24,7 +24,7 @@ Instance = TypeVar("Instance")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _HIDDEN_PATHS = (_PACKAGE, os.path.dirname(os.path.abspath(jax.__file__)) + os.sep)
-# Numerical libraries whose errors about arguments do not name Meshflow's functions.
+# Numerical libraries with errors about arguments that do not name Meshflow's functions.
 _LIBRARIES = tuple(
     os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(np.__file__))), name, "")
     for name in ("numpy", "scipy")

@@ -1,4 +1,4 @@
-"""Programs of functions of elements whose sizes vary.
+"""Programs of functions of elements with varying sizes.
 
 Such a function is traced once with symbols for its unknown sizes (`trace_families.py`), and runs with
 the interpreter, because XLA would compile it for each size. Only programs whose single run takes long

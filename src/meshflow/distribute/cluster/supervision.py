@@ -168,7 +168,7 @@ class JobSupervisor:
             )
         now = time.monotonic()
         pause, self._check_time = now - self._check_time, now
-        # Checks are apart by 0.05 s or more, also if the watchdog's time is shorter.
+        # Checks are separated by 0.05 s or more, also if the watchdog's time is shorter.
         if pause > max(1.0, self._watchdog / 2):
             # This process was suspended, as by Ctrl-Z or with its virtual machine, and so were workers.
             for worker in self.workers:

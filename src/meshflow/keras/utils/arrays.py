@@ -185,7 +185,7 @@ def normalize(x: ArrayLike, axis: int = -1, order: int = 2) -> np.ndarray:
     """
     norms = np.atleast_1d(np.linalg.norm(x, order, axis))
     norms[norms == 0] = 1
-    # A tensor stays a tensor, as in TensorFlow.
+    # A tensor remains a tensor, as in TensorFlow.
     return x / np.expand_dims(norms, axis)
 
 

@@ -1,4 +1,4 @@
-"""Gradients in a graph: operations that differentiate what the run has recorded on a tape."""
+"""Gradients in a graph: operations that differentiate the operations that a run has recorded on a tape."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ class Operation(graph_mode.Operation):
     outputs: list[SymbolicTensor]
     # Tensors and variables with respect to which the operation computes gradients.
     sources: Sequence[Any] = ()
-    # Variables that the operation reads, besides its inputs.
+    # Variables that the operation reads, in addition to its inputs.
     variables: Sequence[Any] = ()
 
     def __init__(

@@ -65,7 +65,7 @@ def _make_flip_key(image: TensorLike, seed: int | None) -> Tensor:
     return _make_key(seed, *(1 if n is None else n for n in _get_sizes(image)[:-3]))
 
 
-# Decorates functions of a key, an image and other arguments whose result has the spec of the image.
+# Decorates functions of a key, an image and other arguments that return a value with the spec of the image.
 _defer_image = defer_host_values(lambda key, image, *_: image.spec)
 
 

@@ -262,8 +262,8 @@ class LinearOperatorKronecker(_ProductOperator):
     Args:
       operators: Factors, from left to right.
       is_non_singular: Whether it is invertible; by default True if all factors are.
-      is_self_adjoint: Whether it equals its conjugate transpose; likewise.
-      is_positive_definite: Whether it is positive definite; likewise.
+      is_self_adjoint: Whether it equals its conjugate transpose; as `is_non_singular`.
+      is_positive_definite: Whether it is positive definite; as `is_non_singular`.
       is_square: Whether it is square.
       name: Name of the operator.
 

@@ -119,7 +119,7 @@ def _pool(
     for axis, factor in enumerate(_normalize_ratio(ratio), 1):
         size = int(result.shape[axis])
         starts.append(_draw_starts(size, int(size / factor), pseudo_random, seed, axis))
-    # Columns come first: the gradient of equal maxima belongs to the first one in row-major order.
+    # Columns are reduced before rows: the gradient of equal maxima belongs to the first one in row-major order.
     for axis in (2, 1):
         sequence = starts[axis - 1]
         size, count = int(result.shape[axis]), int(sequence.shape[0]) - 1

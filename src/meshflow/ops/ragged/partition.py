@@ -565,7 +565,7 @@ class RowPartitionSpec(CompositeSpec):
 
     Args:
       nrows: Number of rows, or None. It is inferred from the other sizes if possible.
-      nvals: Number of values, or None; inferred likewise.
+      nvals: Number of values, or None; inferred in the same way.
       uniform_row_length: Length of all rows, or None.
       dtype: Dtype of the row splits.
 

@@ -211,8 +211,8 @@ class TrafficModel(SizeModel):
             elif choice.recompute == "layer":
                 sums += total.recomputed
                 if choice.sequence == "split":
-                    # A layer's result is scattered after it and gathered before the next layer,
-                    # whose recomputation repeats the gather.
+                    # A layer's result is scattered after it and gathered before the next layer;
+                    # its recomputation repeats the gather.
                     sums += total.last // 2
             sums = sums * self.profile.batch // choice.data + self._count_added_slots(choice)
             sent["products"] = _ALL_REDUCE_HALVES * sums * (t - 1) // t

@@ -42,7 +42,7 @@ from meshflow.files.storage import LOCAL_STORAGE, Storage
 from meshflow.profiler.annotations import Trace
 
 _log = logging.getLogger("meshflow")
-# A server whose disk is full is called again for this many seconds.
+# A server with a full disk is called again for this many seconds.
 _FULL_DISK_SECONDS, _FULL_DISK_ERRORS = 60.0, (errno.ENOSPC, errno.EDQUOT)
 # Larger values are copied before they are sent.
 _MIN_COPIED_BYTES = 1 << 16
