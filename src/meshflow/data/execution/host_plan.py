@@ -9,6 +9,7 @@ program of numeric values, as for every map.
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -212,6 +213,18 @@ class HostPlan:
             spec.shape.rank is None or spec.shape.rank > 2 for spec in specs
         ) and not any(call.function is read_file for call in calls)
         self._partition_results()
+        # The last leaves of all elements.
+        self._bound: list[Any] = []
+
+    def bind(self, values: list[np.ndarray]) -> HostPlan:
+        """Return the plan for elements without the last leaves.
+
+        Args:
+          values: These leaves, equal for all elements.
+        """
+        bound = copy.copy(self)
+        bound._bound = values
+        return bound
 
     @property
     def group_size(self) -> int:
@@ -322,7 +335,7 @@ class HostPlan:
         """Compute the results of stacked leaves, stacked; only if the plan `vectorizes`."""
         count = len(columns[0])
         leaves = [
-            [structure.item_to_array(value) for value in row] for row in zip(*columns, strict=True)
+            [*map(structure.item_to_array, row), *self._bound] for row in zip(*columns, strict=True)
         ]
         group = _ElementGroup(leaves, np.zeros((count, 0, 3), np.int64))
         blocks = self.allocate_blocks(count)
@@ -349,6 +362,8 @@ class HostPlan:
           The resulting elements.
         """
         with host_scope(), cpu_scope():
+            if self._bound:
+                leaves = [[*row, *self._bound] for row in leaves]
             group = _ElementGroup(leaves, keys)
             self._fill_slots(group, slots)
             return [self._rebuild_element(group, row, n) for n, row in enumerate(slots)]

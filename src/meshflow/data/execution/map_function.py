@@ -49,6 +49,7 @@ from meshflow.data.execution.element_programs import (
     SizedPrograms,
     trace_with_fallback,
 )
+from meshflow.data.execution.failures import Failure
 from meshflow.data.execution.function_effects import (
     are_states_equal,
     get_random_states,
@@ -68,6 +69,11 @@ from meshflow.data.execution.result_specs import (
     returns_only_tensors,
 )
 from meshflow.data.execution.segments import SegmentedMap, divide_program
+from meshflow.data.execution.stacked_programs import (
+    MAX_STACKED_BYTES,
+    MIN_STACKED,
+    StackedPrograms,
+)
 from meshflow.data.execution.vectorized_map import VectorizedMap
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
@@ -79,6 +85,9 @@ from meshflow.ops.deferred_host_values import (
     is_valid_input,
 )
 from meshflow.ops.host import host_scope
+
+# Largest number of elements of unknown sizes that are computed together.
+_MAX_GROUP_SIZE = 64
 
 # `tf.data.experimental.enable_debug_mode` sets this flag.
 DEBUG = {"eager": False}
@@ -120,6 +129,9 @@ class ElementFunction:
         # Whether to try a trace for the sizes that the first elements suggest, such as two for a seed.
         self._can_assume_sizes = False
         self._programs = SizedPrograms(spec, self._trace, self._trace_for_any_size)
+        self._stacked = StackedPrograms(
+            lambda specs: self._trace_for_any_size(nest.pack_sequence_as(spec, specs))
+        )
         self._results_of_shapes: dict[Any, PyTree] = {}
         self._vectorized: VectorizedMap | None = None
         self.random_map: RandomMap | None = None
@@ -560,6 +572,56 @@ class ElementFunction:
                     f"Function invocation produced OutOfRangeError: {error!r}"
                 ) from error
             return structure.to_arrays(results)
+
+    def choose_group_size(self, element: PyTree) -> int:
+        """Return how many elements to pass to `compute_group` together, 1 if that would not be faster.
+
+        Args:
+          element: The first element, for which the function ran.
+        """
+        traced, leaves = self._first_trace, nest.flatten(element)
+        is_static = self.plan is not None or structure.is_static(self._spec)
+        if is_static or traced is None or (self._eager and not self._can_assume_sizes):
+            return 1
+        if not self.is_pure and not self._can_assume_sizes:
+            return 1
+        if any(isinstance(c, Variable) for c in traced.captures):
+            # The variables may change between two elements.
+            return 1
+        num_bytes = sum(getattr(leaf, "nbytes", MAX_STACKED_BYTES) for leaf in leaves)
+        size = min(_MAX_GROUP_SIZE, MAX_STACKED_BYTES // (4 * max(num_bytes, 1)))
+        return size if size >= MIN_STACKED else 1
+
+    def compute_group(self, elements: list[PyTree], random_states: RandomStates) -> list[Any]:
+        """Compute the results for elements of unknown sizes, with a `Failure` where one cannot be computed.
+
+        Args:
+          elements: Structures of host arrays.
+          random_states: Random states of a pass.
+        """
+        indices: dict[Any, list[int]] = {}
+        leaves = [nest.flatten(element) for element in elements]
+        for index, row in enumerate(leaves):
+            indices.setdefault(_get_shapes(row), []).append(index)
+        results: list[Any] = [None] * len(elements)
+        for equal in indices.values():
+            if len(equal) < MIN_STACKED:
+                continue
+            found = self._stacked.run(
+                [list(c) for c in zip(*[leaves[i] for i in equal], strict=True)]
+            )
+            if found is not None:
+                traced, stacked = found
+                rows = zip(*map(chunks.iter_leaf, stacked), strict=True)
+                for index, row in zip(equal, rows, strict=True):
+                    results[index] = traced.rebuild_result(list(row))
+        for index, element in enumerate(elements):
+            if results[index] is None:
+                try:
+                    results[index] = self(element, random_states)
+                except Exception as error:
+                    results[index] = Failure(error)
+        return results
 
     def _run_program(
         self,

@@ -11,20 +11,16 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from meshflow.core.dispatch.tiers import InterpretedProgram, is_interpreter_enabled
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution.element_programs import SizedPrograms, trace_with_fallback
-from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
-from meshflow.environment.types import Jaxpr, PyTree
-from meshflow.interpreter.table import INLINED, RULES
-from meshflow.kernels import host_math
+from meshflow.data.execution.stacked_programs import StackedPrograms
+from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import (
     CallResult,
     Column,
@@ -38,16 +34,6 @@ _log = logging.getLogger("meshflow")
 
 # A single call for one element runs by itself.
 _MIN_CALLS = 2
-# Number of elements from which the calls are traced for all of them together.
-_MIN_STACKED = 8
-# Arrays of more bytes are not stacked, and at most so many programs are kept for stacked arrays of different shapes.
-_MAX_STACKED_BYTES, _MAX_STACKED_PROGRAMS = 1 << 22, 16
-# Primitives that compute each row by itself, in addition to elementwise ones and views.
-_ROW_PRIMITIVES = frozenset(
-    ["concatenate", "pad", "gather", "dynamic_slice", "sort", "argmax", "argmin"]
-    + ["reduce_max", "reduce_min", "reduce_and", "reduce_or", "convert_element_type"]
-    + ["copy", "copy_p", "cummax", "cummin", "cumsum", "stack", "tile", "top_k"]
-)
 
 
 def _is_numeric(call: RecordedHostCall) -> bool:
@@ -83,8 +69,7 @@ class NumericCalls:
         self._is_traceable = True
         self.input_specs = tuple(self._inputs.values())
         self._programs = SizedPrograms(self.input_specs, self._trace, self._trace)
-        # The programs for stacked values by their shapes and dtypes, None if the calls run for each element.
-        self._stacked: dict[Any, tuple[TracedFunction, InterpretedProgram] | None] = {}
+        self._stacked = StackedPrograms(lambda specs: self._trace(tuple(specs)))
 
     def list_other_calls(self, sources: Sequence[Any]) -> list[RecordedHostCall]:
         """Return all calls that sources depend on, except for those on numbers."""
@@ -149,13 +134,11 @@ class NumericCalls:
         if not (self.outputs and self._is_traceable):
             return {}
         columns = [get_column(source) for source in self._inputs]
-        try:
-            stacked = self._run_stacked(columns) if count >= _MIN_STACKED else None
-        except Exception as error:
-            _log.debug("The calls of a map run for each element: %r", error)
-            stacked = None
+        stacked = self._stacked.run(columns)
         if stacked is not None:
-            return stacked
+            traced, results = stacked
+            parts = structure.to_arrays(traced.rebuild_result(list(map(Tensor, results))))
+            return {call: list(part) for call, part in zip(self.outputs, parts, strict=True)}
         if len(self._calls) < _MIN_CALLS:
             return {}
         rows = []
@@ -175,59 +158,3 @@ class NumericCalls:
             call: [list(column) for column in zip(*parts, strict=True)]
             for call, parts in zip(self.outputs, zip(*rows, strict=True), strict=True)
         }
-
-    def _run_stacked(
-        self, columns: Sequence[Column]
-    ) -> dict[RecordedHostCall, list[Column]] | None:
-        """Compute the results at once; None if the values differ in size, or their results depended on their number."""
-        # The first array shows whether stacking would need much memory.
-        num_bytes = sum(structure.item_to_array(column[0]).nbytes for column in columns)
-        if num_bytes * len(columns[0]) > _MAX_STACKED_BYTES:
-            return None
-        stacked = [c if isinstance(c, np.ndarray) else _stack_equal(c) for c in columns]
-        leaves = [leaf for leaf in stacked if leaf is not None]
-        if len(leaves) < len(stacked):
-            return None
-        key = tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
-        if key not in self._stacked:
-            if len(self._stacked) >= _MAX_STACKED_PROGRAMS:
-                return None
-            specs = tuple([TensorSpec(leaf.shape[1:], leaf.dtype) for leaf in leaves])
-            traced = self._trace(specs)
-            run = jax.vmap(traced.run_on_arrays, in_axes=(0, None))
-            closed = jax.make_jaxpr(run)(leaves, traced.get_captured_arrays())
-            is_valid = _computes_rows_alone(closed.jaxpr) and is_interpreter_enabled()
-            self._stacked[key] = (traced, InterpretedProgram(closed)) if is_valid else None
-        found = self._stacked[key]
-        if found is None:
-            return None
-        traced, program = found
-        operands = [*leaves, *traced.get_captured_arrays()]
-        if not program.estimate_limit(operands):
-            return None
-        arrays = list(map(Tensor, program.run_on_host(operands)))
-        results = structure.to_arrays(traced.rebuild_result(arrays))
-        return {call: list(parts) for call, parts in zip(self.outputs, results, strict=True)}
-
-
-def _stack_equal(column: list[np.ndarray]) -> np.ndarray | None:
-    """Stack arrays of one shape; return None if the shapes differ."""
-    arrays = list(map(structure.item_to_array, column))
-    return np.stack(arrays) if len({a.shape for a in arrays}) == 1 else None
-
-
-def _computes_rows_alone(jaxpr: Jaxpr) -> bool:
-    """Check whether no number of a result depends on how many others are computed, as in some products and sums."""
-    for equation in jaxpr.eqns:
-        inner = find_inner_jaxprs(equation)
-        if inner and equation.primitive.name in INLINED:
-            if not all(_computes_rows_alone(to_open_jaxpr(part)) for part in inner):
-                return False
-            continue
-        name = equation.primitive.name
-        rule = RULES.get(name)
-        is_local = rule is not None and (rule.is_elementwise or rule.is_view)
-        # Compiled functions, with other rounding errors, compute only large arrays.
-        if name in host_math.FUNCTIONS or not (is_local or name in _ROW_PRIMITIVES):
-            return False
-    return True

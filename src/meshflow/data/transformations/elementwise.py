@@ -93,9 +93,25 @@ class Map(RandomTransformation):
             return RaisingIterator(self._run_plan(self.function.plan, parent, epoch))
         if self._parallel and self.function.runs_eagerly and not self.function.holds_variables:
             return ResumingIterator(self._map_in_threads(parent, epoch), parent)
-        return ResumingIterator(
-            lambda: map(self.function.bind_random_states(epoch.random_states), parent), parent
-        )
+        compute = self.function.bind_random_states(epoch.random_states)
+        if structure.is_static(self.parent.element_spec) or is_live(self.parent):
+            return ResumingIterator(lambda: map(compute, parent), parent)
+        return RaisingIterator(self._run_groups(parent, epoch))
+
+    def _run_groups(self, parent: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
+        """Compute the results for groups of elements of unknown sizes; one that cannot be computed is a failure."""
+        items, size, limit = catch_failures(parent), 1, 0
+        try:
+            while group := list(itertools.islice(items, size)):
+                elements = [item for item in group if type(item) is not Failure]
+                results = iter(self.function.compute_group(elements, epoch.random_states))
+                for item in group:
+                    yield item if type(item) is Failure else next(results)
+                if elements:
+                    limit = limit or self.function.choose_group_size(elements[0])
+                    size = min(2 * size, limit)
+        finally:
+            close_iterator(parent)
 
     def _run_segments(self, parts: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
         """Compute the results for chunks of elements; a result that cannot be computed is a failure."""
