@@ -8,6 +8,7 @@ import pytest
 import meshflow as tf
 from data.test_image_loading import assert_same, paths  # noqa: F401 (a fixture)
 from meshflow.data.execution.numeric_calls import NumericCalls
+from meshflow.data.execution.stacked_programs import StackedPrograms
 
 pytest.importorskip("google.protobuf")
 D, E = tf.data.Dataset, tf.data.experimental
@@ -196,14 +197,14 @@ def test_sounds(samples, monkeypatch, tmp_path):
 def test_numbers_of_equal_and_unequal_sizes(monkeypatch):
     """Values of one size are computed at once, others by one program for each element."""
     counts = []
-    run = NumericCalls._run_stacked
+    run = StackedPrograms.run
 
     def count(self, columns):
         result = run(self, columns)
         counts.append(result is not None)
         return result
 
-    monkeypatch.setattr(NumericCalls, "_run_stacked", count)
+    monkeypatch.setattr(StackedPrograms, "run", count)
     change = lambda s: tf.cast(tf.strings.bytes_split(s) == "a", tf.float32)[::-1] * 2.0
     for texts, at_once in ((["abca", "aabb"] * 20, True), (["abca", "a"] * 20, False)):
         data = D.from_tensor_slices(texts).map(change)
@@ -249,7 +250,7 @@ def test_programs_for_groups_are_limited():
         lambda s: tf.strings.to_number(tf.strings.split(s)) * 2 + 1
     )
     assert [len(row) for row in data] == [n // 8 + 1 for n in range(300)]
-    assert len(data.function.plan._numeric_calls._stacked) <= 16
+    assert len(data.function.plan._stages[-1]._stacked._programs) <= 16
 
 
 def test_errors_of_batches_have_their_places():

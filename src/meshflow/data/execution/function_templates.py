@@ -188,10 +188,9 @@ class BoundFunction(ElementFunction):
         """Compute the result for one element, a structure of host arrays."""
         return self._template((element, *self._values), random_states)
 
-    def compute_group(self, elements: list[PyTree], random_states: RandomStates) -> list[Any]:
-        """Compute the results for elements of unknown sizes."""
-        full = [(element, *self._values) for element in elements]
-        return self._template.compute_group(full, random_states)
+    def compute_equal(self, elements: list[PyTree]) -> list[PyTree]:
+        """Compute the results for elements of equal shapes."""
+        return self._template.compute_equal([(element, *self._values) for element in elements])
 
     def compute_many(self, leaves: list[Any]) -> list[Any]:
         """Compute the stacked results for stacked elements."""

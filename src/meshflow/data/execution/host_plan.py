@@ -28,7 +28,7 @@ from meshflow.data.execution import affine, image_loading
 from meshflow.data.execution.batched_gather import LeafGather
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
 from meshflow.data.execution.image_loading import Source
-from meshflow.data.execution.numeric_calls import NumericCalls
+from meshflow.data.execution.numeric_calls import NumericCalls, find_stages
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import PyTree, Var
 from meshflow.files import paths
@@ -112,6 +112,12 @@ class _ElementGroup:
             # The function of a tensor raises TensorFlow's error about an index.
             with contextlib.suppress(IndexError):
                 return call.batch(arrays)
+        elif call.batch is not None:
+            values = nest.flatten((call.args, call.kwargs))
+            with contextlib.suppress(IndexError, ValueError):
+                return call.batch(
+                    list(zip(*[self._get_values(v, placeholders) for v in values], strict=True))
+                )
         results = []
         for i in range(len(self)):
 
@@ -127,6 +133,13 @@ class _ElementGroup:
 
             results.append([np.asarray(t.array) for t in call_function(call, get_value)])
         return [list(column) for column in zip(*results, strict=True)]
+
+    def _get_values(self, value: Any, placeholders: dict[int, Any]) -> list[Any]:
+        """Return an argument of a call for all elements."""
+        source = value.source if isinstance(value, DeferredValue) else placeholders.get(id(value))
+        if source is None:
+            return [value] * len(self)
+        return list(map(structure.item_to_array, self.get_column(source, placeholders)))
 
     def _get_tensor(self, source: Source, i: int, placeholders: dict[int, Any]) -> Tensor:
         """Return the value of a source for element i.
@@ -204,11 +217,12 @@ class HostPlan:
             if isinstance(leaf, PendingHostResult)
         ]
         sources = [*self._sources, *(p.source for p in host_results)]
-        self._numeric_calls = NumericCalls(sources, recording.sources)
-        calls = self._numeric_calls.list_other_calls(sources)
+        self._stages = find_stages(sources, recording.sources)
+        calls = self._stages[-1].list_other_calls(sources)
         self.loads = any(call.batch is None for call in calls)
         specs = [v.spec for call in calls for v in call.args if isinstance(v, DeferredValue)]
-        specs += [*(value.spec for value in host_results), *self._numeric_calls.input_specs]
+        specs += [value.spec for value in host_results]
+        specs += [spec for stage in self._stages for spec in stage.input_specs]
         self.holds_lock = not any(
             spec.shape.rank is None or spec.shape.rank > 2 for spec in specs
         ) and not any(call.function is read_file for call in calls)
@@ -370,7 +384,8 @@ class HostPlan:
 
     def _fill_slots(self, group: _ElementGroup, slots: list[list[Any]]) -> None:
         """Compute the numeric results of static shape of a group."""
-        group.run_numeric_calls(self._numeric_calls, self._stand_ins)
+        for stage in self._stages:
+            group.run_numeric_calls(stage, self._stand_ins)
         column = lambda source: group.get_column(source, self._stand_ins)
         stacked: dict[int, np.ndarray] = {}
 

@@ -25,7 +25,12 @@ from meshflow.core.functions.function import Function
 from meshflow.core.functions.size_variants import allow_unknown_sizes
 from meshflow.core.iterators.callback_infeed import EndOfElements
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, OutOfRangeError
+from meshflow.core.runtime.errors import (
+    InvalidArgumentError,
+    InvalidValueError,
+    OutOfRangeError,
+    ValueNeededError,
+)
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.trace import (
     TensorSlot,
@@ -49,7 +54,6 @@ from meshflow.data.execution.element_programs import (
     SizedPrograms,
     trace_with_fallback,
 )
-from meshflow.data.execution.failures import Failure
 from meshflow.data.execution.function_effects import (
     are_states_equal,
     get_random_states,
@@ -308,19 +312,21 @@ class ElementFunction:
         ):
             self.rows = affine.AffineMaps(first_trace, maps_by_trace[0])
 
-    def _find_plan(self, on_host: bool = False) -> bool:
+    def _find_plan(self, on_host: bool = False, defers_numbers: bool = False) -> bool:
         """Record the operations on strings and arrays of unknown sizes, and create a host plan.
 
         Args:
           on_host: Whether a plan is only useful if the function contains ops that should run on the
             host.
+          defers_numbers: Whether to record all ops, because sizes depend on their results.
 
         Returns:
           Whether all these operations could be recorded.
         """
         leaves = nest.flatten(self._spec)
-        numeric_leaves = [i for i, leaf in enumerate(leaves) if is_valid_input(leaf)]
-        recording = HostCallRecording()
+        are_inputs = [is_valid_input(leaf) and not defers_numbers for leaf in leaves]
+        numeric_leaves = [i for i, is_input in enumerate(are_inputs) if is_input]
+        recording = HostCallRecording(defers_numbers)
 
         def call(known: list[Tensor]) -> PyTree:
             tensors = dict(zip(numeric_leaves, known, strict=True))
@@ -333,13 +339,16 @@ class ElementFunction:
         state_before = get_random_states()
         context.host_recorder = recording
         try:
-            with trace_with_fallback():
+            unknown = allow_unknown_sizes({}) if defers_numbers else contextlib.nullcontext()
+            with trace_with_fallback(), unknown:
                 specs = [leaves[i] for i in numeric_leaves]
                 traced = trace(call, (specs,), name=self._caller, isolated=True)
         except Exception as error:
             if is_user_error(error, sizes_known=False):
                 raise
-            return False
+            context.host_recorder = None
+            may_defer = isinstance(error, (UnrecordableError, ValueNeededError)) and not on_host
+            return may_defer and not defers_numbers and self._find_plan(defers_numbers=True)
         finally:
             context.host_recorder = None
         results = nest.flatten(traced.structure)
@@ -574,53 +583,37 @@ class ElementFunction:
             return structure.to_arrays(results)
 
     def choose_group_size(self, element: PyTree) -> int:
-        """Return how many elements to pass to `compute_group` together, 1 if that would not be faster.
+        """Return how many elements to pass to `compute_equal` together, 1 if that is not possible.
 
         Args:
           element: The first element, for which the function ran.
         """
         traced, leaves = self._first_trace, nest.flatten(element)
-        is_static = self.plan is not None or structure.is_static(self._spec)
-        if is_static or traced is None or (self._eager and not self._can_assume_sizes):
-            return 1
-        if not self.is_pure and not self._can_assume_sizes:
-            return 1
-        if any(isinstance(c, Variable) for c in traced.captures):
-            # The variables may change between two elements.
+        runs = self.is_pure or self._can_assume_sizes
+        # Variables may change between two elements.
+        if traced is None or not runs or any(isinstance(c, Variable) for c in traced.captures):
             return 1
         num_bytes = sum(getattr(leaf, "nbytes", MAX_STACKED_BYTES) for leaf in leaves)
         size = min(_MAX_GROUP_SIZE, MAX_STACKED_BYTES // (4 * max(num_bytes, 1)))
         return size if size >= MIN_STACKED else 1
 
-    def compute_group(self, elements: list[PyTree], random_states: RandomStates) -> list[Any]:
-        """Compute the results for elements of unknown sizes, with a `Failure` where one cannot be computed.
+    def compute_equal(self, elements: list[PyTree]) -> list[PyTree]:
+        """Compute the results for elements of which several have equal shapes, None for the others.
 
         Args:
           elements: Structures of host arrays.
-          random_states: Random states of a pass.
         """
+        leaves, results = list(map(nest.flatten, elements)), [None] * len(elements)
         indices: dict[Any, list[int]] = {}
-        leaves = [nest.flatten(element) for element in elements]
         for index, row in enumerate(leaves):
             indices.setdefault(_get_shapes(row), []).append(index)
-        results: list[Any] = [None] * len(elements)
         for equal in indices.values():
-            if len(equal) < MIN_STACKED:
-                continue
-            found = self._stacked.run(
-                [list(c) for c in zip(*[leaves[i] for i in equal], strict=True)]
-            )
+            columns = zip(*[leaves[i] for i in equal], strict=True)
+            found = self._stacked.run(list(map(list, columns)))
             if found is not None:
-                traced, stacked = found
-                rows = zip(*map(chunks.iter_leaf, stacked), strict=True)
+                rows = zip(*map(chunks.iter_leaf, found[1]), strict=True)
                 for index, row in zip(equal, rows, strict=True):
-                    results[index] = traced.rebuild_result(list(row))
-        for index, element in enumerate(elements):
-            if results[index] is None:
-                try:
-                    results[index] = self(element, random_states)
-                except Exception as error:
-                    results[index] = Failure(error)
+                    results[index] = found[0].rebuild_result(list(row))
         return results
 
     def _run_program(

@@ -8,11 +8,12 @@ together, with symbolic sizes, for the interpreter.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+from meshflow.core.functions.size_variants import allow_unknown_sizes
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
@@ -39,7 +40,7 @@ _MIN_CALLS = 2
 def _is_numeric(call: RecordedHostCall) -> bool:
     """Check whether a call is an op of numbers."""
     values = [v for v in nest.flatten((call.args, call.kwargs)) if isinstance(v, DeferredValue)]
-    is_op = hasattr(call.function, "op") or is_item(call)
+    is_op = any(hasattr(call.function, name) for name in ("op", "is_numeric")) or is_item(call)
     return is_op and all(v.dtype is not dtypes.string for v in values)
 
 
@@ -49,18 +50,24 @@ class NumericCalls:
     Args:
       sources: Sources of the results and of the arguments of the plan's program.
       placeholders: Sources of the placeholders of inputs in the trace, by id.
+      earlier: Calls that ran before, so that their results are known.
 
     Attributes:
       outputs: The calls with results that other parts of the plan use; empty if there is nothing to run together.
       input_specs: Specs of the values that the calls take from other calls or from elements.
     """
 
-    def __init__(self, sources: Sequence[Any], placeholders: dict[int, Any]) -> None:
-        self._placeholders = placeholders
+    def __init__(
+        self,
+        sources: Sequence[Any],
+        placeholders: dict[int, Any],
+        earlier: Collection[RecordedHostCall] = (),
+    ) -> None:
+        self._placeholders, self._earlier = placeholders, earlier
         # The calls in the order in which they were recorded, and the specs of other values that they use, by source.
         self._calls: dict[RecordedHostCall, None] = {}
         self._inputs: dict[Any, TensorSpec] = {}
-        calls = [s.call for s in sources if isinstance(s, CallResult) and _is_numeric(s.call)]
+        calls = [s.call for s in sources if isinstance(s, CallResult) and self._is_own(s.call)]
         self.outputs = list(dict.fromkeys(calls))
         for call in self.outputs:
             self._visit(call)
@@ -70,6 +77,14 @@ class NumericCalls:
         self.input_specs = tuple(self._inputs.values())
         self._programs = SizedPrograms(self.input_specs, self._trace, self._trace)
         self._stacked = StackedPrograms(lambda specs: self._trace(tuple(specs)))
+
+    @property
+    def calls(self) -> Sequence[RecordedHostCall]:
+        """Return all these calls, in order."""
+        return tuple(self._calls)
+
+    def _is_own(self, call: RecordedHostCall) -> bool:
+        return _is_numeric(call) and call not in self._earlier
 
     def list_other_calls(self, sources: Sequence[Any]) -> list[RecordedHostCall]:
         """Return all calls that sources depend on, except for those on numbers."""
@@ -81,7 +96,7 @@ class NumericCalls:
                 calls[source.call] = None
                 values = nest.flatten((source.call.args, source.call.kwargs))
                 pending += map(self._find_source, values)
-        return [call for call in calls if call not in self._calls]
+        return [c for c in calls if c not in self._calls and c not in self._earlier]
 
     def _find_source(self, value: PyTree) -> PyTree:
         """Return the source of a value of an element, None for other values."""
@@ -95,7 +110,7 @@ class NumericCalls:
             return
         for value in nest.flatten((call.args, call.kwargs)):
             source = self._find_source(value)
-            if isinstance(source, CallResult) and _is_numeric(source.call):
+            if isinstance(source, CallResult) and self._is_own(source.call):
                 self._visit(source.call)
             elif source is not None:
                 self._inputs[source] = TensorSpec(value.shape, value.dtype)
@@ -112,7 +127,7 @@ class NumericCalls:
 
     def _trace(self, spec: PyTree) -> TracedFunction:
         try:
-            with trace_with_fallback():
+            with trace_with_fallback(), allow_unknown_sizes({}):
                 return trace(self._compute, (spec,), isolated=True)
         except Exception:
             # Another trace would fail, too.
@@ -158,3 +173,31 @@ class NumericCalls:
             call: [list(column) for column in zip(*parts, strict=True)]
             for call, parts in zip(self.outputs, zip(*rows, strict=True), strict=True)
         }
+
+
+def find_stages(sources: Sequence[Any], placeholders: dict[int, Any]) -> list[NumericCalls]:
+    """Return the calls on numbers that other calls need, in order, and last those that compute sources.
+
+    Args:
+      sources: As for `NumericCalls`.
+      placeholders: As for `NumericCalls`.
+    """
+    stages: list[NumericCalls] = []
+    earlier: dict[RecordedHostCall, None] = {}
+    visited: set[RecordedHostCall] = set()
+
+    def visit(needed: Sequence[Any], call: RecordedHostCall | None = None) -> None:
+        for source in needed:
+            if isinstance(source, CallResult) and source.call not in visited:
+                visited.add(source.call)
+                values = nest.flatten((source.call.args, source.call.kwargs))
+                find = lambda v: getattr(v, "source", None) or placeholders.get(id(v))
+                visit(list(map(find, values)), source.call)
+        if call is None or not _is_numeric(call):
+            stage = NumericCalls(needed, placeholders, tuple(earlier))
+            if stage.calls or call is None:
+                stages.append(stage)
+                earlier.update(dict.fromkeys(stage.calls))
+
+    visit(sources)
+    return stages

@@ -96,20 +96,26 @@ class Map(RandomTransformation):
         compute = self.function.bind_random_states(epoch.random_states)
         if structure.is_static(self.parent.element_spec) or is_live(self.parent):
             return ResumingIterator(lambda: map(compute, parent), parent)
-        return RaisingIterator(self._run_groups(parent, epoch))
+        return RaisingIterator(self._run_groups(parent, compute))
 
-    def _run_groups(self, parent: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
-        """Compute the results for groups of elements of unknown sizes; one that cannot be computed is a failure."""
+    def _run_groups(self, parent: Iterator[Any], compute: Callable[[Any], Any]) -> Iterator[Any]:
+        """Compute the results for elements of unknown sizes, those of equal sizes in a group together."""
         items, size, limit = catch_failures(parent), 1, 0
         try:
             while group := list(itertools.islice(items, size)):
                 elements = [item for item in group if type(item) is not Failure]
-                results = iter(self.function.compute_group(elements, epoch.random_states))
+                found = iter(self.function.compute_equal(elements) if size > 1 else [None])
                 for item in group:
-                    yield item if type(item) is Failure else next(results)
-                if elements:
-                    limit = limit or self.function.choose_group_size(elements[0])
-                    size = min(2 * size, limit)
+                    if type(item) is not Failure:
+                        try:
+                            result = next(found)
+                            item = compute(item) if result is None else result
+                        except Exception as error:
+                            item = Failure(error)
+                    yield item
+                if elements and not limit:
+                    limit = self.function.choose_group_size(elements[0])
+                size = min(2 * size, limit or 1)
         finally:
             close_iterator(parent)
 
