@@ -317,15 +317,16 @@ class HostCallRecording:
     def get_item(self, value: DeferredValue, key: object) -> PyTree:
         """Record the indexing of a value."""
         keys = key if type(key) is tuple else (key,)
-        if self.defers_numbers and value.shape.rank is not None and _has_deferred_part(keys):
+        is_constant = all(map(_is_constant_key, keys))
+        if self.defers_numbers and value.shape.rank is not None and not is_constant:
             parts = [[k.start, k.stop, k.step] if isinstance(k, slice) else k for k in keys]
+            if not all(_is_constant_key(p) or _is_deferred_scalar(p) for p in nest.flatten(parts)):
+                raise UnrecordableError("an index")
             spec = TensorSpec(_index_sizes(value.shape.as_list(), keys), value.dtype)
             batch = functools.partial(_get_computed_items, parts)
-            arguments = (value, parts)
-            return self._record_call(
-                RecordedHostCall(_get_computed_item, arguments, {}, None, batch), spec
-            )
-        if value.shape.rank is None or not all(map(_is_constant_key, keys)):
+            call = RecordedHostCall(_get_computed_item, (value, parts), {}, None, batch)
+            return self._record_call(call, spec)
+        if value.shape.rank is None or not is_constant:
             return self.call(_get_item, (value, key), {})
         spec = TensorSpec(_index_sizes(value.shape.as_list(), keys), value.dtype)
         call = RecordedHostCall(
@@ -475,12 +476,8 @@ def _are_integers(values: object) -> bool:
     return isinstance(values, (list, tuple)) and all(type(n) is int for n in values)
 
 
-def _has_deferred_part(keys: tuple[Any, ...]) -> bool:
-    """Check whether a key has scalars that are only known for each element, and is constant otherwise."""
-    parts = [p for k in keys for p in ((k.start, k.stop, k.step) if isinstance(k, slice) else (k,))]
-    deferred = [p for p in parts if isinstance(p, DeferredValue) and p.shape.rank == 0]
-    is_constant = lambda p: _is_constant_key(p) or any(p is d for d in deferred)
-    return bool(deferred) and all(map(is_constant, parts))
+def _is_deferred_scalar(part: object) -> bool:
+    return isinstance(part, DeferredValue) and part.shape.rank == 0
 
 
 def _is_constant_key(key: object) -> bool:
@@ -496,9 +493,10 @@ def _index_sizes(sizes: Sequence[int | None], keys: tuple[Any, ...]) -> list[int
       UnrecordableError: If a key is outside of the array.
     """
     num_axes = sum(key is not None and key is not Ellipsis for key in keys)
-    if num_axes > len(sizes) or keys.count(Ellipsis) > 1:
+    ellipses = [i for i, key in enumerate(keys) if key is Ellipsis]
+    if num_axes > len(sizes) or len(ellipses) > 1:
         raise UnrecordableError("an index for more dimensions")
-    start = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
+    start = ellipses[0] if ellipses else len(keys)
     full = (slice(None),) * (len(sizes) - num_axes)
     rest = iter(sizes)
     result: list[int | None] = []

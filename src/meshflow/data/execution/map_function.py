@@ -603,7 +603,8 @@ class ElementFunction:
         Args:
           elements: Structures of host arrays.
         """
-        leaves, results = list(map(nest.flatten, elements)), [None] * len(elements)
+        leaves: list[list[Any]] = list(map(nest.flatten, elements))
+        results: list[PyTree] = [None] * len(elements)
         indices: dict[Any, list[int]] = {}
         for index, row in enumerate(leaves):
             indices.setdefault(_get_shapes(row), []).append(index)

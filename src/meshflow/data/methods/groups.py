@@ -143,7 +143,9 @@ class GroupingMethods(DatasetNode, Generic[Element]):
         if all(isinstance(s, TensorSpec) and s.shape.is_fully_defined() for s in leaves):
             return self.batch(batch_size, drop_remainder)
         if all(
-            isinstance(s, TensorSpec) and s.shape.rank is not None and None not in s.shape[1:]
+            isinstance(s, TensorSpec)
+            and s.shape.rank is not None
+            and None not in s.shape.as_list()[1:]
             for s in leaves
         ):
             arrange = functools.partial(structure.map_specs, to_host_row, specs)

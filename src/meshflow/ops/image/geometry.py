@@ -494,6 +494,7 @@ register_host_function(flip_up_down.op, lambda images, _: _flip_on_host(images, 
 
 @op(same=(), name="rot90_square")
 def _rotate_square(image: TensorLike, k: TensorLike) -> Tensor:
+    _check_image(image, "rot90")
     k = k % 4
     image = jnp.where(k % 2 == 1, jnp.swapaxes(image, -3, -2), image)
     image = jnp.where((k == 1) | (k == 2), jnp.flip(image, -3), image)
