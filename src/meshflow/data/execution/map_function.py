@@ -609,12 +609,12 @@ class ElementFunction:
         for index, row in enumerate(leaves):
             indices.setdefault(_get_shapes(row), []).append(index)
         for equal in indices.values():
-            columns = zip(*[leaves[i] for i in equal], strict=True)
-            found = self._stacked.run(list(map(list, columns)))
+            columns = map(list, zip(*[leaves[i] for i in equal], strict=True))
+            found = self._stacked.run(list(columns))
             if found is not None:
                 rows = zip(*map(chunks.iter_leaf, found[1]), strict=True)
-                for index, row in zip(equal, rows, strict=True):
-                    results[index] = found[0].rebuild_result(list(row))
+                for index, result in zip(equal, rows, strict=True):
+                    results[index] = found[0].rebuild_result(list(result))
         return results
 
     def _run_program(
