@@ -170,7 +170,8 @@ def test_splits_of_version_1():
     ],
 )
 def test_replacements_by_bytes_are_those_of_the_pattern(pattern, monkeypatch):
-    texts = ["", "a", "wwbw", "<br /><br />", "c]-^a1é.", b"\xffa\x00]", "[a]w\n`!"]
+    texts = ["", "a", "wwbw", "<br /><br />", "c]-^a1é.", "[a]w\n`!"]
+    texts = [text.encode() for text in texts] + [b"\xffa\x00]"]
     replace = lambda rewrite, every: tf.strings.regex_replace(texts, pattern, rewrite, every)
     cases = [
         (rewrite, every) for rewrite in ("", "-", "xy", r"\0.", r"\\") for every in (True, False)
