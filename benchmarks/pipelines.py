@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pipeline_cases
+import topic_pipelines  # noqa: F401 (registers cases)
 import tutorial_pipelines  # noqa: F401 (registers cases)
 
 
@@ -51,6 +52,8 @@ def serve(library):
         import tensorflow as tf
     else:
         import meshflow as tf
+    # TensorFlow imports Keras with its own package, Meshflow on first use.
+    assert tf.keras.layers
     for _ in tf.data.Dataset.range(100).map(lambda n: n + 1).batch(10):
         pass
     data = None

@@ -8,6 +8,7 @@ import pytest
 import meshflow as tf
 from data.test_image_loading import assert_same, paths  # noqa: F401 (a fixture)
 from meshflow.data.execution.numeric_calls import NumericCalls
+from meshflow.data.execution.stacked_programs import StackedPrograms
 
 pytest.importorskip("google.protobuf")
 D, E = tf.data.Dataset, tf.data.experimental
@@ -196,14 +197,14 @@ def test_sounds(samples, monkeypatch, tmp_path):
 def test_numbers_of_equal_and_unequal_sizes(monkeypatch):
     """Values of one size are computed at once, others by one program for each element."""
     counts = []
-    run = NumericCalls._run_stacked
+    run = StackedPrograms.run
 
     def count(self, columns):
         result = run(self, columns)
         counts.append(result is not None)
         return result
 
-    monkeypatch.setattr(NumericCalls, "_run_stacked", count)
+    monkeypatch.setattr(StackedPrograms, "run", count)
     change = lambda s: tf.cast(tf.strings.bytes_split(s) == "a", tf.float32)[::-1] * 2.0
     for texts, at_once in ((["abca", "aabb"] * 20, True), (["abca", "a"] * 20, False)):
         data = D.from_tensor_slices(texts).map(change)
@@ -249,7 +250,7 @@ def test_programs_for_groups_are_limited():
         lambda s: tf.strings.to_number(tf.strings.split(s)) * 2 + 1
     )
     assert [len(row) for row in data] == [n // 8 + 1 for n in range(300)]
-    assert len(data.function.plan._numeric_calls._stacked) <= 16
+    assert len(data.function.plan._stages[-1]._stacked._programs) <= 16
 
 
 def test_errors_of_batches_have_their_places():
@@ -290,3 +291,43 @@ def test_small_parts_do_not_keep_images():
     data = D.from_tensor_slices([contents] * 2).map(lambda c: tf.io.decode_png(c, 3)[:4])
     for part in data.as_numpy_iterator():
         assert part.base is None or part.base.nbytes == part.nbytes
+
+
+def _read_numbers(line):
+    return tf.strings.to_number(tf.strings.regex_replace(tf.strings.split(line), "w", ""), tf.int32)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, s: (x[: x[0] % 3], x[-(x[-1] % 3) :], x[None, tf.size(x) // 2 :], s),
+        lambda x, s: (x[tf.size(x) // 2], x[..., : x[0] % 4], tf.strings.split(s)[tf.size(x) - 1]),
+        lambda x, s: tf.concat([x[: x[0] % 3], tf.zeros([6 - tf.size(x)], tf.int32)], 0),
+        lambda x, s: {
+            "sum": tf.reduce_sum(x[: x[0] % 3] * 2),
+            "words": tf.strings.split(s)[: x[0]],
+        },
+        lambda x, s: tf.repeat(tf.ones_like(x), x[0] % 3),
+    ],
+)
+def test_sizes_may_depend_on_numbers_of_a_text(change, monkeypatch):
+    make = lambda f: D.from_tensor_slices(LINES).map(f)
+    function = lambda line: change(_read_numbers(line), line)
+    assert_same(make, function, monkeypatch, "")
+    assert make(function).function.plan.group_size == 64
+
+
+def test_computed_indices_outside_of_a_text():
+    data = D.from_tensor_slices(["w0", "w1 w2", "w0 w3"])
+    items = iter(data.map(lambda s: tf.strings.split(s)[_read_numbers(s)[0] + 1]))
+    found = []
+    for _ in range(3):
+        try:
+            found.append(next(items).numpy())
+        except tf.errors.InvalidArgumentError:
+            found.append(None)
+    assert found == [None, None, b"w3"]
+    random = D.from_tensor_slices(LINES).map(
+        lambda s: _read_numbers(s)[: tf.random.uniform([], 1, 2, tf.int32)]
+    )
+    assert {len(x) for x in random} == {1}

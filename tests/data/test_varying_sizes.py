@@ -5,6 +5,7 @@ import pytest
 
 import meshflow as tf
 from meshflow.core.dispatch import tiers
+from meshflow.data.execution.stacked_programs import StackedPrograms
 
 LENGTHS = (5, 9, 12, 7, 31, 5, 18)
 
@@ -191,3 +192,57 @@ def test_specs_of_buckets_hold_for_all_buckets():
         buckets = data.bucket_by_sequence_length(tf.size, [4, 9], **options)
         assert buckets.element_spec.shape.as_list() == sizes
         assert all(buckets.element_spec.is_compatible_with(batch) for batch in buckets)
+
+
+def test_maps_of_elements_that_have_equal_sizes(monkeypatch):
+    counts = []
+    run = StackedPrograms._run
+    monkeypatch.setattr(
+        StackedPrograms, "_run", lambda *args: counts.append(run(*args)) or counts[-1]
+    )
+    batches = tf.data.Dataset.range(200).batch(2)
+    draws = batches.map(lambda seed: tf.random.stateless_uniform([3], seed))
+    expected = [tf.random.stateless_uniform([3], [n, n + 1]) for n in range(0, 200, 2)]
+    assert np.array_equal(list(draws), expected)
+    assert any(counts)
+    # The last batch has another size, and an element fails.
+    data = (
+        tf.data.Dataset.range(99)
+        .batch(2)
+        .map(lambda x: tf.debugging.check_numerics(10 / (x - 20), "0"))
+    )
+    found = list(data.ignore_errors())
+    assert [len(x) for x in found] == [2] * 48 + [1]
+    scale = tf.Variable(1)
+    elements = iter(make_dataset().map(lambda x: tf.size(x) * scale))
+    assert next(elements) == 5 and scale.assign(2) == 2 and next(elements) == 18
+
+
+def test_specs_of_groups_hold_for_all_keys():
+    data = tf.data.Dataset.from_tensor_slices(np.arange(3, 15) % 5 + 3)
+    make = lambda reduce: data.group_by_window(lambda x: x, reduce, window_size=2)
+    widths = make(lambda key, group: group.batch(key, True))
+    assert widths.element_spec == tf.TensorSpec([None], tf.int64)
+    assert make(lambda _, group: group.batch(2, True)).element_spec.shape == (2,)
+    table = {key: [key] for key in range(3, 8)}
+    known = make(lambda key, group: group.map(lambda x: tf.fill(table[int(key)], x)))
+    assert {x.shape[0] for x in known} == set(table)
+    words = tf.data.Dataset.from_tensor_slices(["a", "bb", "c", "dd"])
+    pairs = words.group_by_window(
+        lambda word: tf.cast(tf.strings.length(word), tf.int64),
+        lambda key, group: group.batch(3).map(lambda w: (key, w)),
+        window_size=2,
+    )
+    assert [(int(k), w.numpy().tolist()) for k, w in pairs] == [
+        (1, [b"a", b"c"]),
+        (2, [b"bb", b"dd"]),
+    ]
+
+
+def test_ragged_batches_of_dictionaries():
+    data = tf.data.Dataset.range(5).map(lambda n: {"x": tf.range(n), "n": n})
+    (batch,) = data.ragged_batch(5, row_splits_dtype="int32")
+    assert batch["x"].to_list() == [list(range(n)) for n in range(5)]
+    assert batch["x"].row_splits.dtype == tf.int32
+    spec = data.ragged_batch(2).element_spec["x"]
+    assert spec == tf.RaggedTensorSpec([None, None], tf.int64)

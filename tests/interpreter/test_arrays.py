@@ -150,6 +150,24 @@ def test_gathers_of_one_slice(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_gathers_of_large_slices(mode):
+    x = np.arange(3 * 8 * 9 * 2, dtype=np.float32).reshape(3, 8, 9, 2)
+    starts = (
+        np.array([[0, 2], [3, 1], [1, 4]])
+        if mode[0] == "p"
+        else np.array([[0, 2], [9, 1], [-1, 4]])
+    )
+
+    def run(x, starts):
+        numbers = lax.GatherDimensionNumbers((0, 1, 2), (), (0, 1))
+        take = lambda part, start: lax.gather(part, start, numbers, (5, 4, 2), mode=mode)
+        return [jax.vmap(take)(x, starts), jax.vmap(take, (None, 0), 2)(x[0], starts)]
+
+    check(run, x, starts)
+    check(run, x.swapaxes(1, 2)[:, ::-1], starts)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_gathers(mode):
     rows = np.array([[0, 2], [1, 1]], np.int32) if mode[0] == "p" else np.array([[0, 7], [-9, 2]])
 

@@ -249,3 +249,17 @@ def test_factors_of_colors_are_checked():
     assert root.numpy().ravel().tolist() == [0.5, 0.5]
     with pytest.raises(ValueError, match="at least two-dimensional"):
         tf.image.grayscale_to_rgb(tf.zeros([1]))
+
+
+def test_square_images_are_rotated_by_computed_numbers():
+    images = np.arange(2 * 4 * 4 * 3, dtype="float32").reshape(2, 4, 4, 3)
+    rotate = tf.function(
+        tf.image.rot90,
+        input_signature=[tf.TensorSpec([2, 4, 4, 3])] + [tf.TensorSpec([], tf.int32)],
+    )
+    for k in range(-5, 6):
+        assert np.array_equal(rotate(images, k), np.rot90(images, k, (1, 2)))
+    turns = tf.data.Dataset.range(5).map(lambda k: tf.image.rot90(tf.constant(images[0]), k))
+    assert turns.element_spec.shape == (4, 4, 3)
+    assert np.array_equal(list(turns)[3], np.rot90(images[0], 3))
+    assert tf.function(tf.image.rot90)(images[:, :2], tf.constant(1)).shape == (2, 4, 2, 3)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.ops import regular_expressions
 
 
 @pytest.mark.parametrize(
@@ -149,3 +150,32 @@ def test_splits_of_version_1():
         v1.strings.split(["a"], result_type="Tensor")
     with pytest.raises(ValueError, match="string scalar"):
         v1.string_split(["a"], ["|", ""])
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "w",
+        "<br />",
+        "[aw]",
+        r"[!-/:-@\[-`{-~]",
+        "[a-c^]",
+        r"[a\]\-]",
+        "[^a]",
+        "é",
+        "[é]",
+        r"[\d]",
+        "[ab]+",
+        "a|b",
+    ],
+)
+def test_replacements_by_bytes_are_those_of_the_pattern(pattern, monkeypatch):
+    texts = ["", "a", "wwbw", "<br /><br />", "c]-^a1é.", "[a]w\n`!"]
+    texts = [text.encode() for text in texts] + [b"\xffa\x00]"]
+    replace = lambda rewrite, every: tf.strings.regex_replace(texts, pattern, rewrite, every)
+    cases = [
+        (rewrite, every) for rewrite in ("", "-", "xy", r"\0.", r"\\") for every in (True, False)
+    ]
+    found = [replace(*case).numpy().tolist() for case in cases]
+    monkeypatch.setattr(regular_expressions, "_make_byte_replacer", lambda *_: None)
+    assert found == [replace(*case).numpy().tolist() for case in cases]

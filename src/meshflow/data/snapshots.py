@@ -18,6 +18,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.data import saving
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
+from meshflow.data.execution import chunks
 from meshflow.data.execution.failures import Failure, RaisingIterator, catch_failures
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.node import DatasetNode
@@ -98,18 +99,32 @@ class Snapshot(Unary):
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Read the elements from the stored run, or write them while they are produced."""
+        runs, stored = self._open_run()
+        if stored is not None:
+            return stored.iter_elements(Epoch(stored))
+        return RaisingIterator(
+            self._write_elements(runs, catch_failures(self.parent.iter_elements(epoch)))
+        )
+
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        spec, stored = self.element_spec, self._open_run()[1]
+        if stored is None or not chunks.is_stackable(spec):
+            return None
+        elements = chunks.wrap_elements(catch_failures(stored.iter_elements(Epoch(stored))))
+        return chunks.merge_chunks(elements, chunks.choose_chunk_size(spec))
+
+    def _open_run(self) -> tuple[RunFolder, Dataset | None]:
+        """Return the folder of runs, and the elements of the complete run, None if there is none."""
         if self._fingerprint is None or self._fingerprint[0] is not self.parent:
             self._fingerprint = self.parent, compute_fingerprint(self.parent)
         runs = RunFolder(gfile.join(self._path, self._fingerprint[1]), "snapshot.metadata")
         metadata = runs.read_metadata()
         if metadata is None:
-            return RaisingIterator(
-                self._write_elements(runs, catch_failures(self.parent.iter_elements(epoch)))
-            )
+            return runs, None
         spec = self.parent.element_spec
         shards = list(saving.open_shards(runs.get_path(metadata), spec, metadata))
         dataset = self._read_shards(shards) if shards else ElementList([], spec)
-        return dataset.iter_elements(Epoch(dataset))
+        return runs, dataset
 
     def _write_elements(self, runs: RunFolder, items: Iterator[Any]) -> Iterator[Any]:
         """Iterate over the elements, and write them to the files of a new run."""

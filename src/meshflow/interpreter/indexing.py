@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from meshflow.interpreter.elementwise import get_compute_dtype
 from meshflow.interpreter.symbolic_sizes import has_symbols
@@ -53,6 +54,10 @@ def _find_block(
         first = min(max(int(start), 0), limit)
         index.append(slice(first, first + size))
     return tuple(index)
+
+
+# Slices of fewer elements are copied element by element.
+_MIN_COPIED = 16
 
 
 class _Slices:
@@ -110,6 +115,13 @@ class _Slices:
 
     def take(self, x: HostArray, vectors: HostArray) -> tuple[HostArray, Any]:
         """Return the slices of an array, with a shape that broadcasts to [*batch, *slice]; see `make_index`."""
+        if not self._are_rows and math.prod(self._slice) >= _MIN_COPIED and min(self._limits) >= 0:
+            # A view of all possible slices, of which complete ones are copied.
+            sizes = [limit + 1 for limit in self._limits]
+            strides = [x.strides[axis] for axis in self._offsets]
+            view = as_strided(x, (*sizes, *self._slice), (*x.strides, *strides), writeable=False)
+            starts, is_inside = self._find_starts(vectors)
+            return view[tuple(starts)], is_inside
         if not (self._are_rows and x.flags.c_contiguous):
             index, is_inside = self.make_index(vectors)
             return x[tuple(index)] if index else x, is_inside
@@ -191,10 +203,12 @@ def _gather(equation: Equation) -> Compute | None:
             out = np.full(full, fill, dtype)
         else:
             out, is_inside = slices.take(x, indices)
-            out = np.broadcast_to(out, full)
+            out = out if out.shape == full else np.broadcast_to(out, full)
             if fills and not np.all(is_inside):
                 mask = np.broadcast_to(is_inside, batch).reshape(batch + (1,) * len(kept))
                 out = np.where(mask, out, np.asarray(fill, dtype))
+        if is_ordered and out.flags.owndata and out.flags.c_contiguous and out is not x:
+            return out
         return np.array(out if is_ordered else out.transpose(order), order="C")
 
     return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -101,7 +102,7 @@ class _ParsedRecord:
     """
 
     def __init__(self, features: Mapping[str, Any], name: str) -> None:
-        self._features, self._name = features, name
+        self.features, self._name = features, name
 
     def values(self, key: str, kind: _FeatureType) -> Sequence[Any] | None:
         """Return the values of a feature; None if the record lacks it.
@@ -109,7 +110,7 @@ class _ParsedRecord:
         Raises:
           InvalidArgumentError: The values have another dtype.
         """
-        feature = self._features.get(key)
+        feature = self.features.get(key)
         if feature is None:
             return None
         return getattr(feature, kind.field).value or get_feature_values(
@@ -118,7 +119,7 @@ class _ParsedRecord:
 
     def make_missing_error(self, key: str, kind: _FeatureType) -> InvalidArgumentError:
         """Return the error for a required feature that the record lacks."""
-        present = ", ".join(sorted(self._features)) or "none"
+        present = ", ".join(sorted(self.features)) or "none"
         return InvalidArgumentError(
             f"Name: {self._name}, Feature: {key} (data type: {kind.name}) is required but could not be found. "
             f"The record has: {present}."
@@ -192,9 +193,11 @@ def _parse_fixed(records: list[_ParsedRecord], key: str, feature: FixedLenFeatur
     if default is not None:
         default = _make_default(key, default, shape, kind).reshape(-1).tolist()
     flat: list[Any] = []
+    get_values = operator.attrgetter(f"{kind.field}.value")
     for record in records:
-        values = record.values(key, kind)
-        if values is None:
+        feature_message = record.features.get(key)
+        values = None if feature_message is None else get_values(feature_message)
+        if not values and (values := record.values(key, kind)) is None:
             if default is None:
                 raise record.make_missing_error(key, kind)
             values = default

@@ -291,7 +291,10 @@ def read_records(
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise make_error("corrupted", f"it cannot be decompressed ({error})") from None
 
-        while header := read_bytes(_HEADER.size):
+        # The header of the next record is read with a record, unless decompressing it could fail.
+        ahead = 0 if kind else _HEADER.size
+        header = read_bytes(_HEADER.size)
+        while header:
             if len(header) < _HEADER.size:
                 raise make_error("truncated", f"only {len(header)} bytes of its header exist")
             length, checksum = _HEADER.unpack(header)
@@ -308,13 +311,13 @@ def read_records(
                     f"than the limit of {limit:,}. If you trust the file, set the environment variable "
                     f"{UNPACKED_VARIABLE} to a larger number."
                 )
-            body = read_bytes(length + _FOOTER.size)
-            if len(body) < length + _FOOTER.size:
-                raise make_error(
-                    "truncated", f"only {len(body)} of {length + _FOOTER.size} bytes exist"
-                )
+            size = length + _FOOTER.size
+            body = read_bytes(size + ahead)
+            if len(body) < size:
+                raise make_error("truncated", f"only {len(body)} of {size} bytes exist")
             record = body[:length]
             if mask_checksum(crc32c(record)) != _FOOTER.unpack_from(body, length)[0]:
                 raise make_error("corrupted", "the checksum of its bytes does not match")
             yield record
-            offset += _HEADER.size + len(body)
+            offset += _HEADER.size + size
+            header = body[size:] if ahead else read_bytes(_HEADER.size)

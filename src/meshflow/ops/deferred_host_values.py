@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 import jax
+import jax.export
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
@@ -80,9 +81,9 @@ class RecordedHostCall:
       function: Function of tensors.
       args: Its arguments, including `DeferredValue`s and placeholders of inputs.
       kwargs: Its keyword arguments.
-      operand: The only argument that differs from element to element, if `batch` is set.
-      batch: Maps the arrays of `operand` of a group of elements to a column for each result; None if there is no such
-        function.
+      operand: The only argument that differs from element to element, if `batch` is set and needs no other ones.
+      batch: Maps the arrays of `operand` of a group of elements to a column for each result; without an operand, it maps
+        lists with the arrays and constants among the arguments of each element. None if there is no such function.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class RecordedHostCall:
         args: _Args,
         kwargs: _Kwargs,
         operand: DeferredValue | None = None,
-        batch: Callable[[list[np.ndarray]], list[Column]] | None = None,
+        batch: Callable[[list[Any]], list[Column]] | None = None,
     ) -> None:
         self.function, self.args, self.kwargs = function, args, kwargs
         self.operand, self.batch = operand, batch
@@ -121,15 +122,16 @@ def _run_on_flat_values(function: _BatchFunction, arrays: list[np.ndarray]) -> l
 
 def _get_items(key: object, arrays: list[np.ndarray]) -> list[Column]:
     """Return the items of the arrays of all elements."""
-    items = []
-    for array in arrays:
-        item = array[cast(Any, key)]
-        if not isinstance(item, np.ndarray):
-            item, value = np.empty((), array.dtype), item
-            item[()] = value
-        # A view of a small part would keep the complete array in memory.
-        items.append(item.copy() if 2 * item.nbytes < array.nbytes else item)
-    return [items]
+    return [[_get_array_item(array, key) for array in arrays]]
+
+
+def _get_array_item(array: np.ndarray, key: object) -> np.ndarray:
+    item = array[cast(Any, key)]
+    if not isinstance(item, np.ndarray):
+        item, value = np.empty((), array.dtype), item
+        item[()] = value
+    # A view of a small part would keep the complete array in memory.
+    return item.copy() if 2 * item.nbytes < array.nbytes else item
 
 
 class CallResult(NamedTuple):
@@ -232,6 +234,25 @@ def _get_item(value: Any, key: object) -> Any:
     return value[key]
 
 
+def _get_computed_item(value: Any, parts: list[Any]) -> Any:
+    """Return an item of a tensor; the bounds of slices are lists, so that they may be replaced."""
+    return value[_make_key(parts)]
+
+
+def _make_key(parts: list[Any]) -> tuple[Any, ...]:
+    return tuple([slice(*part) if type(part) is list else part for part in parts])
+
+
+def _get_computed_items(parts: list[Any], rows: list[list[Any]]) -> list[Column]:
+    """Return the items for lists with an array and the numbers of its key."""
+    items = []
+    for array, *numbers in rows:
+        known = iter([n if n is None or n is Ellipsis else int(n) for n in numbers])
+        key = [[next(known) for _ in p] if type(p) is list else next(known) for p in parts]
+        items.append(_get_array_item(array, _make_key(key)))
+    return [items]
+
+
 class HostCallRecording:
     """Record of the host calls of a function while it is traced.
 
@@ -240,11 +261,13 @@ class HostCallRecording:
       on_host: Whether functions of images were recorded, which no program should run for all sizes.
       sources: Sources of the placeholders of inputs in the trace, by id.
       inlines: Whether functions that the traced function calls become part of it.
+      defers_numbers: Whether to record ops on numbers of known shape, too, which other calls may need.
     """
 
     inlines = False
 
-    def __init__(self) -> None:
+    def __init__(self, defers_numbers: bool = False) -> None:
+        self.defers_numbers = defers_numbers
         self.inputs: list[tuple[Tensor, _Source]] = []
         self.sources: dict[int, _Source] = {}
         self.on_host = False
@@ -294,7 +317,16 @@ class HostCallRecording:
     def get_item(self, value: DeferredValue, key: object) -> PyTree:
         """Record the indexing of a value."""
         keys = key if type(key) is tuple else (key,)
-        if value.shape.rank is None or not all(map(_is_constant_key, keys)):
+        is_constant = all(map(_is_constant_key, keys))
+        if self.defers_numbers and value.shape.rank is not None and not is_constant:
+            parts = [[k.start, k.stop, k.step] if isinstance(k, slice) else k for k in keys]
+            if not all(_is_constant_key(p) or _is_deferred_scalar(p) for p in nest.flatten(parts)):
+                raise UnrecordableError("an index")
+            spec = TensorSpec(_index_sizes(value.shape.as_list(), keys), value.dtype)
+            batch = functools.partial(_get_computed_items, parts)
+            call = RecordedHostCall(_get_computed_item, (value, parts), {}, None, batch)
+            return self._record_call(call, spec)
+        if value.shape.rank is None or not is_constant:
             return self.call(_get_item, (value, key), {})
         spec = TensorSpec(_index_sizes(value.shape.as_list(), keys), value.dtype)
         call = RecordedHostCall(
@@ -394,7 +426,7 @@ class HostCallRecording:
                 raise UnrecordableError("a result of the program")
         leaves = [
             self._add_input(leaf, CallResult(call, i))
-            if is_valid_input(leaf)
+            if is_valid_input(leaf) and not self.defers_numbers
             else DeferredValue(self, leaf, CallResult(call, i))
             for i, leaf in enumerate(nest.flatten(spec))
         ]
@@ -444,6 +476,10 @@ def _are_integers(values: object) -> bool:
     return isinstance(values, (list, tuple)) and all(type(n) is int for n in values)
 
 
+def _is_deferred_scalar(part: object) -> bool:
+    return isinstance(part, DeferredValue) and part.shape.rank == 0
+
+
 def _is_constant_key(key: object) -> bool:
     if isinstance(key, slice):
         return key.step != 0 and all(map(_is_constant_key, (key.start, key.stop, key.step)))
@@ -457,9 +493,10 @@ def _index_sizes(sizes: Sequence[int | None], keys: tuple[Any, ...]) -> list[int
       UnrecordableError: If a key is outside of the array.
     """
     num_axes = sum(key is not None and key is not Ellipsis for key in keys)
-    if num_axes > len(sizes) or keys.count(Ellipsis) > 1:
+    ellipses = [i for i, key in enumerate(keys) if key is Ellipsis]
+    if num_axes > len(sizes) or len(ellipses) > 1:
         raise UnrecordableError("an index for more dimensions")
-    start = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
+    start = ellipses[0] if ellipses else len(keys)
     full = (slice(None),) * (len(sizes) - num_axes)
     rest = iter(sizes)
     result: list[int | None] = []
@@ -469,7 +506,10 @@ def _index_sizes(sizes: Sequence[int | None], keys: tuple[Any, ...]) -> list[int
             continue
         size = next(rest)
         if isinstance(key, slice):
-            result.append(None if size is None else len(range(*key.indices(size))))
+            is_known = size is not None and _is_constant_key(key)
+            result.append(len(range(*key.indices(size or 0))) if is_known else None)
+        elif isinstance(key, DeferredValue):
+            continue
         elif size is not None and not -size <= key < size:
             raise UnrecordableError(f"index {key} of {size} elements")
     return result
@@ -516,7 +556,8 @@ def _merge_specs(first: object, second: Any) -> TensorSpec:
     sizes = zip(first.shape.as_list(), second.shape.as_list(), strict=True)
     # A size is also unknown if it is 0 in both traces, because a slice of a probe size may leave
     # elements of the real size.
-    return TensorSpec([a if a == b and a else None for a, b in sizes], first.dtype)
+    are_known = lambda a, b: a == b and a and not jax.export.is_symbolic_dim(a)
+    return TensorSpec([a if are_known(a, b) else None for a, b in sizes], first.dtype)
 
 
 def find_recording(*values: Any) -> HostCallRecording | None:
@@ -552,6 +593,26 @@ def defer_host_values(spec: Callable[..., Any] | None = None) -> Callable[[F], F
         return cast(F, public)
 
     return decorate
+
+
+def defer_numbers(function: F) -> F:
+    """Decorate a function of numbers that is no single op, so that recordings of all ops on numbers contain it.
+
+    Args:
+      function: The function; it may have sizes among its arguments.
+    """
+
+    @functools.wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        recording = context.host_recorder
+        if recording is None or not (
+            recording.defers_numbers and recording.should_record(args, kwargs)
+        ):
+            return function(*args, **kwargs)
+        return recording.call(public, args, kwargs)
+
+    public.is_numeric = True  # type: ignore[attr-defined]
+    return cast(F, public)
 
 
 def defer_sizes(get_sizes: Callable[[Any], Any]) -> Callable[[F], F]:

@@ -55,6 +55,27 @@ def make_matcher(pattern: bytes) -> Callable[[bytes], bool]:
     return lambda text: match(_FULL_MATCH, text, 0, len(text))[0][0] >= 0
 
 
+# Patterns of plain text, and of one ASCII character in brackets: other escapes may match other characters.
+_PLAIN_TEXT = re.compile(rb"[^\\.+*?()|\[\]{}^$\x80-\xff]+")
+_ONE_CHARACTER = re.compile(rb"\[(?!\^)(?:[^\]\[\\\x80-\xff]|\\[^0-9A-Za-z\x80-\xff])+\]")
+
+
+def _make_byte_replacer(
+    pattern: bytes, text: bytes, replace_all: bool
+) -> Callable[[bytes], bytes] | None:
+    """Return a function that replaces matches by a text with methods of bytes, None if they cannot find the matches."""
+    if _PLAIN_TEXT.fullmatch(pattern):
+        return lambda value: value.replace(pattern, text, -1 if replace_all else 1)
+    if not replace_all or len(text) > 1 or not _ONE_CHARACTER.fullmatch(pattern):
+        return None
+    is_match = make_matcher(pattern)
+    found = bytes(byte for byte in range(128) if is_match(bytes([byte])))
+    if not text:
+        return lambda value: value.translate(None, found)
+    table = bytes.maketrans(found, text * len(found))
+    return lambda value: value.translate(table)
+
+
 def make_replacer(pattern: bytes, rewrite: bytes, replace_all: bool) -> Callable[[bytes], bytes]:
     r"""Return a function that replaces matches in a text, as RE2's `Replace` and `GlobalReplace` do.
 
@@ -75,6 +96,11 @@ def make_replacer(pattern: bytes, rewrite: bytes, replace_all: bool) -> Callable
     if groups > expression.NumberOfCapturingGroups() or not (is_valid or replace_all):
         return lambda text: text
     match = expression.Match
+    literals = [part for part in parts if isinstance(part, bytes)]
+    if len(literals) == len(parts):
+        simple = _make_byte_replacer(pattern, b"".join(literals), replace_all)
+        if simple is not None:
+            return simple
 
     def replace(text: bytes) -> bytes:
         pieces: list[bytes] = []
@@ -83,6 +109,8 @@ def make_replacer(pattern: bytes, rewrite: bytes, replace_all: bool) -> Callable
             spans = match(_SEARCH, text, offset, end_of_text)
             start, end = spans[0]
             if start < 0:
+                if not pieces:
+                    return text
                 break
             pieces.append(text[offset:start])
             if start == end == previous_end:

@@ -305,12 +305,16 @@ def compute_size(function: Callable[..., Any], operands: Sequence[TensorLike], u
     return compute_on_host(make_rows, tensors, [((None,), np.int8)], use)[0].array.shape[0]
 
 
+# The memory of all arrays that only have a size.
+_ZERO = bytes(1)
+
+
 @host_function
 def make_size_rows(size: np.ndarray) -> list[np.ndarray]:
     """Return an array without memory that has a size."""
     if size < 0:
         raise InvalidValueError(f"a computed size must not be negative, got {size}.")
-    return [np.broadcast_to(np.int8(0), (int(size),))]
+    return [np.ndarray((int(size),), np.int8, _ZERO, strides=(0,))]
 
 
 def _make_positive_rows(function: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:

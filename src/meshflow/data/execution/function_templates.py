@@ -178,6 +178,7 @@ class BoundFunction(ElementFunction):
         self.affine_maps = self.rows = None
         self.python_function, self._spec = fn, spec
         self._template, self._values = template, [np.asarray(t.array) for t in tensors]
+        self.plan = None if template.plan is None else template.plan.bind(self._values)
 
     def infer_result_spec(self, spec: PyTree) -> PyTree:
         """Return the spec of the results if it is known for elements of this spec, else None."""
@@ -186,6 +187,10 @@ class BoundFunction(ElementFunction):
     def __call__(self, element: PyTree, random_states: RandomStates | None = None) -> PyTree:
         """Compute the result for one element, a structure of host arrays."""
         return self._template((element, *self._values), random_states)
+
+    def compute_equal(self, elements: list[PyTree]) -> list[PyTree]:
+        """Compute the results for elements of equal shapes."""
+        return self._template.compute_equal([(element, *self._values) for element in elements])
 
     def compute_many(self, leaves: list[Any]) -> list[Any]:
         """Compute the stacked results for stacked elements."""
@@ -248,7 +253,9 @@ def _create_template(
     except Exception:
         # The function is passed to the transformation as it is, which raises the error.
         return None
-    is_valid = template.vectorizes and template.plan is None and not template.runs_eagerly
+    # The other forms of execution hold the specs of the template's elements.
+    is_simple = not (template.runs_eagerly or template.segments or template.checked)
+    is_valid = template.is_pure and (template.plan is not None or is_simple)
     return template if is_valid and are_states_equal(states, get_random_states()) else None
 
 

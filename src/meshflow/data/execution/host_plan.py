@@ -9,6 +9,7 @@ program of numeric values, as for every map.
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from meshflow.data.execution import affine, image_loading
 from meshflow.data.execution.batched_gather import LeafGather
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
 from meshflow.data.execution.image_loading import Source
-from meshflow.data.execution.numeric_calls import NumericCalls
+from meshflow.data.execution.numeric_calls import NumericCalls, find_stages
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import PyTree, Var
 from meshflow.files import paths
@@ -111,6 +112,12 @@ class _ElementGroup:
             # The function of a tensor raises TensorFlow's error about an index.
             with contextlib.suppress(IndexError):
                 return call.batch(arrays)
+        elif call.batch is not None:
+            values = nest.flatten((call.args, call.kwargs))
+            with contextlib.suppress(IndexError, ValueError):
+                return call.batch(
+                    list(zip(*[self._get_values(v, placeholders) for v in values], strict=True))
+                )
         results = []
         for i in range(len(self)):
 
@@ -126,6 +133,13 @@ class _ElementGroup:
 
             results.append([np.asarray(t.array) for t in call_function(call, get_value)])
         return [list(column) for column in zip(*results, strict=True)]
+
+    def _get_values(self, value: Any, placeholders: dict[int, Any]) -> list[Any]:
+        """Return an argument of a call for all elements."""
+        source = value.source if isinstance(value, DeferredValue) else placeholders.get(id(value))
+        if source is None:
+            return [value] * len(self)
+        return list(map(structure.item_to_array, self.get_column(source, placeholders)))
 
     def _get_tensor(self, source: Source, i: int, placeholders: dict[int, Any]) -> Tensor:
         """Return the value of a source for element i.
@@ -203,15 +217,28 @@ class HostPlan:
             if isinstance(leaf, PendingHostResult)
         ]
         sources = [*self._sources, *(p.source for p in host_results)]
-        self._numeric_calls = NumericCalls(sources, recording.sources)
-        calls = self._numeric_calls.list_other_calls(sources)
+        self._stages = find_stages(sources, recording.sources)
+        calls = self._stages[-1].list_other_calls(sources)
         self.loads = any(call.batch is None for call in calls)
         specs = [v.spec for call in calls for v in call.args if isinstance(v, DeferredValue)]
-        specs += [*(value.spec for value in host_results), *self._numeric_calls.input_specs]
+        specs += [value.spec for value in host_results]
+        specs += [spec for stage in self._stages for spec in stage.input_specs]
         self.holds_lock = not any(
             spec.shape.rank is None or spec.shape.rank > 2 for spec in specs
         ) and not any(call.function is read_file for call in calls)
         self._partition_results()
+        # The last leaves of all elements.
+        self._bound: list[Any] = []
+
+    def bind(self, values: list[np.ndarray]) -> HostPlan:
+        """Return the plan for elements without the last leaves.
+
+        Args:
+          values: These leaves, equal for all elements.
+        """
+        bound = copy.copy(self)
+        bound._bound = values
+        return bound
 
     @property
     def group_size(self) -> int:
@@ -322,7 +349,7 @@ class HostPlan:
         """Compute the results of stacked leaves, stacked; only if the plan `vectorizes`."""
         count = len(columns[0])
         leaves = [
-            [structure.item_to_array(value) for value in row] for row in zip(*columns, strict=True)
+            [*map(structure.item_to_array, row), *self._bound] for row in zip(*columns, strict=True)
         ]
         group = _ElementGroup(leaves, np.zeros((count, 0, 3), np.int64))
         blocks = self.allocate_blocks(count)
@@ -349,13 +376,16 @@ class HostPlan:
           The resulting elements.
         """
         with host_scope(), cpu_scope():
+            if self._bound:
+                leaves = [[*row, *self._bound] for row in leaves]
             group = _ElementGroup(leaves, keys)
             self._fill_slots(group, slots)
             return [self._rebuild_element(group, row, n) for n, row in enumerate(slots)]
 
     def _fill_slots(self, group: _ElementGroup, slots: list[list[Any]]) -> None:
         """Compute the numeric results of static shape of a group."""
-        group.run_numeric_calls(self._numeric_calls, self._stand_ins)
+        for stage in self._stages:
+            group.run_numeric_calls(stage, self._stand_ins)
         column = lambda source: group.get_column(source, self._stand_ins)
         stacked: dict[int, np.ndarray] = {}
 

@@ -25,7 +25,12 @@ from meshflow.core.functions.function import Function
 from meshflow.core.functions.size_variants import allow_unknown_sizes
 from meshflow.core.iterators.callback_infeed import EndOfElements
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, OutOfRangeError
+from meshflow.core.runtime.errors import (
+    InvalidArgumentError,
+    InvalidValueError,
+    OutOfRangeError,
+    ValueNeededError,
+)
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.trace import (
     TensorSlot,
@@ -68,6 +73,11 @@ from meshflow.data.execution.result_specs import (
     returns_only_tensors,
 )
 from meshflow.data.execution.segments import SegmentedMap, divide_program
+from meshflow.data.execution.stacked_programs import (
+    MAX_STACKED_BYTES,
+    MIN_STACKED,
+    StackedPrograms,
+)
 from meshflow.data.execution.vectorized_map import VectorizedMap
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
@@ -79,6 +89,9 @@ from meshflow.ops.deferred_host_values import (
     is_valid_input,
 )
 from meshflow.ops.host import host_scope
+
+# Largest number of elements of unknown sizes that are computed together.
+_MAX_GROUP_SIZE = 64
 
 # `tf.data.experimental.enable_debug_mode` sets this flag.
 DEBUG = {"eager": False}
@@ -120,6 +133,9 @@ class ElementFunction:
         # Whether to try a trace for the sizes that the first elements suggest, such as two for a seed.
         self._can_assume_sizes = False
         self._programs = SizedPrograms(spec, self._trace, self._trace_for_any_size)
+        self._stacked = StackedPrograms(
+            lambda specs: self._trace_for_any_size(nest.pack_sequence_as(spec, specs))
+        )
         self._results_of_shapes: dict[Any, PyTree] = {}
         self._vectorized: VectorizedMap | None = None
         self.random_map: RandomMap | None = None
@@ -296,19 +312,21 @@ class ElementFunction:
         ):
             self.rows = affine.AffineMaps(first_trace, maps_by_trace[0])
 
-    def _find_plan(self, on_host: bool = False) -> bool:
+    def _find_plan(self, on_host: bool = False, defers_numbers: bool = False) -> bool:
         """Record the operations on strings and arrays of unknown sizes, and create a host plan.
 
         Args:
           on_host: Whether a plan is only useful if the function contains ops that should run on the
             host.
+          defers_numbers: Whether to record all ops, because sizes depend on their results.
 
         Returns:
           Whether all these operations could be recorded.
         """
         leaves = nest.flatten(self._spec)
-        numeric_leaves = [i for i, leaf in enumerate(leaves) if is_valid_input(leaf)]
-        recording = HostCallRecording()
+        are_inputs = [is_valid_input(leaf) and not defers_numbers for leaf in leaves]
+        numeric_leaves = [i for i, is_input in enumerate(are_inputs) if is_input]
+        recording = HostCallRecording(defers_numbers)
 
         def call(known: list[Tensor]) -> PyTree:
             tensors = dict(zip(numeric_leaves, known, strict=True))
@@ -321,13 +339,16 @@ class ElementFunction:
         state_before = get_random_states()
         context.host_recorder = recording
         try:
-            with trace_with_fallback():
+            unknown = allow_unknown_sizes({}) if defers_numbers else contextlib.nullcontext()
+            with trace_with_fallback(), unknown:
                 specs = [leaves[i] for i in numeric_leaves]
                 traced = trace(call, (specs,), name=self._caller, isolated=True)
         except Exception as error:
             if is_user_error(error, sizes_known=False):
                 raise
-            return False
+            context.host_recorder = None
+            may_defer = isinstance(error, (UnrecordableError, ValueNeededError)) and not on_host
+            return may_defer and not defers_numbers and self._find_plan(defers_numbers=True)
         finally:
             context.host_recorder = None
         results = nest.flatten(traced.structure)
@@ -560,6 +581,45 @@ class ElementFunction:
                     f"Function invocation produced OutOfRangeError: {error!r}"
                 ) from error
             return structure.to_arrays(results)
+
+    def choose_group_size(self, element: PyTree) -> int:
+        """Return how many elements to pass to `compute_equal` together, 1 if that is not possible.
+
+        Args:
+          element: The first element, for which the function ran.
+        """
+        traced, leaves = self._first_trace, nest.flatten(element)
+        runs = self.is_pure or self._can_assume_sizes
+        # Variables may change between two elements.
+        if traced is None or not runs or any(isinstance(c, Variable) for c in traced.captures):
+            return 1
+        num_bytes = sum(getattr(leaf, "nbytes", MAX_STACKED_BYTES) for leaf in leaves)
+        size = min(_MAX_GROUP_SIZE, MAX_STACKED_BYTES // (4 * max(num_bytes, 1)))
+        return size if size >= MIN_STACKED else 1
+
+    def compute_equal(self, elements: list[PyTree]) -> list[PyTree]:
+        """Compute the results for elements of which several have equal shapes, None for the others.
+
+        Args:
+          elements: Structures of host arrays.
+        """
+        leaves: list[list[Any]] = list(map(nest.flatten, elements))
+        results: list[PyTree] = [None] * len(elements)
+        indices: dict[Any, list[int]] = {}
+        for index, row in enumerate(leaves):
+            indices.setdefault(_get_shapes(row), []).append(index)
+        for equal in indices.values():
+            while len(equal) >= MIN_STACKED:
+                # Powers of two need few programs.
+                size = 1 << (len(equal).bit_length() - 1)
+                part, equal = equal[:size], equal[size:]
+                columns = map(list, zip(*[leaves[i] for i in part], strict=True))
+                found = self._stacked.run(list(columns))
+                if found is not None:
+                    rows = zip(*map(chunks.iter_leaf, found[1]), strict=True)
+                    for index, result in zip(part, rows, strict=True):
+                        results[index] = found[0].rebuild_result(list(result))
+        return results
 
     def _run_program(
         self,

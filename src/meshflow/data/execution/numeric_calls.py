@@ -8,23 +8,20 @@ together, with symbolic sizes, for the interpreter.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from meshflow.core.dispatch.tiers import InterpretedProgram, is_interpreter_enabled
+from meshflow.core.functions.size_variants import allow_unknown_sizes
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution.element_programs import SizedPrograms, trace_with_fallback
-from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
-from meshflow.environment.types import Jaxpr, PyTree
-from meshflow.interpreter.table import INLINED, RULES
-from meshflow.kernels import host_math
+from meshflow.data.execution.stacked_programs import StackedPrograms
+from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import (
     CallResult,
     Column,
@@ -38,22 +35,12 @@ _log = logging.getLogger("meshflow")
 
 # A single call for one element runs by itself.
 _MIN_CALLS = 2
-# Number of elements from which the calls are traced for all of them together.
-_MIN_STACKED = 8
-# Arrays of more bytes are not stacked, and at most so many programs are kept for stacked arrays of different shapes.
-_MAX_STACKED_BYTES, _MAX_STACKED_PROGRAMS = 1 << 22, 16
-# Primitives that compute each row by itself, in addition to elementwise ones and views.
-_ROW_PRIMITIVES = frozenset(
-    ["concatenate", "pad", "gather", "dynamic_slice", "sort", "argmax", "argmin"]
-    + ["reduce_max", "reduce_min", "reduce_and", "reduce_or", "convert_element_type"]
-    + ["copy", "copy_p", "cummax", "cummin", "cumsum", "stack", "tile", "top_k"]
-)
 
 
 def _is_numeric(call: RecordedHostCall) -> bool:
     """Check whether a call is an op of numbers."""
     values = [v for v in nest.flatten((call.args, call.kwargs)) if isinstance(v, DeferredValue)]
-    is_op = hasattr(call.function, "op") or is_item(call)
+    is_op = any(hasattr(call.function, name) for name in ("op", "is_numeric")) or is_item(call)
     return is_op and all(v.dtype is not dtypes.string for v in values)
 
 
@@ -63,18 +50,24 @@ class NumericCalls:
     Args:
       sources: Sources of the results and of the arguments of the plan's program.
       placeholders: Sources of the placeholders of inputs in the trace, by id.
+      earlier: Calls that ran before, so that their results are known.
 
     Attributes:
       outputs: The calls with results that other parts of the plan use; empty if there is nothing to run together.
       input_specs: Specs of the values that the calls take from other calls or from elements.
     """
 
-    def __init__(self, sources: Sequence[Any], placeholders: dict[int, Any]) -> None:
-        self._placeholders = placeholders
+    def __init__(
+        self,
+        sources: Sequence[Any],
+        placeholders: dict[int, Any],
+        earlier: Collection[RecordedHostCall] = (),
+    ) -> None:
+        self._placeholders, self._earlier = placeholders, earlier
         # The calls in the order in which they were recorded, and the specs of other values that they use, by source.
         self._calls: dict[RecordedHostCall, None] = {}
         self._inputs: dict[Any, TensorSpec] = {}
-        calls = [s.call for s in sources if isinstance(s, CallResult) and _is_numeric(s.call)]
+        calls = [s.call for s in sources if isinstance(s, CallResult) and self._is_own(s.call)]
         self.outputs = list(dict.fromkeys(calls))
         for call in self.outputs:
             self._visit(call)
@@ -83,8 +76,15 @@ class NumericCalls:
         self._is_traceable = True
         self.input_specs = tuple(self._inputs.values())
         self._programs = SizedPrograms(self.input_specs, self._trace, self._trace)
-        # The programs for stacked values by their shapes and dtypes, None if the calls run for each element.
-        self._stacked: dict[Any, tuple[TracedFunction, InterpretedProgram] | None] = {}
+        self._stacked = StackedPrograms(lambda specs: self._trace(tuple(specs)))
+
+    @property
+    def calls(self) -> Sequence[RecordedHostCall]:
+        """Return all these calls, in order."""
+        return tuple(self._calls)
+
+    def _is_own(self, call: RecordedHostCall) -> bool:
+        return _is_numeric(call) and call not in self._earlier
 
     def list_other_calls(self, sources: Sequence[Any]) -> list[RecordedHostCall]:
         """Return all calls that sources depend on, except for those on numbers."""
@@ -96,7 +96,7 @@ class NumericCalls:
                 calls[source.call] = None
                 values = nest.flatten((source.call.args, source.call.kwargs))
                 pending += map(self._find_source, values)
-        return [call for call in calls if call not in self._calls]
+        return [c for c in calls if c not in self._calls and c not in self._earlier]
 
     def _find_source(self, value: PyTree) -> PyTree:
         """Return the source of a value of an element, None for other values."""
@@ -110,7 +110,7 @@ class NumericCalls:
             return
         for value in nest.flatten((call.args, call.kwargs)):
             source = self._find_source(value)
-            if isinstance(source, CallResult) and _is_numeric(source.call):
+            if isinstance(source, CallResult) and self._is_own(source.call):
                 self._visit(source.call)
             elif source is not None:
                 self._inputs[source] = TensorSpec(value.shape, value.dtype)
@@ -127,7 +127,7 @@ class NumericCalls:
 
     def _trace(self, spec: PyTree) -> TracedFunction:
         try:
-            with trace_with_fallback():
+            with trace_with_fallback(), allow_unknown_sizes({}):
                 return trace(self._compute, (spec,), isolated=True)
         except Exception:
             # Another trace would fail, too.
@@ -149,13 +149,11 @@ class NumericCalls:
         if not (self.outputs and self._is_traceable):
             return {}
         columns = [get_column(source) for source in self._inputs]
-        try:
-            stacked = self._run_stacked(columns) if count >= _MIN_STACKED else None
-        except Exception as error:
-            _log.debug("The calls of a map run for each element: %r", error)
-            stacked = None
+        stacked = self._stacked.run(columns)
         if stacked is not None:
-            return stacked
+            traced, results = stacked
+            parts = structure.to_arrays(traced.rebuild_result(list(map(Tensor, results))))
+            return {call: list(part) for call, part in zip(self.outputs, parts, strict=True)}
         if len(self._calls) < _MIN_CALLS:
             return {}
         rows = []
@@ -176,58 +174,30 @@ class NumericCalls:
             for call, parts in zip(self.outputs, zip(*rows, strict=True), strict=True)
         }
 
-    def _run_stacked(
-        self, columns: Sequence[Column]
-    ) -> dict[RecordedHostCall, list[Column]] | None:
-        """Compute the results at once; None if the values differ in size, or their results depended on their number."""
-        # The first array shows whether stacking would need much memory.
-        num_bytes = sum(structure.item_to_array(column[0]).nbytes for column in columns)
-        if num_bytes * len(columns[0]) > _MAX_STACKED_BYTES:
-            return None
-        stacked = [c if isinstance(c, np.ndarray) else _stack_equal(c) for c in columns]
-        leaves = [leaf for leaf in stacked if leaf is not None]
-        if len(leaves) < len(stacked):
-            return None
-        key = tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
-        if key not in self._stacked:
-            if len(self._stacked) >= _MAX_STACKED_PROGRAMS:
-                return None
-            specs = tuple([TensorSpec(leaf.shape[1:], leaf.dtype) for leaf in leaves])
-            traced = self._trace(specs)
-            run = jax.vmap(traced.run_on_arrays, in_axes=(0, None))
-            closed = jax.make_jaxpr(run)(leaves, traced.get_captured_arrays())
-            is_valid = _computes_rows_alone(closed.jaxpr) and is_interpreter_enabled()
-            self._stacked[key] = (traced, InterpretedProgram(closed)) if is_valid else None
-        found = self._stacked[key]
-        if found is None:
-            return None
-        traced, program = found
-        operands = [*leaves, *traced.get_captured_arrays()]
-        if not program.estimate_limit(operands):
-            return None
-        arrays = list(map(Tensor, program.run_on_host(operands)))
-        results = structure.to_arrays(traced.rebuild_result(arrays))
-        return {call: list(parts) for call, parts in zip(self.outputs, results, strict=True)}
 
+def find_stages(sources: Sequence[Any], placeholders: dict[int, Any]) -> list[NumericCalls]:
+    """Return the calls on numbers that other calls need, in order, and last those that compute sources.
 
-def _stack_equal(column: list[np.ndarray]) -> np.ndarray | None:
-    """Stack arrays of one shape; return None if the shapes differ."""
-    arrays = list(map(structure.item_to_array, column))
-    return np.stack(arrays) if len({a.shape for a in arrays}) == 1 else None
+    Args:
+      sources: As for `NumericCalls`.
+      placeholders: As for `NumericCalls`.
+    """
+    stages: list[NumericCalls] = []
+    earlier: dict[RecordedHostCall, None] = {}
+    visited: set[RecordedHostCall] = set()
 
+    def visit(needed: Sequence[Any], call: RecordedHostCall | None = None) -> None:
+        for source in needed:
+            if isinstance(source, CallResult) and source.call not in visited:
+                visited.add(source.call)
+                values = nest.flatten((source.call.args, source.call.kwargs))
+                find = lambda v: getattr(v, "source", None) or placeholders.get(id(v))
+                visit(list(map(find, values)), source.call)
+        if call is None or not _is_numeric(call):
+            stage = NumericCalls(needed, placeholders, tuple(earlier))
+            if stage.calls or call is None:
+                stages.append(stage)
+                earlier.update(dict.fromkeys(stage.calls))
 
-def _computes_rows_alone(jaxpr: Jaxpr) -> bool:
-    """Check whether no number of a result depends on how many others are computed, as in some products and sums."""
-    for equation in jaxpr.eqns:
-        inner = find_inner_jaxprs(equation)
-        if inner and equation.primitive.name in INLINED:
-            if not all(_computes_rows_alone(to_open_jaxpr(part)) for part in inner):
-                return False
-            continue
-        name = equation.primitive.name
-        rule = RULES.get(name)
-        is_local = rule is not None and (rule.is_elementwise or rule.is_view)
-        # Compiled functions, with other rounding errors, compute only large arrays.
-        if name in host_math.FUNCTIONS or not (is_local or name in _ROW_PRIMITIVES):
-            return False
-    return True
+    visit(sources)
+    return stages

@@ -12,6 +12,7 @@ from meshflow.data.sources import Tensors as Tensors
 from meshflow.data.sources import TensorSlices as TensorSlices
 from meshflow.data.sources import list_files as list_files
 from meshflow.data.transformations.base import ElementList as ElementList
+from meshflow.data.transformations.base import Rearrange as Rearrange
 from meshflow.data.transformations.base import WithOptions as WithOptions
 from meshflow.data.transformations.batching import Batch as Batch
 from meshflow.data.transformations.batching import PaddedBatch as PaddedBatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -130,11 +131,25 @@ class GroupingMethods(DatasetNode, Generic[Element]):
                 value, ragged_rank=ragged_axes[-1], row_splits_dtype=splits_dtype
             )
 
+        def to_host_row(spec: TensorSpec, value: Any) -> Any:
+            if spec.shape.is_fully_defined():
+                return value
+            if isinstance(value, TensorSpec):
+                return RaggedTensorSpec(spec.shape, spec.dtype, 0, row_splits_dtype)
+            return RaggedRow(value, row_splits_dtype)
+
         specs = self.element_spec
-        if all(
-            isinstance(s, TensorSpec) and s.shape.is_fully_defined() for s in nest.flatten(specs)
-        ):
+        leaves = nest.flatten(specs)
+        if all(isinstance(s, TensorSpec) and s.shape.is_fully_defined() for s in leaves):
             return self.batch(batch_size, drop_remainder)
+        if all(
+            isinstance(s, TensorSpec)
+            and s.shape.rank is not None
+            and None not in s.shape.as_list()[1:]
+            for s in leaves
+        ):
+            arrange = functools.partial(structure.map_specs, to_host_row, specs)
+            return constructors.Rearrange(self, arrange).batch(batch_size, drop_remainder)
 
         def to_rows(*element: Any) -> PyTree:
             return structure.map_specs(to_row, specs, element if len(element) > 1 else element[0])

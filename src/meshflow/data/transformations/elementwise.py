@@ -93,9 +93,31 @@ class Map(RandomTransformation):
             return RaisingIterator(self._run_plan(self.function.plan, parent, epoch))
         if self._parallel and self.function.runs_eagerly and not self.function.holds_variables:
             return ResumingIterator(self._map_in_threads(parent, epoch), parent)
-        return ResumingIterator(
-            lambda: map(self.function.bind_random_states(epoch.random_states), parent), parent
-        )
+        compute = self.function.bind_random_states(epoch.random_states)
+        if structure.is_static(self.parent.element_spec) or is_live(self.parent):
+            return ResumingIterator(lambda: map(compute, parent), parent)
+        return RaisingIterator(self._run_groups(parent, compute))
+
+    def _run_groups(self, parent: Iterator[Any], compute: Callable[[Any], Any]) -> Iterator[Any]:
+        """Compute the results for elements of unknown sizes, those of equal sizes in a group together."""
+        items, size, limit = catch_failures(parent), 1, 0
+        try:
+            while group := list(itertools.islice(items, size)):
+                elements = [item for item in group if type(item) is not Failure]
+                found = iter(self.function.compute_equal(elements) if size > 1 else [None])
+                for item in group:
+                    if type(item) is not Failure:
+                        try:
+                            result = next(found)
+                            item = compute(item) if result is None else result
+                        except Exception as error:
+                            item = Failure(error)
+                    yield item
+                if elements and not limit:
+                    limit = self.function.choose_group_size(elements[0])
+                size = min(2 * size, limit or 1)
+        finally:
+            close_iterator(parent)
 
     def _run_segments(self, parts: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
         """Compute the results for chunks of elements; a result that cannot be computed is a failure."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Generator, Iterator
@@ -15,13 +16,16 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random_streams import call_key_scope
+from meshflow.core.variables.variable import restore_variables
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunks
 from meshflow.data.execution.failures import Failure, catch_failures
+from meshflow.data.execution.function_templates import get_templates
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.execution.result_specs import STAND_IN_SIZES
 from meshflow.data.execution.timing import TimedChunkIterator
 from meshflow.data.execution.window_chunks import WindowBuffer, stack_windows
 from meshflow.data.node import DatasetNode
@@ -178,7 +182,7 @@ class GroupByWindow(RandomTransformation):
       key_func: Function from an element to an int64 scalar.
       reduce_func: Function from (key, dataset of the group) to a dataset.
       window_size_func: Function from a key to the number of elements of a group.
-      num_keys: Number of keys from 0 whose groups may have different specs.
+      num_keys: Number of keys from 0 whose groups may have different specs; None if any key may occur.
     """
 
     def __init__(
@@ -187,15 +191,16 @@ class GroupByWindow(RandomTransformation):
         key_func: Callable[..., Any],
         reduce_func: Callable[..., Any],
         window_size_func: Callable[[int], int],
-        num_keys: int = 1,
+        num_keys: int | None = None,
     ) -> None:
         super().__init__(parent)
         self._key = ElementFunction(key_func, parent.element_spec, "group_by_window")
         _check_key(self._key)
         self._reduce, self._window, self._num_keys = reduce_func, window_size_func, num_keys
+        self._templates = get_templates()
 
     def _reduce_group(self, key: int, group: list[Any], call_index: int = 0) -> Dataset:
-        with call_key_scope(call_index):
+        with call_key_scope(call_index), self._templates.use():
             dataset = self._reduce(
                 convert_to_tensor(np.int64(key)), ElementList(group, self.parent.element_spec)
             )
@@ -209,9 +214,20 @@ class GroupByWindow(RandomTransformation):
             first = next(elements, None)
             if first is None:
                 return None
-            keys = range(self._num_keys)
-            specs = [self._reduce_group(key, [first]).element_spec for key in keys]
-            return functools.reduce(structure.merge_specs, specs)
+            if self._num_keys is not None:
+                keys = range(self._num_keys)
+                specs = [self._reduce_group(key, [first]).element_spec for key in keys]
+                return functools.reduce(structure.merge_specs, specs)
+            with restore_variables():
+                key = int(self._key.compute_scalar(first))
+            spec = self._reduce_group(key, [first]).element_spec
+            # Sizes that other keys change are unknown. A function may accept only the keys that occur.
+            for other in (key + 1, *STAND_IN_SIZES):
+                with contextlib.suppress(Exception):
+                    spec = structure.merge_specs(
+                        spec, self._reduce_group(other, [first]).element_spec
+                    )
+            return spec
         finally:
             elements.close()
 

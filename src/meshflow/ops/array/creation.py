@@ -24,6 +24,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.casting import cast
+from meshflow.ops.deferred_host_values import defer_numbers
 
 __all__ = [
     "eye",
@@ -95,6 +96,7 @@ def _apply_layout(tensor: Tensor, layout: TensorLayout | None, like: object = No
     return tensor
 
 
+@defer_numbers
 @accept_symbolic
 def zeros(
     shape: StaticInts,
@@ -120,6 +122,7 @@ def zeros(
     return _apply_layout(_make_full(as_sizes(shape), 0, dtype_), layout)
 
 
+@defer_numbers
 @accept_symbolic
 def ones(
     shape: StaticInts,
@@ -137,6 +140,7 @@ def ones(
     return _apply_layout(_make_full(as_sizes(shape), 1, as_dtype(dtype)), layout)
 
 
+@defer_numbers
 @accept_symbolic
 def fill(
     dims: StaticInts, value: TensorLike, name: str | None = None, layout: TensorLayout | None = None
@@ -168,6 +172,7 @@ def _fill_like(input: TensorLike, dtype: DType | None, value: int) -> Tensor:
     return jnp.full(input.shape, value, input.dtype if dtype is None else dtype.dtype)
 
 
+@defer_numbers
 @dispatch_composites
 def zeros_like(
     input: TensorLike,
@@ -198,6 +203,7 @@ def zeros_like(
     )
 
 
+@defer_numbers
 @dispatch_composites
 def ones_like(
     input: TensorLike,
@@ -270,6 +276,7 @@ _EYE = Op(
 )
 
 
+@defer_numbers
 @accept_symbolic
 def range(
     start: Any,
@@ -480,6 +487,7 @@ def one_hot(
     return _one_hot(indices, on, off, to_static_value(depth, "depth"), -1 if axis is None else axis)
 
 
+@defer_numbers
 @accept_symbolic
 def sequence_mask(
     lengths: TensorLike,

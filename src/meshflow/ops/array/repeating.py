@@ -24,6 +24,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.values.unknown_sizes import compute_on_host, host_function, is_unknown
 from meshflow.core.variables.indexing import take_slices
 from meshflow.ops.array.shaping import StaticInts, normalize_axis, reshape
+from meshflow.ops.deferred_host_values import defer_numbers
 
 __all__ = [
     "broadcast_dynamic_shape",
@@ -89,6 +90,7 @@ def _repeat(input: TensorLike, repeats: Any, axis: Any) -> Tensor:
     return jnp.repeat(input, repeats, axis=axis)
 
 
+@defer_numbers
 @accept_symbolic
 def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None = None) -> Tensor:
     """Repeat each element along a dimension, or of the flattened tensor.

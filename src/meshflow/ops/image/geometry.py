@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import typing
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32, int32
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import as_size, has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
@@ -33,6 +36,8 @@ from meshflow.ops.image.resampling import (
     interpolate_linearly,
     resize_array,
 )
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "ResizeMethod",
@@ -487,13 +492,37 @@ register_host_function(flip_left_right.op, lambda images, _: _flip_on_host(image
 register_host_function(flip_up_down.op, lambda images, _: _flip_on_host(images, -3))  # type: ignore[attr-defined]
 
 
+@op(same=(), name="rot90_square")
+def _rotate_square(image: TensorLike, k: TensorLike) -> Tensor:
+    _check_image(image, "rot90")
+    k = k % 4
+    image = jnp.where(k % 2 == 1, jnp.swapaxes(image, -3, -2), image)
+    image = jnp.where((k == 1) | (k == 2), jnp.flip(image, -3), image)
+    return jnp.where(k >= 2, jnp.flip(image, -2), image)
+
+
+def _accept_computed_turns(rotate: F) -> F:
+    """Decorate `rot90` so that a compiled function can rotate square images by a computed number."""
+
+    @functools.wraps(rotate)
+    def public(image: TensorLike, k: TensorLike = 1, *args: Any, **kwargs: Any) -> Any:
+        if is_symbolic(k) and getattr(image, "shape", TensorShape(None)).rank in (3, 4):
+            height, width = image.shape[-3:-1]
+            if height == width is not None:
+                return _rotate_square(image, k)
+        return rotate(image, k, *args, **kwargs)
+
+    return typing.cast(F, public)
+
+
+@_accept_computed_turns
 @op(same=())
 def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
     """Rotate images counterclockwise by k right angles.
 
     Args:
       image: [height, width, channels] or a batch of them.
-      k: Number of right angles.
+      k: Number of right angles. In a compiled function, it may be computed if the images are square.
       name: Ignored.
 
     Example:
