@@ -149,3 +149,9 @@ def test_splits_of_version_1():
         v1.strings.split(["a"], result_type="Tensor")
     with pytest.raises(ValueError, match="string scalar"):
         v1.string_split(["a"], ["|", ""])
+
+
+def test_numbers_in_hexadecimal_digits():
+    assert tf.strings.to_number(["0xF", " -0x1a "]).numpy().tolist() == [15.0, -26.0]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="could not correctly convert string: 0xg"):
+        tf.strings.to_number("0xg")

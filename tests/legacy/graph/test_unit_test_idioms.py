@@ -95,3 +95,13 @@ def test_datasets_of_placeholders_have_options():
         size = v1.placeholder(tf.int64, [])
         data = tf.data.Dataset.range(size).with_options(tf.data.Options())
         assert data.options().deterministic is None
+
+
+def test_gradients_of_gradients_depend_on_seeds_and_intermediate_results(session):
+    x, seed = v1.placeholder(tf.float32, [3]), v1.placeholder(tf.float32, [3])
+    y = x * x
+    (inner,) = tf.gradients(tf.nn.l2_loss(y), x)
+    (seeded,) = tf.gradients(y, x, seed)
+    found = tf.gradients(inner, y) + tf.gradients(seeded, seed)
+    feeds = {x: [1.0, 2.0, 3.0], seed: [1.0, 1.0, 1.0]}
+    assert [f.tolist() for f in session.run(found, feeds)] == [[2.0, 4.0, 6.0]] * 2

@@ -76,9 +76,6 @@ _NAMES_BY_REASON: dict[str, str] = {
             )
         )
     ),
-    "call random.random_index_shuffle's replacement: tf.random.experimental.stateless_shuffle of a range.": (
-        "random.experimental.index_shuffle random_index_shuffle"
-    ),
     "call its replacement: tf.nn.convolution(dilations=).": "nn.with_space_to_batch",
     "XLA has no quantized types; use the fake quantization of tf.quantization.": (
         "quantization.quantize quantization.dequantize compat.v1.quantize compat.v1.quantize_v2 compat.v1.dequantize"
