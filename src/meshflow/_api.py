@@ -349,6 +349,7 @@ _RAW_OPS = {
     "conv2d_backprop_filter_v2": "Conv2DBackpropFilterV2",
     "conv2d_backprop_input_v2": "Conv2DBackpropInputV2",
     "extract_volume_patches": "ExtractVolumePatches",
+    "random_index_shuffle": "RandomIndexShuffle",
     **{name: name.upper() for name in ("fftnd", "ifftnd", "irfftnd", "rfftnd")},
 }
 # TensorFlow 1 names of Keras initializers.

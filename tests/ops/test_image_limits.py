@@ -202,3 +202,17 @@ def test_decompression_bombs(tmp_path, monkeypatch):
         list(tf.data.TFRecordDataset(str(path), "GZIP"))
     monkeypatch.delenv("MESHFLOW_MAX_UNPACKED_BYTES")
     assert len(next(iter(tf.data.TFRecordDataset(str(path), "GZIP"))).numpy()) == 2_000_000
+
+
+def test_patches_of_volumes():
+    volume = tf.reshape(tf.range(12.0), [1, 2, 3, 2, 1])
+    patches = tf.compat.v1.extract_volume_patches(volume, [1, 2, 2, 1, 1], [1, 1, 2, 1, 1], "SAME")
+    # TensorFlow's values.
+    assert patches[0, :, :, 0].numpy().tolist() == [
+        [[0.0, 2.0, 6.0, 8.0], [4.0, 0.0, 10.0, 0.0]],
+        [[6.0, 8.0, 0.0, 0.0], [10.0, 0.0, 0.0, 0.0]],
+    ]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ksizes must be"):
+        tf.extract_volume_patches(volume, [1, 2, 2, 1], [1, 1, 1, 1, 1], "SAME")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="5-dimensional"):
+        tf.extract_volume_patches(volume[0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1], "SAME")

@@ -214,3 +214,13 @@ def test_jax_gradients_of_our_ops_agree(rng):
         jax.grad(lambda v: tf.reduce_sum(tf.nn.softplus(tf.Tensor(v)))._value)(x),
         scipy.special.expit(x),
     )
+
+
+def test_the_factor_of_silu_can_be_trained():
+    x, beta = tf.constant([[-2.0, -1.0, 1.0, 3.0]]), tf.Variable(0.25)
+    with tf.GradientTape() as tape:
+        y = tf.nn.swish(x, beta)
+    # TensorFlow's values.
+    assert_close(y, [[-0.75508136, -0.43782344, 0.5621765, 2.0375361]])
+    assert_close(tape.gradient(y, beta), 3.3933377)
+    assert tf.nn.silu(x, tf.constant(2.0, tf.float64)).dtype == tf.float32

@@ -233,3 +233,30 @@ def test_eager_keys_carry_into_the_high_half():
     stream.reset([-2, 4, 5])
     keys = [stream.next_key(3).numpy().tolist(), stream.next_key(1).numpy().tolist()]
     assert keys == [[-2, 4, 5], [1, 5, 5]] and stream.state.numpy().tolist() == [2, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("last", "seed", "indices", "positions"),
+    [
+        (9, [5, 9], range(10), [8, 0, 6, 3, 1, 5, 4, 7, 2, 9]),
+        (2389, [74, 117], range(0, 2389, 477), [1956, 1382, 844, 1472, 2001, 1658]),
+        (70000, [-1, 2**31 - 1], [0, 14000, 70000], [61453, 42867, 41189]),
+        (2**33, [5, 9], [0, 1717986918, 2**33 - 2], [1369990276, 2942755886, 2781994325]),
+    ],
+)
+def test_index_shuffle(last, seed, indices, positions):
+    index = tf.constant(list(indices), tf.int64)
+    found = tf.random.experimental.index_shuffle(index, seed, last)
+    assert found.dtype == tf.int64 and found.numpy().tolist() == positions
+
+
+def test_index_shuffle_of_scalars_and_rounds():
+    shuffle = tf.raw_ops.RandomIndexShuffle
+    found = [int(shuffle(index=i, seed=[74, 117, 42], max_index=129, rounds=8)) for i in range(4)]
+    assert found == [13, 75, 103, 16]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="even and at least 4"):
+        shuffle(index=1, seed=[1, 2, 3], max_index=9, rounds=5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"shape \[3\] or \[n, 3\]"):
+        tf.random_index_shuffle(1, [1, 2], 9)
+    with pytest.raises(TypeError, match="float32"):
+        tf.random.experimental.index_shuffle(1, [1.0, 2.0], 9)

@@ -9,7 +9,7 @@ import pytest
 
 import meshflow as tf
 from meshflow.shims import framework_tests as helpers
-from meshflow.shims import private_helpers
+from meshflow.shims import gradient_checker, private_helpers
 
 
 def run(code):
@@ -101,3 +101,14 @@ def test_shallow_structures(shallow, structure, kind, text):
         private_helpers.assert_shallow_structure(shallow, structure)
     private_helpers.assert_shallow_structure([1], [[2, 3]])
     assert private_helpers.flatten_dict_items({(1, 2): ("a", "b")}) == {1: "a", 2: "b"}
+
+
+def test_gradients_of_functions_are_compared_in_graphs():
+    with tf.Graph().as_default(), tf.compat.v1.Session():
+        factor = tf.constant([2.0, 3.0])
+        results = gradient_checker.compute_function_gradient(lambda x: x * factor, [[1.0, 4.0]])
+        assert [r[0].round(2).tolist() for r in results] == [[[2, 0], [0, 3]]] * 2
+    ((exact,), _) = gradient_checker.compute_function_gradient(
+        lambda x: x * x, [tf.constant([3.0])]
+    )
+    assert exact.tolist() == [[6.0]]

@@ -28,6 +28,7 @@ from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import DatasetIterator, Epoch
 from meshflow.data.execution import map_function
 from meshflow.data.explanation import explain
+from meshflow.data.iterator_states import make_saveable_from_iterator
 from meshflow.data.optional import Optional
 from meshflow.data.readers.arrow import from_arrow, from_parquet
 from meshflow.data.readers.csv_rows import CsvDataset, make_csv_dataset
@@ -97,6 +98,7 @@ __all__ = [
     "load",
     "make_batched_features_dataset",
     "make_csv_dataset",
+    "make_saveable_from_iterator",
     "map_and_batch",
     "map_with_workers",
     "pad_to_cardinality",

@@ -292,10 +292,13 @@ def to_number(input: TensorLike, out_type: DTypeLike = float32, name: str | None
         try:
             if b"_" in text:
                 raise ValueError
-            return dtype.as_numpy_dtype(int(text)) if dtype.is_integer else float(text)
+            if dtype.is_integer:
+                return dtype.as_numpy_dtype(int(text))
+            is_hexadecimal = text.strip().lstrip(b"+-")[:2].lower() == b"0x"
+            return float(int(text, 16)) if is_hexadecimal else float(text)
         except (ValueError, OverflowError):
             raise InvalidArgumentError(
-                f"could not correctly convert string: {text.decode(errors='backslashreplace')} [Op:StringToNumber]"
+                f"StringToNumberOp could not correctly convert string: {text.decode(errors='backslashreplace')} [Op:StringToNumber]"
             ) from None
 
     return map_strings("to_number", parse, input, dtype.dtype)

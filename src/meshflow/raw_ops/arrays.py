@@ -17,6 +17,8 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops import linalg as linear_algebra
 from meshflow.ops.array.shaping import StaticInts
+from meshflow.ops.image.filters import extract_volume_patches
+from meshflow.ops.random.index_shuffle import random_index_shuffle
 
 
 def _find_concat_offsets(concat_dim: TensorLike, shape: Sequence[TensorLike]) -> list[Tensor]:
@@ -201,12 +203,14 @@ ARRAY_OPS: dict[str, Callable[..., object]] = {
     "BatchToSpace": _make_v1_blocks(array.batch_to_space),
     "ConcatOffset": _find_concat_offsets,
     "Eig": _compute_eigenvalues,
+    "ExtractVolumePatches": extract_volume_patches,
     "InplaceAdd": _make_row_update(array.tensor_scatter_nd_add),
     "InplaceSub": _make_row_update(array.tensor_scatter_nd_sub),
     "InplaceUpdate": _make_row_update(array.tensor_scatter_nd_update),
     "MirrorPadGrad": _compute_pad_gradient,
     "ShardedFilename": _format_shard,
     "ShardedFilespec": _format_shard_pattern,
+    "RandomIndexShuffle": random_index_shuffle,
     "SobolSample": math.sobol_sample,
     "SpaceToBatch": _make_v1_blocks(array.space_to_batch),
     "SparseBincount": _count_sparse,

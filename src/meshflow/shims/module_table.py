@@ -245,7 +245,8 @@ MODULES = {
     "python.ops.data_flow_ops": "tf.queue",
     "python.ops.distributions": "tf.compat.v1.distributions",
     "python.ops.gradient_checker": "meshflow.shims.gradient_checker",
-    "python.ops.gradient_checker_v2": "tf.test max_error=meshflow.test.gradients:find_max_error",
+    "python.ops.gradient_checker_v2": "compute_gradient=meshflow.shims.gradient_checker:compute_function_gradient "
+    "tf.test max_error=meshflow.test.gradients:find_max_error",
     "python.ops.image_ops": "resize_images=tf.compat.v1.image.resize_images tf.image tf.compat.v1.image",
     "python.ops.image_ops_impl": "tf.image tf.compat.v1.image",
     "python.ops.init_ops": f"tf.compat.v1.initializers tf.compat.v1 {_FANS}",
@@ -299,7 +300,7 @@ MODULES = {
     "set_difference=tf.sets.difference set_union=tf.sets.union",
     "python.ops.signal": "tf.signal",
     "python.ops.sparse_ops": "tf.sparse",
-    "python.ops.stateless_random_ops": "tf.random",
+    "python.ops.stateless_random_ops": "tf.random tf.random.experimental",
     "python.ops.stateful_random_ops": "tf.random",
     "python.ops.string_ops": "tf.strings reduce_join=tf.compat.v1.strings.reduce_join reduce_join_v2=tf.strings.reduce_join "
     "string_split=tf.compat.v1.string_split",

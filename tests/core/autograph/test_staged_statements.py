@@ -650,7 +650,7 @@ def test_error_return_in_one_branch_only():
         if x > 0:
             return x
 
-    text = f"A value must also be returned from the else branch.*{line_of(f, 1)}"
+    text = f"The else branch must also have a return value.*{line_of(f, 1)}"
     with pytest.raises(ValueError, match=text):
         run(f, 1)
 

@@ -162,3 +162,37 @@ def test_closed_sessions_save_nothing(tmp_path):
     session.close()
     with pytest.raises(RuntimeError, match="closed Session"):
         saver.save(session, tmp_path / "model")
+
+
+def test_positions_of_iterators_are_saved(tmp_path):
+    def build():
+        iterator = v1.data.make_initializable_iterator(tf.data.Dataset.range(9).shuffle(9, seed=3))
+        saveable = tf.data.experimental.make_saveable_from_iterator(iterator, "ignore")
+        v1.add_to_collection(v1.GraphKeys.SAVEABLE_OBJECTS, saveable)
+        return iterator, iterator.get_next(), v1.train.Saver()
+
+    with v1.Graph().as_default(), v1.Session() as session:
+        iterator, element, saver = build()
+        session.run(iterator.initializer)
+        for _ in range(4):
+            session.run(element)
+        path = saver.save(session, tmp_path / "model")
+        rest = [session.run(element) for _ in range(5)]
+    assert tf.train.list_variables(path) == [("Iterator_STATE", [])]
+    with v1.Graph().as_default(), v1.Session() as session:
+        iterator, element, saver = build()
+        with pytest.raises(tf.errors.FailedPreconditionError, match="has not been initialized"):
+            saver.restore(session, path)
+        session.run(iterator.initializer)
+        saver.restore(session, path)
+        assert [session.run(element) for _ in range(5)] == rest
+        with pytest.raises(tf.errors.OutOfRangeError):
+            session.run(element)
+
+
+def test_saveables_of_iterators_check_their_arguments():
+    make = tf.data.experimental.make_saveable_from_iterator
+    with pytest.raises(ValueError, match="Supported values include 'warn'"):
+        make(iter(tf.data.Dataset.range(3)), "never")
+    with pytest.raises(ValueError, match="expected an iterator"):
+        make(tf.data.Dataset.range(3))

@@ -72,3 +72,36 @@ def test_positional_arguments_of_initializers():
         assert initializer([2]).dtype == tf.int32
     with pytest.raises(ValueError, match="floating point"):
         v1.truncated_normal_initializer(0.0, 1.0, dtype=tf.string)
+
+
+def test_iterators_return_composite_elements():
+    with tf.Graph().as_default(), v1.Session() as session:
+        sparse = tf.sparse.from_dense([[0, 7], [8, 0]])
+        rows = tf.ragged.constant([[1], [2, 3], []])
+        data = tf.data.Dataset.from_tensors({"sparse": sparse, "x": 3})
+        slices = tf.data.Dataset.from_tensor_slices(rows).ragged_batch(3)
+        element, batch = session.run(
+            [d.make_one_shot_iterator().get_next() for d in (data, slices)]
+        )
+    assert element["x"] == 3
+    found = element["sparse"]
+    assert found.indices.tolist() == [[0, 1], [1, 0]] and found.values.tolist() == [7, 8]
+    assert found.dense_shape.tolist() == [2, 2]
+    assert batch.to_list() == [[1], [2, 3], []]
+
+
+def test_datasets_of_placeholders_have_options():
+    with tf.Graph().as_default():
+        size = v1.placeholder(tf.int64, [])
+        data = tf.data.Dataset.range(size).with_options(tf.data.Options())
+        assert data.options().deterministic is None
+
+
+def test_gradients_of_gradients_depend_on_seeds_and_intermediate_results(session):
+    x, seed = v1.placeholder(tf.float32, [3]), v1.placeholder(tf.float32, [3])
+    y = x * x
+    (inner,) = tf.gradients(tf.nn.l2_loss(y), x)
+    (seeded,) = tf.gradients(y, x, seed)
+    found = tf.gradients(inner, y) + tf.gradients(seeded, seed)
+    feeds = {x: [1.0, 2.0, 3.0], seed: [1.0, 1.0, 1.0]}
+    assert [f.tolist() for f in session.run(found, feeds)] == [[2.0, 4.0, 6.0]] * 2

@@ -76,9 +76,6 @@ _NAMES_BY_REASON: dict[str, str] = {
             )
         )
     ),
-    "call random.random_index_shuffle's replacement: tf.random.experimental.stateless_shuffle of a range.": (
-        "random.experimental.index_shuffle random_index_shuffle"
-    ),
     "call its replacement: tf.nn.convolution(dilations=).": "nn.with_space_to_batch",
     "XLA has no quantized types; use the fake quantization of tf.quantization.": (
         "quantization.quantize quantization.dequantize compat.v1.quantize compat.v1.quantize_v2 compat.v1.dequantize"
@@ -123,8 +120,8 @@ _NAMES_BY_REASON: dict[str, str] = {
     "messages of other packages are parsed by their own Python classes, in tf.py_function.": (
         "io.decode_proto io.encode_proto"
     ),
-    "checkpoints of a pipeline are saved with tf.train.Checkpoint(iterator=iterator).": (
-        "data.experimental.CheckpointInputPipelineHook data.experimental.make_saveable_from_iterator"
+    "it needs an estimator; save iterators with tf.train.Checkpoint(iterator=iterator).": (
+        "data.experimental.CheckpointInputPipelineHook"
     ),
     "graphs are not compared; compare the results of functions.": "test.assert_equal_graph_def",
     "the number of steps is passed as compile(steps_per_execution=).": "keras.utils.StepsPerExecutionTuner",

@@ -70,6 +70,7 @@ class GraphIterator:
             weakref.WeakKeyDictionary()
         )
         self._handle: Tensor | None = None
+        self.name = self._graph.name_operation("Iterator")
         # Several threads may run a session.
         self._lock = threading.Lock()
         if isinstance(dataset, (Dataset, GraphDataset)):
@@ -195,6 +196,15 @@ class GraphIterator:
         Raises:
           OutOfRangeError: If there is none.
         """
+        iterator = self._find_running()
+        try:
+            with self._lock:
+                return next(iterator)
+        except StopIteration:
+            raise _tf.errors.OutOfRangeError(None, None, "End of sequence") from None
+
+    def _find_running(self) -> Any:
+        """Return the iterator over the elements in the session that runs."""
         if self._graph.session not in self._running:
             if not self._is_initialized or self._dataset is None:
                 raise _tf.errors.FailedPreconditionError(
@@ -204,11 +214,15 @@ class GraphIterator:
                     "initializer operation for this iterator before getting the next element.",
                 )
             self._start(self._dataset, Run({}).find)
-        try:
-            with self._lock:
-                return next(self._running[self._graph.session])
-        except StopIteration:
-            raise _tf.errors.OutOfRangeError(None, None, "End of sequence") from None
+        return self._running[self._graph.session]
+
+    # `tf.data.experimental.make_saveable_from_iterator` saves the position.
+    def _checkpoint_values(self) -> dict[str, Any]:
+        values: dict[str, Any] = self._find_running()._checkpoint_values()
+        return values
+
+    def _restore_checkpoint_values(self, attribute: str, values: dict[str, Any]) -> None:
+        self._find_running()._restore_checkpoint_values(attribute, values)
 
 
 # Iterators by their handles.

@@ -203,6 +203,17 @@ def list_tensors(result: PyTree) -> list[Tensor]:
     ]
 
 
+def list_components(specs: PyTree, result: PyTree) -> list[Tensor]:
+    """Return the tensors of a result with the structure of specs, in the order of the components of the specs."""
+    tensors = []
+    for spec, value in zip(nest.flatten(specs), nest.flatten_up_to(specs, result), strict=True):
+        if nest.can_split(spec):
+            tensors += list_components(spec._component_specs, spec._to_components(value))
+        else:
+            tensors += list_tensors(value)
+    return tensors
+
+
 def fill_result(result: PyTree, tensors: Sequence[Tensor]) -> PyTree:
     """Return a result with other tensors, in the order of `list_tensors`."""
     supply = iter(tensors)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch.symbolic_calls import has_symbolic
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor, split_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.data.dataset import Dataset
 from meshflow.environment.types import PyTree
@@ -37,9 +37,7 @@ class GraphDataset:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._function, self._args, self._kwargs = function, args, kwargs
-        leaves = nest.flatten((args, kwargs))
-        inputs: list[SymbolicTensor] = [x for x in leaves if isinstance(x, SymbolicTensor)]
-        inputs += [t for leaf in leaves if isinstance(leaf, GraphDataset) for t in leaf.inputs]
+        inputs = [t for leaf in nest.flatten((args, kwargs)) for t in _list_inputs(leaf)]
         self.inputs: list[SymbolicTensor] = list({id(t): t for t in inputs}.values())
         # An error of the arguments is raised where the dataset is created.
         self.element_spec = nest.map_structure(
@@ -52,13 +50,22 @@ class GraphDataset:
         def get_value(leaf: PyTree) -> Any:
             if isinstance(leaf, GraphDataset):
                 return leaf.build(find)
+            if isinstance(leaf, CompositeTensor) and _list_inputs(leaf):
+                return leaf.join_parts([get_value(part) for part in split_value(leaf)])
             return find(leaf) if isinstance(leaf, SymbolicTensor) else leaf
 
         args, kwargs = nest.map_structure(get_value, (self._args, self._kwargs))
         dataset: Dataset = self._function(*args, **kwargs)
         return dataset
 
+    def options(self) -> Any:
+        """Return the options of the dataset."""
+        return self._build_example(_SIZES[0]).options()
+
     def _infer_spec(self, size: int) -> PyTree:
+        return self._build_example(size).element_spec
+
+    def _build_example(self, size: int) -> Dataset:
         def make_value(tensor: SymbolicTensor) -> Tensor:
             if tensor.is_constant:
                 return Tensor(tensor.array)
@@ -70,7 +77,7 @@ class GraphDataset:
             return Tensor(np.full(shape, size, tensor.dtype.dtype))
 
         with init_scope(), suspend_recording():
-            return self.build(make_value).element_spec
+            return self.build(make_value)
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of `tf.data.Dataset` that records its calls."""
@@ -82,6 +89,19 @@ class GraphDataset:
         return functools.partial(method, self)
 
 
+def _list_inputs(leaf: PyTree) -> list[SymbolicTensor]:
+    """Return the graph tensors of an argument, with those of composite tensors and of datasets."""
+    if isinstance(leaf, GraphDataset):
+        return leaf.inputs
+    parts = split_value(leaf) if isinstance(leaf, CompositeTensor) else [leaf]
+    return [part for part in parts if isinstance(part, SymbolicTensor)]
+
+
+def _has_inputs(args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> bool:
+    leaves = nest.flatten((args, kwargs))
+    return any(isinstance(leaf, GraphDataset) or _list_inputs(leaf) for leaf in leaves)
+
+
 def _find_owner(name: str) -> type:
     return next(base for base in Dataset.__mro__ if name in vars(base))
 
@@ -91,7 +111,7 @@ def _record_calls(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: PyTree, **kwargs: PyTree) -> object:
-        if has_symbolic(args, kwargs, (SymbolicTensor, GraphDataset)):
+        if _has_inputs(args, kwargs):
             return GraphDataset(function, args, kwargs)
         return function(*args, **kwargs)
 
@@ -100,7 +120,7 @@ def _record_calls(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _create(cls: type, *args: PyTree, **kwargs: PyTree) -> object:
     """Create a dataset of a class, such as `tf.data.TFRecordDataset`."""
-    if has_symbolic(args, kwargs, (SymbolicTensor, GraphDataset)):
+    if _has_inputs(args, kwargs):
         return GraphDataset(cls, args, kwargs)
     return object.__new__(cls)
 

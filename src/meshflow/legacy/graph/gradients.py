@@ -96,7 +96,9 @@ def _infer_gradients(
     The operations between `xs` and `ys` are traced.
     """
     needed = sort_operations([y.op for y in ys])
-    sources = {id(x) for x in xs}
+    # A gradient of a gradient may depend on its seeds or on results of the operations that the inner one differentiates.
+    inner = [s for o in needed if o.type == "Gradients" for s in o.sources]
+    sources = {id(x) for x in (*xs, *inner)}
     computed: set[int] = set()
     for operation in needed:
         operands = (*operation.inputs, *operation.variables)
@@ -118,7 +120,7 @@ def _infer_gradients(
 
     def call_all(*values: PyTree) -> list[Any]:
         known = dict(zip(given, values, strict=True))
-        run = Run(known, xs)
+        run = Run(known, [*xs, *inner])
         run.execute([o for o in path if any(id(t) not in known for t in o.outputs)])
         gradients[:] = run.differentiate(ys, xs, seeds, stopped)
         return list_tensors(gradients)

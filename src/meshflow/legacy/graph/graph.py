@@ -37,7 +37,7 @@ from meshflow.legacy.graph.calls import (
     GraphCall,
     fill_result,
     graph_functions,
-    list_tensors,
+    list_components,
     replace_in_graphs,
 )
 from meshflow.legacy.graph.execution import GraphRead, Run, state, suspend_recording
@@ -107,6 +107,7 @@ class Graph(GraphBase, metaclass=_GraphType):
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Self]:
         """Return a context in which calls add operations to the graph."""
+        _record_datasets()
         token = _default_graph.set(self)
         saved = context.graph, context.variable_creators, context.name_scopes, context.name_counts
         context.graph, context.name_scopes = self, self._name_scopes
@@ -250,7 +251,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         """Record a call on tensors that is not traced; its result has the structure and the specs `specs`."""
 
         def compute(run: Run) -> Sequence[Any]:
-            return list_tensors(function(*map(run.find, inputs)))
+            return list_components(specs, function(*map(run.find, inputs)))
 
         operation = self._make_operation(name, name.rpartition("/")[2], compute, inputs)
         parts = nest.map_structure(operation.add_output, nest.split_composites(specs))
@@ -525,6 +526,11 @@ def _import_definitions() -> Any:
     return importlib.import_module("meshflow.legacy.graph.definitions")
 
 
+def _record_datasets() -> None:
+    """Let datasets accept graph tensors; the module, which uses graphs, gives datasets iterators of version 1, too."""
+    importlib.import_module("meshflow.legacy.compat.data")
+
+
 @functools.lru_cache(maxsize=4096)
 def _find_name_position(function: Callable[..., Any]) -> int:
     """Return the position of the parameter `name`, or a large number."""
@@ -567,6 +573,7 @@ def set_eager_execution(value: bool) -> None:
         context.graph = None
         context.variable_creators = []
     elif context.graph is None:
+        _record_datasets()
         context.graph = _root_graph
         context.variable_creators = [_root_graph.create_variable]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ def _extract_patches(
     index_grids = []
     pads = [(0, 0)]
     for input_size, size, stride, rate in zip(
-        images.shape[1:3], sizes, strides, rates, strict=True
+        images.shape[1:-1], sizes, strides, rates, strict=True
     ):
         dilated_size = (size - 1) * rate + 1
         if padding == "SAME":
@@ -44,9 +45,15 @@ def _extract_patches(
             pads.append((0, 0))
         index_grids.append(make_range(count)[:, None] * stride + np.arange(size)[None, :] * rate)
     padded = jnp.pad(images, [*pads, (0, 0)])
-    rows, columns = index_grids
-    patches = padded[:, rows[:, None, :, None], columns[None, :, None, :], :]
-    return patches.reshape(*patches.shape[:3], sizes[0] * sizes[1] * images.shape[-1])
+    # The axes of the counts precede those of the sizes.
+    last, grid_axis = len(sizes) - 1, slice(None)
+    indices = [
+        grid[(*[None] * i, grid_axis, *[None] * last, grid_axis, *[None] * (last - i))]
+        for i, grid in enumerate(index_grids)
+    ]
+    patches = padded[(slice(None), *indices)]
+    count = math.prod(sizes) * images.shape[-1]
+    return patches.reshape(*patches.shape[: len(sizes) + 1], count)
 
 
 def extract_patches(
@@ -101,6 +108,35 @@ def extract_patches(
     return _extract_patches(
         images, tuple(sizes[1:3]), tuple(strides[1:3]), tuple(rates[1:3]), padding
     )
+
+
+def extract_volume_patches(
+    input: TensorLike, ksizes: Sequence[int], strides: Sequence[int], padding: str
+) -> Tensor:
+    """Extract patches of volumes, flattened into the last dimension: the raw op `ExtractVolumePatches`.
+
+    Args:
+      input: [batch, planes, rows, columns, channels].
+      ksizes: [1, planes, rows, columns, 1], the size of a patch.
+      strides: [1, planes, rows, columns, 1], the distance between patches.
+      padding: 'VALID' or 'SAME' (padded with zeros).
+
+    Raises:
+      InvalidArgumentError: If an argument has another form.
+    """
+    for argument, value in (("ksizes", ksizes), ("strides", strides)):
+        if len(value) != 5 or value[0] != 1 or value[4] != 1 or min(value) < 1:
+            raise InvalidValueError(
+                f"extract_volume_patches: {argument} must be [1, planes, rows, columns, 1] with positive sizes, got "
+                f"{value}."
+            )
+    input = convert_to_tensor(input)
+    if padding not in ("VALID", "SAME") or len(input.shape) != 5:
+        raise InvalidValueError(
+            f"extract_volume_patches: expected 5-dimensional input and padding 'VALID' or 'SAME', got shape {input.shape} "
+            f"and padding {padding!r}."
+        )
+    return _extract_patches(input, tuple(ksizes[1:4]), tuple(strides[1:4]), (1, 1, 1), padding)
 
 
 @op(name="image_gradients")

@@ -11,7 +11,7 @@ from jax import lax
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.broadcasting import combine, select
 from meshflow.core.runtime.errors import InvalidValueError
@@ -157,19 +157,32 @@ def gelu(features: TensorLike, approximate: bool = False, name: str | None = Non
     return jax.nn.gelu(features, approximate=approximate)
 
 
-@op(kinds="f")
-def silu(features: TensorLike, beta: float = 1.0) -> Tensor:
+@op(kinds="f", name="silu")
+def _silu(features: TensorLike, beta: float = 1.0) -> Tensor:
+    return features * jax.nn.sigmoid(jnp.asarray(beta, features.dtype) * features)
+
+
+@op(same=(), kinds="f", name="silu_of_scaled")
+def _scale_silu(features: TensorLike, beta: TensorLike) -> Tensor:
+    return features * jax.nn.sigmoid(beta.astype(features.dtype) * features)
+
+
+@dispatch_composites
+@accept_symbolic
+def silu(features: TensorLike, beta: TensorLike = 1.0) -> Tensor:
     """Compute `x * sigmoid(beta * x)` elementwise.
 
     Args:
       features: A floating-point tensor of any shape.
-      beta: Factor in the sigmoid.
+      beta: Factor in the sigmoid; a tensor or variable may be trained.
 
     Example:
       >>> print(tf.nn.silu([-1.0, 1.0]).numpy().round(3))
       [-0.269  0.731]
     """
-    return features * jax.nn.sigmoid(jnp.asarray(beta, features.dtype) * features)
+    if isinstance(beta, (int, float)):
+        return _silu(features, beta)
+    return _scale_silu(features, beta)
 
 
 swish = silu

@@ -9,12 +9,14 @@ from meshflow.ops.random.generator import (
     get_global_generator,
     set_global_generator,
 )
+from meshflow.ops.random.index_shuffle import index_shuffle
 
 __all__ = [
     "Algorithm",
     "Generator",
     "create_rng_state",
     "get_global_generator",
+    "index_shuffle",
     "set_global_generator",
     "stateless_fold_in",
     "stateless_shuffle",

@@ -96,19 +96,23 @@ class _IfMerge(BranchMerge):
     def make_mismatch_error(
         self, position: int, aspect: str, first: str, second: str, branch: int
     ) -> Exception:
-        if self.names[position] == RETURN_VALUE and "None" in (first, second):
+        advice = _ADVICE.get(aspect, "")
+        if "None" in (first, second):
             branch_name = _BRANCH_NAMES[branch] if second == "None" else _BRANCH_NAMES[1 - branch]
-            return ValueError(
-                f"A value must also be returned from the {branch_name} branch of the conditional on a tensor at "
-                f"{self.location}. If one branch of a conditional returns a value, all branches must return one."
+            if self.names[position] == RETURN_VALUE:
+                return ValueError(
+                    f"The {branch_name} branch must also have a return value in the conditional on a tensor at "
+                    f"{self.location}. If one branch of a conditional returns a value, all branches must return one."
+                )
+            advice += (
+                f" {self._format_label(position)} is None at the end of the {branch_name} branch."
             )
         is_list = aspect == "structure" and all(
             text == repr(TENSORLESS) or text.startswith("[") for text in (first, second)
         )
         return (ListGrowthError if is_list else VaryingValueError)(
             f"{self._format_label(position)} must have the same {aspect} in both branches of the conditional on a "
-            f"tensor at {self.location}: got {first} in the main branch and {second} in the else branch."
-            + _ADVICE.get(aspect, "")
+            f"tensor at {self.location}: got {first} in the main branch and {second} in the else branch.{advice}"
         )
 
 
