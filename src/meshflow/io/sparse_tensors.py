@@ -10,7 +10,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.io import protos
-from meshflow.io.tensors import parse_tensor, serialize_tensor
+from meshflow.io.tensors import parse_array, parse_tensor, serialize_array, serialize_tensor
 from meshflow.ops.array import stack
 from meshflow.ops.files import to_host_strings
 from meshflow.ops.sparse_elements import check_sparse
@@ -68,7 +68,7 @@ def serialize_many_sparse(
     rows = []
     if shape[0]:
         for row in zip(np.split(indices[:, 1:], ends), np.split(values, ends), strict=True):
-            rows.append([serialize_tensor(convert_to_tensor(p)).numpy() for p in (*row, shape[1:])])
+            rows.append(list(map(serialize_array, (*row, shape[1:]))))
     return convert_to_tensor(np.array(rows, object).reshape(-1, 3))
 
 
@@ -98,10 +98,8 @@ def deserialize_many_sparse(
         # One tensor, without a dimension of batches.
         single = [parse_tensor(t, k) for t, k in zip(texts, ("int64", dtype, "int64"), strict=True)]
         return SparseTensor(*single)
-    parts = [
-        [parse_tensor(t, k).numpy() for t, k in zip(row, ("int64", dtype, "int64"), strict=True)]
-        for row in texts
-    ]
+    kinds = [as_dtype(k) for k in ("int64", dtype, "int64")]
+    parts = [list(map(parse_array, map(bytes, row), kinds)) for row in texts]
     shapes = [shape for _, _, shape in parts]
     if len({len(shape) for shape in shapes}) > 1:
         raise InvalidArgumentError(

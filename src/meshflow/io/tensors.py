@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, as_shape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit, spend_load_budget
+from meshflow.environment.protobuf_wire import encode_varint
 from meshflow.io import protos
 from meshflow.ops.files import to_host_strings
 
@@ -128,8 +130,22 @@ def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
         return context.host_recorder.call(serialize_tensor, (tensor,), {})
     tensor = convert_to_tensor(tensor)
     array = tensor.require_value("a tensor to be serialized")
-    proto = to_tensor_proto(array)
-    return convert_to_tensor(proto.SerializeToString())
+    return convert_to_tensor(serialize_array(array))
+
+
+def serialize_array(array: np.ndarray) -> bytes:
+    """Serialize an array as `serialize_tensor` does."""
+    if array.dtype == object or not array.size or _is_big_endian(array):
+        return to_tensor_proto(array).SerializeToString()
+    # The content is the last field: number 4, of bytes, after their length.
+    content = array.tobytes()
+    empty = _serialize_empty(as_dtype(array.dtype), array.shape)
+    return b"".join((empty, bytes([4 << 3 | 2]), encode_varint(len(content)), content))
+
+
+@functools.lru_cache(1024)
+def _serialize_empty(kind: DType, shape: tuple[int, ...]) -> bytes:
+    return _make_empty_proto(kind, shape).SerializeToString()
 
 
 def to_tensor_proto(array: np.ndarray) -> Any:
@@ -200,6 +216,12 @@ def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None =
     """
     kind = as_dtype(out_type)
     data = bytes(to_host_strings(serialized, "a serialized tensor")[()])
+    array = parse_array(data, kind)
+    return convert_python_value(vary_sizes(array, *range(array.ndim)), kind)
+
+
+def parse_array(data: bytes, kind: DType) -> np.ndarray:
+    """Parse an array that `serialize_array` or TensorFlow serialized; see `parse_tensor`."""
     try:
         proto = protos.TensorProto.FromString(data)
     except protos.DecodeError:
@@ -215,8 +237,7 @@ def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None =
             f"Type mismatch between parsed tensor ({stored}) and dtype ({kind.name})"
         )
     shape = [d.size for d in proto.tensor_shape.dim]
-    array = _decode_values(proto, kind, _count_elements(shape, kind, len(data)))
-    return convert_python_value(vary_sizes(array.reshape(shape), *range(len(shape))), kind)
+    return _decode_values(proto, kind, _count_elements(shape, kind, len(data))).reshape(shape)
 
 
 def _count_elements(shape: Sequence[int], kind: DType, size: int) -> int:

@@ -95,10 +95,51 @@ def sum_elements(values: Tensor, owner: Tensor, count: int) -> Tensor:
 
 def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the different rows of a matrix in order, and for each row its index among them."""
-    if not rows.shape[1]:
-        return rows[:1], np.zeros(len(rows), np.int64)
-    different, owner = np.unique(rows, axis=0, return_inverse=True)
-    return different, owner.reshape(-1)
+    ids = _number_rows(rows)
+    if ids is None:
+        different, owner = np.unique(rows, axis=0, return_inverse=True)
+        return different, owner.reshape(-1)
+    if (ids[1:] >= ids[:-1]).all():
+        is_first = np.ones(len(ids), bool)
+        is_first[1:] = ids[1:] != ids[:-1]
+        return rows[is_first], np.cumsum(is_first) - 1
+    _, first, owner = np.unique(ids, return_index=True, return_inverse=True)
+    return rows[first], owner.reshape(-1)
+
+
+def merge_rows(*parts: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]] | None:
+    """Return the different rows of two matrices in order, and for each row its index among them.
+
+    Returns:
+      None if the rows of a matrix are not in order, or not different.
+    """
+    ids = _number_rows(np.concatenate(parts))
+    if ids is None:
+        return None
+    first, second = np.split(ids, [len(parts[0])])
+    if not (first[1:] > first[:-1]).all() or not (second[1:] > second[:-1]).all():
+        return None
+    places = np.searchsorted(first, second)
+    is_new = np.ones(len(second), bool)
+    is_inside = places < len(first)
+    is_new[is_inside] = first[places[is_inside]] != second[is_inside]
+    # Each new row of the second matrix moves the following ones.
+    owners = [
+        np.arange(len(first)) + np.searchsorted(second[is_new], first),
+        places + np.cumsum(is_new) - is_new,
+    ]
+    rows = np.empty((len(first) + np.count_nonzero(is_new), parts[0].shape[1]), np.int64)
+    for part, owner in zip(parts, owners, strict=True):
+        rows[owner] = part
+    return rows, owners
+
+
+def _number_rows(rows: np.ndarray) -> np.ndarray | None:
+    """Return numbers with the order of the rows, or None if they do not fit into integers."""
+    sizes = [n + 1 for n in rows.max(0, initial=0).tolist()]
+    if rows.min(initial=0) < 0 or math.prod(sizes) >= 1 << 63:
+        return None
+    return get_row_ids(np, rows, sizes)
 
 
 def get_row_ids(xp: ModuleType, indices: Array, sizes: Sequence[int] | Array) -> Array:

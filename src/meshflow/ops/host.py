@@ -16,9 +16,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from meshflow.core.dispatch.composite import sum_rows
+from meshflow.core.dispatch.composite import DIVISOR_CHECK, sum_rows
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import philox_host
+from meshflow.core.runtime.bounds_checks import is_padding
 from meshflow.core.runtime.context import context
 from meshflow.core.variables import indexing
 from meshflow.interpreter import can_repeat_rows, repeat_rows, take_extremum, update_rows
@@ -239,10 +240,23 @@ def _multiply_sparse(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray
 
 def _reduce_sparse(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     (indices, values), (sizes, remaining_axes, shape, reduction) = arrays, static
-    if reduction != "sum" or not _is_summable(values):
+    if not _is_summable(values):
         return None
     ids, count = coordinates.find_cells(np, indices, sizes, remaining_axes)
-    return _reduce_rows(values, np.asarray(ids), count).reshape(shape)
+    if reduction == "sum":
+        return _reduce_rows(values, np.asarray(ids), count).reshape(shape)
+    largest = _reduce_segments((values, np.asarray(ids)), (count, "max"))
+    if largest is None:
+        return None
+    is_used = np.zeros(count + 1, bool)
+    is_used[ids] = True
+    return np.where(is_used[:-1], largest, 0).astype(values.dtype).reshape(shape)
+
+
+def _check_divisors(arrays: _HostArrays, sizes: tuple[Any, ...]) -> np.ndarray | None:
+    divisors, indices = arrays
+    is_valid = (divisors != 0) | is_padding(indices, sizes)[:, 0]
+    return divisors if is_valid.all() and divisors.all() else None
 
 
 def _add_elements(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
@@ -323,6 +337,7 @@ for _public, _function in _HOST_FUNCTIONS:
     register_host_function(_public.op, _function)
 register_host_function(indexing._getitem, _get_item)
 register_host_function(sum_rows, _sum_rows)
+register_host_function(DIVISOR_CHECK, _check_divisors)
 register_host_function(coordinates._take, _take)
 
 

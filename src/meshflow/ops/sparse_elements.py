@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, overload
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
@@ -42,6 +44,7 @@ from meshflow.ops.coordinates import (
     has_static_indices,
     make_sparse,
     map_indices,
+    merge_rows,
     sort_elements,
     sum_elements,
     take_elements,
@@ -79,10 +82,8 @@ def check_sparse(value: object, name: str) -> SparseTensor:
     return value
 
 
-def _combine(
-    a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor], Tensor], name: str
-) -> SparseTensor:
-    """Combine two sparse tensors; an element that is missing in one of them is 0."""
+def _merge(a: SparseTensor, b: SparseTensor, name: str) -> Sequence[Tensor]:
+    """Return the indices of elements of either sparse tensor, and for each element of both its position among them."""
     sizes = get_sizes_list(a)
     if len(sizes) != len(b.shape) or sizes != get_sizes_list(b):
         raise InvalidValueError(f"Operands' shapes do not match: {a.shape} and {b.shape}.")
@@ -94,8 +95,19 @@ def _combine(
     operands, use = [a.indices, b.indices], f"the indices of tf.sparse.{name}"
     # Assertions of a saved function compare its sizes; otherwise the host does, which then merges the elements.
     is_compared = not has_symbolic_size(sizes) or is_recorded(operands)
-    merge = _merge_indices if is_compared else _merge_on_host
-    indices, *owners = compute_on_host(merge, operands, results, use)
+    return compute_on_host(
+        _merge_indices if is_compared else _merge_on_host, operands, results, use
+    )
+
+
+def _sum_merged(
+    a: SparseTensor,
+    b: SparseTensor,
+    indices: Tensor,
+    owners: Sequence[Tensor],
+    combine: Callable[[Tensor, Tensor], Tensor],
+) -> SparseTensor:
+    """Combine two sparse tensors; an element that is missing in one of them is 0."""
     count = indices.array.shape[0]
     parts = [sum_elements(s.values, o, count) for s, o in zip((a, b), owners, strict=True)]
     return SparseTensor(indices, combine(*parts), a.dense_shape)
@@ -111,9 +123,9 @@ def _merge_indices(first: Any, second: Any) -> list[Array]:
 
 @host_function
 def _merge_on_host(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
-    if _is_ascending(first) and _is_ascending(second):
-        indices, owner = unique_rows(np.concatenate([first, second]))
-        return [indices, *np.split(owner, [len(first)])]
+    merged = merge_rows(first, second)
+    if merged is not None:
+        return [merged[0], *merged[1]]
     # TensorFlow merges the elements in their order, so each one is combined with at most one of the other tensor.
     parts, positions = (first, second), [0, 0]
     owners = [np.zeros(len(part), np.int64) for part in parts]
@@ -144,27 +156,18 @@ def _find_different_rows(rows: Array) -> tuple[Array, Array]:
     return in_order[find_true(is_first)], jnp.zeros_like(groups).at[order].set(groups)
 
 
-def _is_ascending(indices: np.ndarray) -> bool:
-    """Check whether the rows are in order, and different."""
-    steps = np.diff(indices, axis=0)
-    first = np.argmax(steps != 0, axis=1)
-    return bool((np.take_along_axis(steps, first[:, None], 1) > 0).all())
-
-
 def _compare(
     a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor], Tensor], name: str
 ) -> SparseTensor:
-    return _combine(_check_operand(a, "sp_a"), _check_operand(b, "sp_b"), combine, name)
+    a, b = _check_operand(a, "sp_a"), _check_operand(b, "sp_b")
+    indices, *owners = _merge(a, b, name)
+    return _sum_merged(a, b, indices, owners, combine)
 
 
 def _check_operand(operand: SparseTensor, label: str) -> SparseTensor:
     message = "Sparse index tuple indices[{index}, :] = [{value}] is out of bounds"
     indices = check_sparse(operand, label).check_indices(message)
     return SparseTensor(indices, operand.values, operand.dense_shape)
-
-
-def _replace_by_ones(a: SparseTensor) -> SparseTensor:
-    return a.with_values(array.ones_like(a.values, "int32"))
 
 
 @overload
@@ -197,12 +200,14 @@ def add(
       [6 0 7] [2 1 1]
     """
     if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
-        total = _combine(a, b, math.add, "add")
+        indices, *owners = _merge(a, b, "add")
+        total = _sum_merged(a, b, indices, owners, math.add)
         limit = to_static_value(threshold, "threshold")
         if not limit:
             return total
         # The threshold only applies to elements that exist in both tensors.
-        counts = _combine(_replace_by_ones(a), _replace_by_ones(b), math.add, "add").values
+        ones = [s.with_values(array.ones_like(s.values, "int32")) for s in (a, b)]
+        counts = _sum_merged(*ones, indices, owners, math.add).values
         return retain(total, (math.abs(total.values) >= limit) | (counts < 2))
     if not isinstance(a, SparseTensor) and not isinstance(b, SparseTensor):
         raise TypeError("tf.sparse.add: at least one argument must be a SparseTensor.")
@@ -621,32 +626,36 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
       >>> print(tf.sparse.to_dense(tf.sparse.softmax(a)).numpy())
       [[0.5 0.5 0. ]]
     """
-    sizes = get_sizes_list(sp_input)[:-1]
-    if not sizes or not sp_input.dtype.is_floating:
+    if len(sp_input.shape) < 2 or not sp_input.dtype.is_floating:
         raise InvalidValueError(
             f"tf.sparse.softmax: expected floats of rank 2 or more, got {sp_input._type_spec}."
         )
-    sp_input = SparseTensor(sp_input.check_indices(), sp_input.values, sp_input.dense_shape)
     count = sp_input.values.array.shape[0]
     if not is_symbolic_dim(count) and not count:
         return sp_input
-
-    def number_rows(xp: ModuleType, indices: Array) -> Array:
-        # In a program, the number of different rows must be static.
-        options = {} if xp is np else {"size": count}
-        row_ids = get_row_ids(xp, indices, sizes)
-        return xp.unique(row_ids, return_inverse=True, **options)[1].reshape(-1)
-
-    if can_have_unknown_sizes() or is_symbolic_dim(count):
-        operands, use = [sp_input.indices, sp_input.dense_shape], "indices of tf.sparse.softmax"
+    indices = sp_input.check_indices()
+    if can_have_unknown_sizes() or is_symbolic_dim(count) or has_static_indices(sp_input):
+        operands, use = [indices, sp_input.dense_shape], "indices of tf.sparse.softmax"
         (owner,) = compute_on_host(_find_row_ids, operands, [((count,), np.int64)], use)
     else:
-        owner = map_indices(number_rows, sp_input.indices)
-    num_rows: Any = count
-    largest = array.stop_gradient(math.unsorted_segment_max(sp_input.values, owner, num_rows))
-    powers = math.exp(sp_input.values - array.gather(largest, owner))
-    total = math.unsorted_segment_sum(powers, owner, num_rows)
-    return sp_input.with_values(powers / array.gather(total, owner))
+        sizes = get_sizes_list(sp_input)[:-1]
+
+        def number_rows(xp: ModuleType, indices: Array) -> Array:
+            # In a program, the number of different rows must be static.
+            row_ids = get_row_ids(xp, indices, sizes)
+            return xp.unique(row_ids, return_inverse=True, size=count)[1].reshape(-1)
+
+        owner = map_indices(number_rows, indices)
+    return SparseTensor(indices, softmax_of_groups(sp_input.values, owner), sp_input.dense_shape)
+
+
+@op(same=("values",), name="sparse_softmax")
+def softmax_of_groups(values: TensorLike, owner: TensorLike) -> Tensor:
+    """Compute the softmax of the values with the same owner, the index of a group."""
+    count = values.shape[0]
+    largest = jax.ops.segment_max(jax.lax.stop_gradient(values), owner, count)
+    powers = jnp.exp(values - largest[owner])
+    return powers / jax.ops.segment_sum(powers, owner, count)[owner]
 
 
 @host_function

@@ -610,6 +610,9 @@ class SparseTensor(CompositeTensor):
     @property
     def shape(self) -> TensorShape:
         """Return the shape of the full tensor; sizes are None if a program computes them."""
+        known: TensorShape | None = vars(self).get("_known_shape")
+        if known is not None:
+            return known
         if isinstance(self._dense_shape, TensorSpec):
             unknown = [None] * self._dense_shape.shape[0]
             return TensorShape(getattr(self._dense_shape, "sizes", unknown))
@@ -617,7 +620,10 @@ class SparseTensor(CompositeTensor):
         if sizes is None and is_symbolic_tensor(self._dense_shape):
             return TensorShape([None] * self._dense_shape.shape[0])
         sizes = np.asarray(self._dense_shape.array) if sizes is None else sizes
-        return TensorShape([as_size(n) for n in sizes]).show()
+        shape = TensorShape([as_size(n) for n in sizes])
+        if _is_host_constant(self._dense_shape) and not has_symbolic_size(sizes):
+            vars(self)["_known_shape"] = shape
+        return shape.show()
 
     @property
     def _type_spec(self) -> SparseTensorSpec:
@@ -656,6 +662,8 @@ class SparseTensor(CompositeTensor):
         The elements may be strings of a function that is being saved, which are no tensor.
         """
         result = copy.copy(self)
+        for name in ("_known_shape", "_known_split"):
+            vars(result).pop(name, None)
         result._dense_shape = dense_shape
         return result
 
@@ -675,7 +683,7 @@ class SparseTensor(CompositeTensor):
         split: tuple[list[Tensor], Hashable] | None = vars(self).get("_known_split")
         if split is None:
             split = split_dense_shape([self._values, self._indices], self._dense_shape)
-            if type(self._dense_shape) is Tensor and type(self._dense_shape.array) is np.ndarray:
+            if _is_host_constant(self._dense_shape):
                 # A call of a function splits its arguments several times.
                 vars(self)["_known_split"] = split
         return [*split[0]], split[1]
@@ -711,7 +719,7 @@ class SparseTensor(CompositeTensor):
     def __truediv__(self, other: Any) -> SparseTensor:
         sizes = tuple(self.shape.as_list())
         return self._combine_elements(
-            other, lambda v, d: v / apply(_check_divisors, (d, self._indices), sizes)
+            other, lambda v, d: v / apply(DIVISOR_CHECK, (d, self._indices), sizes)
         )
 
     def _as_tensor(self) -> Tensor:
@@ -746,7 +754,11 @@ def _check_elements(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
 
 
 _ZERO_DIVISOR = BoundsCheck("SparseTensor: a dense tensor with a zero divides an element.")
-_check_divisors = Op("check_divisors", _check_elements)
+DIVISOR_CHECK = Op("check_divisors", _check_elements)
+
+
+def _is_host_constant(tensor: Any) -> bool:
+    return type(tensor) is Tensor and type(tensor.array) is np.ndarray
 
 
 def _build_sparse(parts: Sequence[Any]) -> SparseTensor:

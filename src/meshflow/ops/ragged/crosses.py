@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -77,10 +76,16 @@ def _cross_rows(
 
 
 def _combine_rows(
-    op: str, combine: Callable[[tuple[Any, ...]], Any], parts: Sequence[np.ndarray]
-) -> tuple[list[Any], np.ndarray]:
-    """Return the combinations of the values in each row, and the number of combinations of each row."""
-    columns = []
+    op: str, convert: Callable[[np.ndarray], np.ndarray], parts: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the combinations of the values in each row as columns, and the number of combinations of each row.
+
+    Args:
+      op: Name of the public function, for error messages.
+      convert: Converts the values of an input, before they are combined.
+      parts: The values, their rows, and the number of rows of each input.
+    """
+    columns, counts = [], []
     for values, ids, count in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         if ids.size and (ids.min() < 0 or ids.max() >= count):
             raise InvalidValueError(
@@ -88,21 +93,31 @@ def _combine_rows(
             )
         if count > _MAX_ROWS:
             raise InvalidValueError(f"{op}: more than {_MAX_ROWS} rows, got {count}.")
-        rows: list[list[Any]] = [[] for _ in range(int(count))]
-        for i, value in zip(ids.tolist(), values.tolist(), strict=True):
-            rows[i].append(value)
-        columns.append(rows)
-    if len(set(map(len, columns))) > 1:
+        columns.append(convert(values)[np.argsort(ids, kind="stable")])
+        counts.append(np.bincount(ids.astype(np.int64), minlength=int(count)))
+    if len(set(map(len, counts))) > 1:
         raise InvalidValueError(f"{op}: inputs have different numbers of rows.")
-    crosses = [
-        [combine(items) for items in itertools.product(*row)] for row in zip(*columns, strict=True)
-    ]
-    lengths = np.array([len(row) for row in crosses], np.int64)
-    return [item for row in crosses for item in row], lengths
+    lengths = np.prod(counts, 0) if counts else np.zeros(0, np.int64)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    # The last input varies fastest.
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    for k in reversed(range(len(columns))):
+        starts = np.cumsum(counts[k]) - counts[k]
+        columns[k] = columns[k][starts[rows] + places % counts[k][rows]]
+        places //= counts[k][rows]
+    return columns, lengths
 
 
-def _to_text(item: Any) -> bytes:
-    return item if isinstance(item, bytes) else str(item).encode()
+def _to_texts(values: np.ndarray) -> np.ndarray:
+    texts = np.empty(len(values), object)
+    texts[:] = [v if isinstance(v, bytes) else str(v).encode() for v in values.tolist()]
+    return texts
+
+
+def _to_prints(values: np.ndarray) -> np.ndarray:
+    if values.dtype == object:
+        return np.array([hashing.fingerprint_word(v) for v in values], np.uint64)
+    return values.astype(np.int64).view(np.uint64)
 
 
 @dispatch_composites
@@ -133,10 +148,9 @@ def join_crosses(op: str, inputs: Sequence[Any], separator: str) -> RaggedTensor
 
 @host_function
 def _join_rows(op: str, separator: str, *parts: np.ndarray) -> list[np.ndarray]:
-    join = lambda items: separator.encode().join(map(_to_text, items))
-    values, lengths = _combine_rows(op, join, parts)
-    flat: np.ndarray = np.empty(len(values), object)
-    flat[:] = values
+    columns, lengths = _combine_rows(op, _to_texts, parts)
+    flat: np.ndarray = np.empty(lengths.sum(), object)
+    flat[:] = [separator.encode().join(items) for items in zip(*columns, strict=True)]
     return [flat, lengths]
 
 
@@ -168,12 +182,6 @@ def cross_hashed(
 
 @host_function
 def _hash_rows(op: str, start: int, num_buckets: int, *parts: np.ndarray) -> list[np.ndarray]:
-    def combine(items: tuple[Any, ...]) -> int:
-        prints = [
-            hashing.fingerprint_word(v) if isinstance(v, bytes) else v & 0xFFFFFFFFFFFFFFFF
-            for v in items
-        ]
-        return hashing.cross_fingerprints_from(start, prints) % (num_buckets or _MAX_INT64)
-
-    values, lengths = _combine_rows(op, combine, parts)
-    return [np.array(values, np.int64), lengths]
+    columns, lengths = _combine_rows(op, _to_prints, parts)
+    hashes = hashing.cross_fingerprints_from(np.uint64(start), columns)
+    return [(hashes % np.uint64(num_buckets or _MAX_INT64)).astype(np.int64), lengths]
