@@ -232,3 +232,27 @@ print(codes)
 )
 def test_a_forked_process_frees_memory_while_others_of_its_parent_do():
     assert forked.run(FORKS) == [0, "{0}\n"]
+
+
+AWAITS = """
+import threading
+from meshflow import kernels
+import jax, jax.numpy as jnp
+from meshflow.kernels import library
+kernels.status()
+size = 40 << 20
+print(library.await_memory(size, 1))
+x = jnp.zeros(size, jnp.int8).block_until_ready()
+print(library.await_memory(size, 1))
+threading.Timer(0.1, x.delete).start()
+print(library.await_memory(size, 10_000))
+library.release_memory()
+print(library.await_memory(size, 1))
+"""
+
+
+@pytest.mark.skipif(
+    not isinstance(kernels.status(), library.Library), reason="the CPU kernels are not built here"
+)
+def test_a_thread_can_wait_for_a_free_buffer():
+    assert forked.run(AWAITS, MESHFLOW_HUGE_PAGES="1") == [0, "False\nFalse\nTrue\nFalse\n"]

@@ -172,6 +172,7 @@ class Library:
             self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
             self._release = getattr(self.compiled, "meshflow_release_memory", None)
             self._offer = getattr(self.compiled, "meshflow_offer_memory", None)
+            self._await = getattr(self.compiled, "meshflow_await_memory", None)
             self.take_bounds_failure = getattr(self.compiled, "meshflow_take_bounds_failure", None)
         except (OSError, AttributeError) as error:
             raise KernelsUnavailableError(
@@ -190,6 +191,8 @@ class Library:
             run.argtypes = [*descriptor, ctypes.c_void_p]
         if self._release is not None:
             self._release.restype = ctypes.c_int64
+        if self._await is not None:
+            self._await.argtypes = [ctypes.c_int64, ctypes.c_int64]
         if self._offer is not None:
             self._offer.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
             self.compiled.meshflow_holds_memory.argtypes = [ctypes.c_void_p]
@@ -256,6 +259,15 @@ class Library:
     def release_memory(self) -> int:
         """Free the memory cached for the next step; return the bytes of XLA's large buffers in it."""
         return int(self._release()) if self._release is not None else 0
+
+    def await_memory(self, num_bytes: int, milliseconds: int) -> bool:
+        """Wait until the next XLA buffer of this size would reuse memory; return whether it would.
+
+        Args:
+          num_bytes: Size of the buffer.
+          milliseconds: Longest time to wait.
+        """
+        return self._await is not None and self._await(num_bytes, milliseconds) != 0
 
     def offer_memory(self, address: int, min_bytes: int, max_bytes: int) -> bool:
         """Offer memory for the next XLA buffer that this thread allocates; return whether possible.
@@ -364,6 +376,12 @@ def release_memory() -> int:
     """Free the memory cached by the handlers if they are loaded; return the bytes."""
     library = load() if status.cache_info().currsize else None
     return library.release_memory() if library is not None else 0
+
+
+def await_memory(num_bytes: int, milliseconds: int) -> bool:
+    """Wait until the next XLA buffer of this size would reuse memory, if the handlers are loaded; return whether it would."""
+    library = load() if status.cache_info().currsize else None
+    return library is not None and library.await_memory(num_bytes, milliseconds)
 
 
 def trim_heap() -> None:

@@ -14,6 +14,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
@@ -46,15 +48,18 @@ class Kept {
   // Returns a block of the size or up to a quarter larger, or null.
   void* take(size_t alignment, size_t size) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block)
-      if (block->size >= size && block->size - size <= size / 4 &&
-          reinterpret_cast<uintptr_t>(block->memory) % alignment == 0) {
-        void* memory = block->memory;
-        total_ -= block->size;
-        blocks_.erase(std::next(block).base());
-        return memory;
-      }
-    return nullptr;
+    auto block = find(alignment, size);
+    if (block == blocks_.end()) return nullptr;
+    void* memory = block->memory;
+    total_ -= block->size;
+    blocks_.erase(block);
+    return memory;
+  }
+
+  // Waits until `take` would find a block of the size; returns whether it would.
+  bool await(size_t size, std::chrono::milliseconds longest) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return size <= most_ && given_.wait_for(lock, longest, [&] { return find(kPage, size) != blocks_.end(); });
   }
 
   // Keeps a block; frees older ones if the total would be too large.
@@ -70,6 +75,7 @@ class Kept {
       old.assign(blocks_.begin(), end);
       blocks_.erase(blocks_.begin(), end);
     }
+    given_.notify_all();
     for (auto& block : old) std::free(block.memory);
     return true;
   }
@@ -95,7 +101,17 @@ class Kept {
 
   explicit Kept(size_t most) : most_(most) {}
 
+  // Returns the most recent block of the size or up to a quarter larger, or the end. The caller holds the lock.
+  std::vector<Block>::iterator find(size_t alignment, size_t size) {
+    for (auto block = blocks_.end(); block != blocks_.begin();)
+      if ((--block)->size >= size && block->size - size <= size / 4 &&
+          reinterpret_cast<uintptr_t>(block->memory) % alignment == 0)
+        return block;
+    return blocks_.end();
+  }
+
   std::mutex mutex_;
+  std::condition_variable given_;
   std::vector<Block> blocks_;
   size_t total_ = 0;
   size_t most_;  // bytes
@@ -233,6 +249,12 @@ extern "C" void meshflow_withdraw_memory() noexcept { Placed::withdraw(); }
 // Returns whether an XLA buffer is in offered memory.
 extern "C" int meshflow_holds_memory(void* memory) noexcept {
   return meshflow::guarded(1, [&] { return int(Placed::get().holds(memory)); });
+}
+
+// Waits until the next XLA buffer of this size would reuse memory, at most some milliseconds; returns whether it would.
+extern "C" int meshflow_await_memory(int64_t size, int64_t milliseconds) noexcept {
+  if (!releases || size < int64_t(Kept::kLeast)) return 0;
+  return meshflow::guarded(0, [&] { return int(Kept::get(size).await(size, std::chrono::milliseconds(milliseconds))); });
 }
 
 // Frees the memory that is kept for the next step; returns the bytes of its blocks.

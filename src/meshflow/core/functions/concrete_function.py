@@ -10,7 +10,6 @@ import contextlib
 import functools
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -96,8 +95,8 @@ class FunctionSettings:
 _compile_lock = threading.RLock()
 # Bytes of intermediate values from which the runs of a program do not overlap.
 _LARGE_BYTES = 64 << 20
-# Time in which XLA frees the memory of a run.
-_FREEING_SECONDS = 2e-4
+# Longest time to wait for the memory of a run that has finished.
+_FREEING_MS = 5
 # Number of equations from which the heap is trimmed: compiling them takes more memory and time.
 _MANY_EQUATIONS = 100
 
@@ -168,7 +167,8 @@ class ConcreteFunction(SignedFunction):
         self._interpreted_version = -1
         self._version = -1
         self._is_lowered = self._is_awaited = False
-        self._is_sequential = False
+        # Bytes of intermediate values of the compiled program, if they are many.
+        self._large_bytes = 0
         self._latest_output: weakref.ref[jax.Array] | None = None
 
     @property
@@ -477,7 +477,8 @@ class ConcreteFunction(SignedFunction):
             compiled = self._compiled.lower(*operands).compile()
             if jax.default_backend() == "cpu":
                 sizes = compiled.memory_analysis()
-                self._is_sequential = getattr(sizes, "temp_size_in_bytes", 0) >= _LARGE_BYTES
+                num_bytes = getattr(sizes, "temp_size_in_bytes", 0)
+                self._large_bytes = num_bytes if num_bytes >= _LARGE_BYTES else 0
             library.trim_heap()
 
     def _await_previous_run(self) -> None:
@@ -488,7 +489,7 @@ class ConcreteFunction(SignedFunction):
             with contextlib.suppress(RuntimeError):
                 latest.block_until_ready()
             # XLA frees the memory of a run just after its outputs are ready.
-            time.sleep(_FREEING_SECONDS)
+            library.await_memory(self._large_bytes, _FREEING_MS)
 
     def _launch(
         self,
@@ -514,7 +515,7 @@ class ConcreteFunction(SignedFunction):
                 self._is_lowered = True
             if self._is_awaited:
                 jax.block_until_ready(outputs)
-            elif self._is_sequential and outputs:
+            elif self._large_bytes and outputs:
                 self._latest_output = weakref.ref(outputs[0])
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
