@@ -96,8 +96,9 @@ def make_replacer(pattern: bytes, rewrite: bytes, replace_all: bool) -> Callable
     if groups > expression.NumberOfCapturingGroups() or not (is_valid or replace_all):
         return lambda text: text
     match = expression.Match
-    if not groups and all(isinstance(part, bytes) for part in parts):
-        simple = _make_byte_replacer(pattern, b"".join(parts), replace_all)
+    literals = [part for part in parts if isinstance(part, bytes)]
+    if len(literals) == len(parts):
+        simple = _make_byte_replacer(pattern, b"".join(literals), replace_all)
         if simple is not None:
             return simple
 

@@ -609,12 +609,16 @@ class ElementFunction:
         for index, row in enumerate(leaves):
             indices.setdefault(_get_shapes(row), []).append(index)
         for equal in indices.values():
-            columns = map(list, zip(*[leaves[i] for i in equal], strict=True))
-            found = self._stacked.run(list(columns))
-            if found is not None:
-                rows = zip(*map(chunks.iter_leaf, found[1]), strict=True)
-                for index, result in zip(equal, rows, strict=True):
-                    results[index] = found[0].rebuild_result(list(result))
+            while len(equal) >= MIN_STACKED:
+                # Powers of two need few programs.
+                size = 1 << (len(equal).bit_length() - 1)
+                part, equal = equal[:size], equal[size:]
+                columns = map(list, zip(*[leaves[i] for i in part], strict=True))
+                found = self._stacked.run(list(columns))
+                if found is not None:
+                    rows = zip(*map(chunks.iter_leaf, found[1]), strict=True)
+                    for index, result in zip(part, rows, strict=True):
+                        results[index] = found[0].rebuild_result(list(result))
         return results
 
     def _run_program(

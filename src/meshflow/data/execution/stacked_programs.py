@@ -77,13 +77,10 @@ class StackedPrograms:
     ) -> tuple[TracedFunction, list[np.ndarray]] | None:
         # The first array shows whether stacking would need much memory.
         num_bytes = sum(structure.item_to_array(column[0]).nbytes for column in columns)
-        count = len(columns[0])
-        if count < MIN_STACKED or num_bytes * count > MAX_STACKED_BYTES:
+        if len(columns[0]) < MIN_STACKED or num_bytes * len(columns[0]) > MAX_STACKED_BYTES:
             return None
-        stacked = [c if isinstance(c, np.ndarray) else _stack_equal(c) for c in columns]
-        leaves = [leaf for leaf in stacked if leaf is not None]
-        if len(leaves) < len(stacked):
-            return None
+        stack = lambda column: np.stack(list(map(structure.item_to_array, column)))
+        leaves = [c if isinstance(c, np.ndarray) else stack(c) for c in columns]
         key = tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
         if key not in self._programs:
             if len(self._programs) >= _MAX_PROGRAMS:
@@ -91,32 +88,23 @@ class StackedPrograms:
             # A function that cannot be traced is not traced again.
             self._programs[key] = None
             self._programs[key] = self._create_program(leaves)
-        found = self._programs[key]
-        if found is None:
+        if (found := self._programs[key]) is None:
             return None
         traced, program = found
         operands = [*leaves, *traced.get_captured_arrays()]
-        if not program.estimate_limit(operands):
-            return None
-        return traced, program.run_on_host(operands)
+        return (traced, program.run_on_host(operands)) if program.estimate_limit(operands) else None
 
     def _create_program(
         self, leaves: list[np.ndarray]
     ) -> tuple[TracedFunction, InterpretedProgram] | None:
         traced = self._trace([TensorSpec(leaf.shape[1:], leaf.dtype) for leaf in leaves])
-        has_effects = traced.writes or traced.infeeds or traced.iterator_captures
-        if has_effects or traced.closed_jaxpr.effects or traced.has_unknown_sizes:
+        effects = traced.writes or traced.infeeds or traced.closed_jaxpr.effects
+        if effects or traced.iterator_captures or traced.has_unknown_sizes:
             return None
         run = jax.vmap(traced.run_on_arrays, in_axes=(0, None))
         closed = jax.make_jaxpr(run)(leaves, traced.get_captured_arrays())
         is_valid = _computes_rows_alone(closed.jaxpr) and is_interpreter_enabled()
         return (traced, InterpretedProgram(closed)) if is_valid else None
-
-
-def _stack_equal(column: list[np.ndarray]) -> np.ndarray | None:
-    """Stack arrays of one shape; return None if the shapes differ."""
-    arrays = list(map(structure.item_to_array, column))
-    return np.stack(arrays) if len({a.shape for a in arrays}) == 1 else None
 
 
 def _computes_rows_alone(jaxpr: Jaxpr) -> bool:
