@@ -72,7 +72,7 @@ class SegmentedMap:
         if self.vectorized is None:
             operands = jaxpr.outvars[: vectorized.num_results]
             self._operands = [jaxpr.invars.index(v) for v in operands]
-        self._rest = InterpretedProgram(rest, True)
+        self._rest, self._is_supported = InterpretedProgram(rest, True), False
         # Several threads may iterate over the dataset.
         self._lock = threading.Lock()
         self._has_composites = CompositeResultSlot in map(type, nest.flatten(traced.structure))
@@ -115,7 +115,9 @@ class SegmentedMap:
 
     def _run_rest(self, arguments: list[Any]) -> list[np.ndarray]:
         with self._lock:
-            if not self._rest.estimate_limit(arguments):
+            # The shapes of all arguments are static.
+            self._is_supported = self._is_supported or self._rest.estimate_limit(arguments) > 0
+            if not self._is_supported:
                 raise NotImplementedError("the interpreter does not support an equation")
             return self._rest.run_on_host(arguments)
 
