@@ -73,11 +73,7 @@ from meshflow.data.execution.result_specs import (
     returns_only_tensors,
 )
 from meshflow.data.execution.segments import SegmentedMap, divide_program
-from meshflow.data.execution.stacked_programs import (
-    MAX_STACKED_BYTES,
-    MIN_STACKED,
-    StackedPrograms,
-)
+from meshflow.data.execution.stacked_programs import MAX_STACKED_BYTES, StackedPrograms
 from meshflow.data.execution.vectorized_map import VectorizedMap
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
@@ -90,8 +86,8 @@ from meshflow.ops.deferred_host_values import (
 )
 from meshflow.ops.host import host_scope
 
-# Largest number of elements of unknown sizes that are computed together.
-_MAX_GROUP_SIZE = 64
+# Elements of unknown sizes are read in groups of at most 64, and 16 of equal sizes are computed together.
+_MAX_GROUP_SIZE, _NUM_STACKED = 64, 16
 
 # `tf.data.experimental.enable_debug_mode` sets this flag.
 DEBUG = {"eager": False}
@@ -595,7 +591,7 @@ class ElementFunction:
             return 1
         num_bytes = sum(getattr(leaf, "nbytes", MAX_STACKED_BYTES) for leaf in leaves)
         size = min(_MAX_GROUP_SIZE, MAX_STACKED_BYTES // (4 * max(num_bytes, 1)))
-        return size if size >= MIN_STACKED else 1
+        return size if size >= _NUM_STACKED else 1
 
     def compute_equal(self, elements: list[PyTree]) -> list[PyTree]:
         """Compute the results for elements of which several have equal shapes, None for the others.
@@ -609,10 +605,9 @@ class ElementFunction:
         for index, row in enumerate(leaves):
             indices.setdefault(_get_shapes(row), []).append(index)
         for equal in indices.values():
-            while len(equal) >= MIN_STACKED:
-                # Powers of two need few programs.
-                size = 1 << (len(equal).bit_length() - 1)
-                part, equal = equal[:size], equal[size:]
+            # One number of elements needs one program.
+            for start in range(0, len(equal) - _NUM_STACKED + 1, _NUM_STACKED):
+                part = equal[start : start + _NUM_STACKED]
                 columns = map(list, zip(*[leaves[i] for i in part], strict=True))
                 found = self._stacked.run(list(columns))
                 if found is not None:

@@ -26,7 +26,7 @@ from meshflow.kernels import host_math
 _log = logging.getLogger("meshflow")
 
 # Fewer elements are not stacked, nor more bytes.
-MIN_STACKED, MAX_STACKED_BYTES = 8, 1 << 22
+_MIN_STACKED, MAX_STACKED_BYTES = 8, 1 << 22
 # At most so many programs are kept for arrays of different shapes.
 _MAX_PROGRAMS = 16
 # Primitives that compute each row by itself, in addition to elementwise ones and views.
@@ -48,8 +48,9 @@ class StackedPrograms:
 
     def __init__(self, trace: Callable[[list[TensorSpec]], TracedFunction]) -> None:
         self._trace = trace
-        # A shape has None if the function runs for each element.
-        self._programs: dict[Any, tuple[TracedFunction, InterpretedProgram] | None] = {}
+        self._programs: dict[Any, InterpretedProgram] = {}
+        # By the shapes and dtypes of an element, None if the function runs for each element.
+        self._traces: dict[Any, TracedFunction | None] = {}
         # Several threads may compute elements.
         self._lock = threading.RLock()
 
@@ -77,34 +78,45 @@ class StackedPrograms:
     ) -> tuple[TracedFunction, list[np.ndarray]] | None:
         # The first array shows whether stacking would need much memory.
         num_bytes = sum(structure.item_to_array(column[0]).nbytes for column in columns)
-        if len(columns[0]) < MIN_STACKED or num_bytes * len(columns[0]) > MAX_STACKED_BYTES:
+        if len(columns[0]) < _MIN_STACKED or num_bytes * len(columns[0]) > MAX_STACKED_BYTES:
             return None
         stack = lambda column: np.stack(list(map(structure.item_to_array, column)))
         leaves = [c if isinstance(c, np.ndarray) else stack(c) for c in columns]
         key = tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
-        if key not in self._programs:
-            if len(self._programs) >= _MAX_PROGRAMS:
-                return None
-            # A function that cannot be traced is not traced again.
-            self._programs[key] = None
-            self._programs[key] = self._create_program(leaves)
-        if (found := self._programs[key]) is None:
+        element_key = tuple([(shape[1:], dtype) for shape, dtype in key])
+        is_new = element_key not in self._traces
+        if (
+            len(self._traces if is_new else self._programs) >= _MAX_PROGRAMS
+            and key not in self._programs
+        ):
             return None
-        traced, program = found
+        if is_new:
+            # A function that cannot be traced is not traced again.
+            self._traces[element_key] = None
+            self._traces[element_key] = self._trace([TensorSpec(*k) for k in element_key])
+        traced = self._traces[element_key]
+        if traced is None:
+            return None
         operands = [*leaves, *traced.get_captured_arrays()]
+        if key not in self._programs:
+            program = _stack_program(traced, leaves)
+            if program is None:
+                self._traces[element_key] = None
+                return None
+            self._programs[key] = program
+        program = self._programs[key]
         return (traced, program.run_on_host(operands)) if program.estimate_limit(operands) else None
 
-    def _create_program(
-        self, leaves: list[np.ndarray]
-    ) -> tuple[TracedFunction, InterpretedProgram] | None:
-        traced = self._trace([TensorSpec(leaf.shape[1:], leaf.dtype) for leaf in leaves])
-        effects = traced.writes or traced.infeeds or traced.closed_jaxpr.effects
-        if effects or traced.iterator_captures or traced.has_unknown_sizes:
-            return None
-        run = jax.vmap(traced.run_on_arrays, in_axes=(0, None))
-        closed = jax.make_jaxpr(run)(leaves, traced.get_captured_arrays())
-        is_valid = _computes_rows_alone(closed.jaxpr) and is_interpreter_enabled()
-        return (traced, InterpretedProgram(closed)) if is_valid else None
+
+def _stack_program(traced: TracedFunction, leaves: list[np.ndarray]) -> InterpretedProgram | None:
+    """Return the program for stacked arrays, None if the results would depend on their number."""
+    effects = traced.writes or traced.infeeds or traced.closed_jaxpr.effects
+    if effects or traced.iterator_captures or traced.has_unknown_sizes:
+        return None
+    run = jax.vmap(traced.run_on_arrays, in_axes=(0, None))
+    closed = jax.make_jaxpr(run)(leaves, traced.get_captured_arrays())
+    is_valid = _computes_rows_alone(closed.jaxpr) and is_interpreter_enabled()
+    return InterpretedProgram(closed) if is_valid else None
 
 
 def _computes_rows_alone(jaxpr: Jaxpr) -> bool:
