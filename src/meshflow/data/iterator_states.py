@@ -17,33 +17,26 @@ _POLICIES = tuple(policy.name.lower() for policy in ExternalStatePolicy)
 
 
 @dataclasses.dataclass(frozen=True)
-class _PositionSpec:
-    """Key of a position, which is read when the iterator is initialized."""
-
-    iterator: Any
-    name: str
-
-    @property
-    def tensor(self) -> Tensor:
-        return Tensor(self.iterator._checkpoint_values()[""])
-
-
-@dataclasses.dataclass(frozen=True)
 class IteratorSaveable:
     """Position of an iterator, which `tf.compat.v1.train.Saver` saves.
 
     Args:
       op: The iterator.
-      name: Name of the iterator.
+      name: Key in checkpoints.
     """
 
     op: Any
     name: str
 
     @property
-    def specs(self) -> list[_PositionSpec]:
-        """Return the key and the value of the current position."""
-        return [_PositionSpec(self.op, f"{self.name}_STATE")]
+    def specs(self) -> list[IteratorSaveable]:
+        """Return the saved values: only the position."""
+        return [self]
+
+    @property
+    def tensor(self) -> Tensor:
+        """Return the position, which only an initialized iterator has."""
+        return Tensor(self.op._checkpoint_values()[""])
 
     def restore(self, restored_tensors: Sequence[Tensor], restored_shapes: object) -> None:
         """Continue at the position in a checkpoint; `restored_shapes` is ignored."""
@@ -94,4 +87,4 @@ def make_saveable_from_iterator(
             f"make_saveable_from_iterator: expected an iterator of a dataset, got {iterator!r}. Pass iter(dataset) or "
             "tf.compat.v1.data.make_initializable_iterator(dataset)."
         )
-    return IteratorSaveable(iterator, getattr(iterator, "name", None) or "Iterator")
+    return IteratorSaveable(iterator, f"{getattr(iterator, 'name', 'Iterator')}_STATE")

@@ -63,7 +63,7 @@ def compute_gradient(
         column = np.zeros(y_shape, y.dtype.as_numpy_dtype)
         rows = [
             _gradients.view_as_reals(
-                _run_gradient(session, gradient, others | {tensor: array, dy: unit}, array)
+                _densify(session.run(gradient, others | {tensor: array, dy: unit}), array)
             )
             for unit in _gradients.perturb(column, 1)
         ]
@@ -110,13 +110,9 @@ def compute_function_gradient(
     return tuple(e.T for e, _ in pairs), tuple(n.T for _, n in pairs)
 
 
-def _run_gradient(
-    session: Any, gradient: PyTree, feeds: Mapping[Any, Any], like: np.ndarray
-) -> np.ndarray:
-    """Return the value of a gradient, an array for slices."""
-    value = session.run(gradient, feeds)
-    if not hasattr(value, "indices"):
-        return np.asarray(value)
+def _densify(gradient: PyTree, like: np.ndarray) -> np.ndarray:
+    if not hasattr(gradient, "indices"):
+        return np.asarray(gradient)
     dense = np.zeros_like(like)
-    np.add.at(dense, value.indices, value.values)
+    np.add.at(dense, gradient.indices, gradient.values)
     return dense
