@@ -13,7 +13,6 @@ import numpy as np
 
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.environment.types import PyTree
-from meshflow.legacy.graph.graph import has_explicit_graph
 
 tf: Any = get_public_package()
 _gradients: Any = importlib.import_module(f"{tf.__name__}.test.gradients")
@@ -97,10 +96,10 @@ def compute_function_gradient(
     f: Callable[..., PyTree], x: Sequence[Any], delta: float | None = None
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Compute Jacobians of a function as `tf.test.compute_gradient`, and in a graph by its default session."""
-    if not has_explicit_graph():
+    session = tf.compat.v1.get_default_session()
+    if session is None:
         exact, numeric = tf.test.compute_gradient(f, x, delta)
         return exact, numeric
-    session = tf.compat.v1.get_default_session()
     arrays = session.run([tf.convert_to_tensor(v) for v in x])
     inputs = [tf.compat.v1.placeholder(a.dtype, a.shape) for a in arrays]
     y = tf.convert_to_tensor(f(*inputs))
