@@ -122,3 +122,11 @@ def test_decorated_python_functions(session):
         return a + b
 
     assert session.run(add(tf.constant(1), 2)) == 3
+
+
+def test_reductions_of_datasets_with_graph_tensors(session):
+    size, zero = v1.placeholder(tf.int64, []), tf.constant(0, tf.int64)
+    total = tf.data.Dataset.range(size).reduce(zero, lambda a, b: a + b)
+    assert session.run(total, {size: 5}) == 10
+    state = tf.data.Dataset.range(3).reduce(tf.sparse.from_dense([0, 1]), lambda a, b: a)
+    assert session.run(state).values.tolist() == [1]
