@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values.tensor import Tensor
+from meshflow.data.epoch import DatasetIterator
 from meshflow.data.options import ExternalStatePolicy
 
 __all__ = ["make_saveable_from_iterator"]
@@ -36,11 +37,16 @@ class IteratorSaveable:
     @property
     def tensor(self) -> Tensor:
         """Return the position, which only an initialized iterator has."""
-        return Tensor(self.op._checkpoint_values()[""])
+        return Tensor(self._find()._checkpoint_values()[""])
 
     def restore(self, restored_tensors: Sequence[Tensor], restored_shapes: object) -> None:
         """Continue at the position in a checkpoint; `restored_shapes` is ignored."""
-        self.op._restore_checkpoint_values("", {"": np.array(restored_tensors[0].numpy(), object)})
+        value = np.array(restored_tensors[0].numpy(), object)
+        self._find()._restore_checkpoint_values("", {"": value})
+
+    def _find(self) -> Any:
+        """Return the iterator; that of a graph has one for each session."""
+        return self.op if isinstance(self.op, DatasetIterator) else self.op.find_running()
 
 
 def make_saveable_from_iterator(
@@ -82,7 +88,7 @@ def make_saveable_from_iterator(
             f"Invalid `ExternalStatePolicy.` Supported values include 'warn', 'ignore', and 'fail.' Received "
             f"{external_state_policy}."
         )
-    if not hasattr(iterator, "_restore_checkpoint_values"):
+    if not isinstance(iterator, DatasetIterator) and not hasattr(iterator, "find_running"):
         raise ValueError(
             f"make_saveable_from_iterator: expected an iterator of a dataset, got {iterator!r}. Pass iter(dataset) or "
             "tf.compat.v1.data.make_initializable_iterator(dataset)."

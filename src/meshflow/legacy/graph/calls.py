@@ -12,6 +12,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.runtime.errors import OpError
 from meshflow.core.values import nest
+from meshflow.core.values.composite import split_value
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor
@@ -87,7 +88,7 @@ class GraphCall:
         self.inputs: list[SymbolicTensor] = []
         self.variables: list[Any] = []
         self.result: PyTree = None
-        self._static_sizes: list[Any] = []
+        self._part_dtypes: list[list[DType]] = []
         self._add_inputs([leaf for leaf in self._leaves if isinstance(leaf, SymbolicTensor)])
         self._bodies = [leaf for leaf in self._leaves if isinstance(leaf, Body)]
 
@@ -111,14 +112,14 @@ class GraphCall:
     def compute(self, run: Run) -> Sequence[Any]:
         """Call the function on the values of a run, and return the tensors of its result."""
         result = self.run(run.find)
-        if not any(self._static_sizes):
+        if not any(self._part_dtypes):
             return list_tensors(result)
-        return list_tensors(list(map(_expand_sizes, self._static_sizes, nest.flatten(result))))
+        return list_tensors(list(map(_expand_sizes, self._part_dtypes, nest.flatten(result))))
 
     def forget_result(self) -> None:
         """Forget the inferred result, except how its sparse tensors hold their dense shapes."""
         leaves = nest.flatten(self.result)
-        self._static_sizes = [x._split()[1] if isinstance(x, _SPARSE) else None for x in leaves]
+        self._part_dtypes = [_list_dtypes(leaf) for leaf in leaves]
         self.result = None
 
     def infer(self) -> tuple[list[KerasTensor], list[Tensor] | None]:
@@ -215,11 +216,15 @@ def list_tensors(result: PyTree) -> list[Tensor]:
     ]
 
 
-def _expand_sizes(static: PyTree, value: PyTree) -> PyTree:
+def _list_dtypes(leaf: PyTree) -> list[DType]:
+    return [part.dtype for part in split_value(leaf)] if isinstance(leaf, _SPARSE) else []
+
+
+def _expand_sizes(dtypes: list[DType], value: PyTree) -> PyTree:
     """Return the parts of a sparse value with its dense shape, if the inference did not know the sizes."""
-    if not isinstance(value, _SPARSE) or static == value._split()[1]:
+    if not isinstance(value, _SPARSE) or dtypes == _list_dtypes(value):
         return value
-    return value._state_parts()
+    return value.values, value.indices, value.dense_shape
 
 
 def list_components(specs: PyTree, result: PyTree) -> list[Tensor]:

@@ -527,7 +527,7 @@ def _import_definitions() -> Any:
 
 
 def _record_datasets() -> None:
-    """Let datasets accept graph tensors; the module, which uses graphs, gives datasets iterators of version 1, too."""
+    """Let datasets accept graph tensors, and have iterators of version 1; the module itself uses graphs."""
     importlib.import_module("meshflow.legacy.compat.data")
 
 
