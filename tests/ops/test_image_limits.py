@@ -212,7 +212,7 @@ def test_patches_of_volumes():
         [[0.0, 2.0, 6.0, 8.0], [4.0, 0.0, 10.0, 0.0]],
         [[6.0, 8.0, 0.0, 0.0], [10.0, 0.0, 0.0, 0.0]],
     ]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="ksizes must be"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected ksizes"):
         tf.extract_volume_patches(volume, [1, 2, 2, 1], [1, 1, 1, 1, 1], "SAME")
     with pytest.raises(tf.errors.InvalidArgumentError, match="5-dimensional"):
         tf.extract_volume_patches(volume[0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1], "SAME")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values.tensor import Tensor
+from meshflow.data.epoch import DatasetIterator
 from meshflow.data.options import ExternalStatePolicy
 
 __all__ = ["make_saveable_from_iterator"]
@@ -17,37 +18,35 @@ _POLICIES = tuple(policy.name.lower() for policy in ExternalStatePolicy)
 
 
 @dataclasses.dataclass(frozen=True)
-class _PositionSpec:
-    """Key of a position, which is read when the iterator is initialized."""
-
-    iterator: Any
-    name: str
-
-    @property
-    def tensor(self) -> Tensor:
-        return Tensor(self.iterator._checkpoint_values()[""])
-
-
-@dataclasses.dataclass(frozen=True)
 class IteratorSaveable:
     """Position of an iterator, which `tf.compat.v1.train.Saver` saves.
 
     Args:
       op: The iterator.
-      name: Name of the iterator.
+      name: Key in checkpoints.
     """
 
     op: Any
     name: str
 
     @property
-    def specs(self) -> list[_PositionSpec]:
-        """Return the key and the value of the current position."""
-        return [_PositionSpec(self.op, f"{self.name}_STATE")]
+    def specs(self) -> list[IteratorSaveable]:
+        """Return the saved values: only the position."""
+        return [self]
+
+    @property
+    def tensor(self) -> Tensor:
+        """Return the position, which only an initialized iterator has."""
+        return Tensor(self._find()._checkpoint_values()[""])
 
     def restore(self, restored_tensors: Sequence[Tensor], restored_shapes: object) -> None:
         """Continue at the position in a checkpoint; `restored_shapes` is ignored."""
-        self.op._restore_checkpoint_values("", {"": np.array(restored_tensors[0].numpy(), object)})
+        value = np.array(restored_tensors[0].numpy(), object)
+        self._find()._restore_checkpoint_values("", {"": value})
+
+    def _find(self) -> Any:
+        """Return the iterator; that of a graph has one for each session."""
+        return self.op if isinstance(self.op, DatasetIterator) else self.op.find_running()
 
 
 def make_saveable_from_iterator(
@@ -89,9 +88,9 @@ def make_saveable_from_iterator(
             f"Invalid `ExternalStatePolicy.` Supported values include 'warn', 'ignore', and 'fail.' Received "
             f"{external_state_policy}."
         )
-    if not hasattr(iterator, "_restore_checkpoint_values"):
+    if not isinstance(iterator, DatasetIterator) and not hasattr(iterator, "find_running"):
         raise ValueError(
             f"make_saveable_from_iterator: expected an iterator of a dataset, got {iterator!r}. Pass iter(dataset) or "
             "tf.compat.v1.data.make_initializable_iterator(dataset)."
         )
-    return IteratorSaveable(iterator, getattr(iterator, "name", None) or "Iterator")
+    return IteratorSaveable(iterator, f"{getattr(iterator, 'name', 'Iterator')}_STATE")

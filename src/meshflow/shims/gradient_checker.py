@@ -13,7 +13,6 @@ import numpy as np
 
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.environment.types import PyTree
-from meshflow.legacy.graph.graph import has_explicit_graph
 
 tf: Any = get_public_package()
 _gradients: Any = importlib.import_module(f"{tf.__name__}.test.gradients")
@@ -63,7 +62,7 @@ def compute_gradient(
         column = np.zeros(y_shape, y.dtype.as_numpy_dtype)
         rows = [
             _gradients.view_as_reals(
-                _run_gradient(session, gradient, others | {tensor: array, dy: unit}, array)
+                _densify(session.run(gradient, others | {tensor: array, dy: unit}), array)
             )
             for unit in _gradients.perturb(column, 1)
         ]
@@ -97,10 +96,10 @@ def compute_function_gradient(
     f: Callable[..., PyTree], x: Sequence[Any], delta: float | None = None
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Compute Jacobians of a function as `tf.test.compute_gradient`, and in a graph by its default session."""
-    if not has_explicit_graph():
+    session = tf.compat.v1.get_default_session()
+    if session is None:
         exact, numeric = tf.test.compute_gradient(f, x, delta)
         return exact, numeric
-    session = tf.compat.v1.get_default_session()
     arrays = session.run([tf.convert_to_tensor(v) for v in x])
     inputs = [tf.compat.v1.placeholder(a.dtype, a.shape) for a in arrays]
     y = tf.convert_to_tensor(f(*inputs))
@@ -110,13 +109,9 @@ def compute_function_gradient(
     return tuple(e.T for e, _ in pairs), tuple(n.T for _, n in pairs)
 
 
-def _run_gradient(
-    session: Any, gradient: PyTree, feeds: Mapping[Any, Any], like: np.ndarray
-) -> np.ndarray:
-    """Return the value of a gradient, an array for slices."""
-    value = session.run(gradient, feeds)
-    if not hasattr(value, "indices"):
-        return np.asarray(value)
+def _densify(gradient: PyTree, like: np.ndarray) -> np.ndarray:
+    if not hasattr(gradient, "indices"):
+        return np.asarray(gradient)
     dense = np.zeros_like(like)
-    np.add.at(dense, value.indices, value.values)
+    np.add.at(dense, gradient.indices, gradient.values)
     return dense

@@ -105,3 +105,28 @@ def test_gradients_of_gradients_depend_on_seeds_and_intermediate_results(session
     found = tf.gradients(inner, y) + tf.gradients(seeded, seed)
     feeds = {x: [1.0, 2.0, 3.0], seed: [1.0, 1.0, 1.0]}
     assert [f.tolist() for f in session.run(found, feeds)] == [[2.0, 4.0, 6.0]] * 2
+
+
+def test_dense_shapes_of_fed_sparse_tensors(session):
+    fed = v1.sparse_placeholder(tf.int32)
+    value = v1.SparseTensorValue([[0, 0], [1, 2]], [4, 5], [5, 6])
+    turned = tf.sparse.transpose(fed)
+    found, sizes = session.run([turned, turned.dense_shape], {fed: value})
+    assert found.dense_shape.tolist() == sizes.tolist() == [6, 5]
+    assert found.indices.tolist() == [[0, 0], [2, 1]]
+
+
+def test_decorated_python_functions(session):
+    @tf.numpy_function(Tout=tf.int32)
+    def add(a, b):
+        return a + b
+
+    assert session.run(add(tf.constant(1), 2)) == 3
+
+
+def test_reductions_of_datasets_with_graph_tensors(session):
+    size, zero = v1.placeholder(tf.int64, []), tf.constant(0, tf.int64)
+    total = tf.data.Dataset.range(size).reduce(zero, lambda a, b: a + b)
+    assert session.run(total, {size: 5}) == 10
+    state = tf.data.Dataset.range(3).reduce(tf.sparse.from_dense([0, 1]), lambda a, b: a)
+    assert session.run(state).values.tolist() == [1]

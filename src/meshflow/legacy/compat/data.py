@@ -196,14 +196,14 @@ class GraphIterator:
         Raises:
           OutOfRangeError: If there is none.
         """
-        iterator = self._find_running()
+        iterator = self.find_running()
         try:
             with self._lock:
                 return next(iterator)
         except StopIteration:
             raise _tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
-    def _find_running(self) -> Any:
+    def find_running(self) -> Any:
         """Return the iterator over the elements in the session that runs."""
         if self._graph.session not in self._running:
             if not self._is_initialized or self._dataset is None:
@@ -215,14 +215,6 @@ class GraphIterator:
                 )
             self._start(self._dataset, Run({}).find)
         return self._running[self._graph.session]
-
-    # `tf.data.experimental.make_saveable_from_iterator` saves the position.
-    def _checkpoint_values(self) -> dict[str, Any]:
-        values: dict[str, Any] = self._find_running()._checkpoint_values()
-        return values
-
-    def _restore_checkpoint_values(self, attribute: str, values: dict[str, Any]) -> None:
-        self._find_running()._restore_checkpoint_values(attribute, values)
 
 
 # Iterators by their handles.

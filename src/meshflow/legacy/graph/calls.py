@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.runtime.errors import OpError
 from meshflow.core.values import nest
+from meshflow.core.values.composite import split_value
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor
@@ -35,6 +37,7 @@ def replace_in_graphs(function: Callable[..., Any], own: Callable[..., Any]) -> 
 
 # Functions with functions as arguments, which a graph calls once.
 _BRANCHES = ("cond", "case", "switch_case")
+_SPARSE = (SparseTensor, IndexedSlices)
 _CONTROL_FLOW = (*_BRANCHES, "while_loop", "map_fn", "scan", "foldl", "foldr", "vectorized_map")
 # Ranks that replace an unknown one, in the order of the attempts.
 _RANKS = (2, 1, 3, 4, 5, 0)
@@ -85,6 +88,7 @@ class GraphCall:
         self.inputs: list[SymbolicTensor] = []
         self.variables: list[Any] = []
         self.result: PyTree = None
+        self._part_dtypes: list[list[DType]] = []
         self._add_inputs([leaf for leaf in self._leaves if isinstance(leaf, SymbolicTensor)])
         self._bodies = [leaf for leaf in self._leaves if isinstance(leaf, Body)]
 
@@ -107,7 +111,16 @@ class GraphCall:
 
     def compute(self, run: Run) -> Sequence[Any]:
         """Call the function on the values of a run, and return the tensors of its result."""
-        return list_tensors(self.run(run.find))
+        result = self.run(run.find)
+        if not any(self._part_dtypes):
+            return list_tensors(result)
+        return list_tensors(list(map(_expand_sizes, self._part_dtypes, nest.flatten(result))))
+
+    def forget_result(self) -> None:
+        """Forget the inferred result, except how its sparse tensors hold their dense shapes."""
+        leaves = nest.flatten(self.result)
+        self._part_dtypes = [_list_dtypes(leaf) for leaf in leaves]
+        self.result = None
 
     def infer(self) -> tuple[list[KerasTensor], list[Tensor] | None]:
         """Infer the results, and find the tensors that functions among the arguments capture.
@@ -201,6 +214,17 @@ def list_tensors(result: PyTree) -> list[Tensor]:
     return [
         leaf for leaf in map(_as_tensor, nest.flatten_parts(result)) if isinstance(leaf, Tensor)
     ]
+
+
+def _list_dtypes(leaf: PyTree) -> list[DType]:
+    return [part.dtype for part in split_value(leaf)] if isinstance(leaf, _SPARSE) else []
+
+
+def _expand_sizes(dtypes: list[DType], value: PyTree) -> PyTree:
+    """Return the parts of a sparse value with its dense shape, if the inference did not know the sizes."""
+    if not isinstance(value, _SPARSE) or dtypes == _list_dtypes(value):
+        return value
+    return value.values, value.indices, value.dense_shape
 
 
 def list_components(specs: PyTree, result: PyTree) -> list[Tensor]:

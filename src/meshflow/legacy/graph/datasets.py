@@ -13,9 +13,11 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeTensor, split_value
 from meshflow.core.values.tensor import Tensor
+from meshflow.data import structure
 from meshflow.data.dataset import Dataset
 from meshflow.environment.types import PyTree
 from meshflow.legacy.graph.execution import Find, suspend_recording
+from meshflow.legacy.graph.graph import get_default_graph
 from meshflow.legacy.graph.operations import SymbolicTensor
 
 # Sizes that replace unknown ones in the two inferences of the spec of the elements.
@@ -62,10 +64,27 @@ class GraphDataset:
         """Return the options of the dataset."""
         return self._build_example(_SIZES[0]).options()
 
-    def _infer_spec(self, size: int) -> PyTree:
-        return self._build_example(size).element_spec
+    def record_result(self) -> PyTree:
+        """Record the computation of a result that is no dataset, such as that of `reduce`."""
 
-    def _build_example(self, size: int) -> Dataset:
+        def compute(*values: Tensor) -> PyTree:
+            found = {id(t): value for t, value in zip(self.inputs, values, strict=True)}
+            return self.build(lambda tensor: found[id(tensor)])
+
+        return get_default_graph().record_source(
+            compute, self.element_spec, self._function.__name__, self.inputs
+        )
+
+    def _infer_spec(self, size: int) -> PyTree:
+        example = self._build_example(size)
+        self.is_dataset = isinstance(example, Dataset)
+        return (
+            example.element_spec
+            if self.is_dataset
+            else structure.infer_spec(structure.to_arrays(example))
+        )
+
+    def _build_example(self, size: int) -> Any:
         def make_value(tensor: SymbolicTensor) -> Tensor:
             if tensor.is_constant:
                 return Tensor(tensor.array)
@@ -112,7 +131,8 @@ def _record_calls(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: PyTree, **kwargs: PyTree) -> object:
         if _has_inputs(args, kwargs):
-            return GraphDataset(function, args, kwargs)
+            recorded = GraphDataset(function, args, kwargs)
+            return recorded if recorded.is_dataset else recorded.record_result()
         return function(*args, **kwargs)
 
     return call

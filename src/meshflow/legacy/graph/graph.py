@@ -180,7 +180,7 @@ class Graph(GraphBase, metaclass=_GraphType):
         constants: Sequence[Tensor | None] = values or [None] * len(specs)
         tensors = [operation.add_output(s, v) for s, v in zip(specs, constants, strict=True)]
         result = fill_result(call.result, tensors)
-        call.result = None
+        call.forget_result()
         return result if tensors else operation
 
     def _make_operation(
@@ -527,7 +527,7 @@ def _import_definitions() -> Any:
 
 
 def _record_datasets() -> None:
-    """Let datasets accept graph tensors; the module, which uses graphs, gives datasets iterators of version 1, too."""
+    """Let datasets accept graph tensors, and have iterators of version 1; the module itself uses graphs."""
     importlib.import_module("meshflow.legacy.compat.data")
 
 
@@ -703,8 +703,11 @@ def _record_python_function(function: Callable[..., Any]) -> None:
     """Record the calls of a function that calls Python, with results of the declared dtypes."""
 
     def record(
-        graph: Graph, func: Any, inp: Any = None, Tout: Any = None, **options: PyTree
+        graph: Graph, func: Any = None, inp: Any = None, Tout: Any = None, **options: PyTree
     ) -> Any:
+        if func is None:
+            # Without a function, the result is a decorator.
+            return lambda decorated: lambda *args: record(graph, decorated, args, Tout, **options)
         name = options.pop("name", None)
         specs = nest.map_structure(_make_result_spec, Tout)
         call = GraphCall(graph, function, (func, inp, Tout), options)

@@ -124,17 +124,12 @@ def extract_volume_patches(
     Raises:
       InvalidArgumentError: If an argument has another form.
     """
-    for argument, value in (("ksizes", ksizes), ("strides", strides)):
-        if len(value) != 5 or value[0] != 1 or value[4] != 1 or min(value) < 1:
-            raise InvalidValueError(
-                f"extract_volume_patches: {argument} must be [1, planes, rows, columns, 1] with positive sizes, got "
-                f"{value}."
-            )
     input = convert_to_tensor(input)
-    if padding not in ("VALID", "SAME") or len(input.shape) != 5:
+    forms = [len(v) == 5 and v[0] == v[4] == 1 and min(v) > 0 for v in (ksizes, strides)]
+    if not all(forms) or len(input.shape) != 5 or padding not in ("VALID", "SAME"):
         raise InvalidValueError(
-            f"extract_volume_patches: expected 5-dimensional input and padding 'VALID' or 'SAME', got shape {input.shape} "
-            f"and padding {padding!r}."
+            "extract_volume_patches: expected ksizes and strides [1, planes, rows, columns, 1], 5-dimensional input and "
+            f"padding 'VALID' or 'SAME', got {ksizes}, {strides}, shape {input.shape} and {padding!r}."
         )
     return _extract_patches(input, tuple(ksizes[1:4]), tuple(strides[1:4]), (1, 1, 1), padding)
 

@@ -39,25 +39,20 @@ def random_index_shuffle(
     Raises:
       InvalidArgumentError: If the number of rounds is odd or below 4, or the seed has another shape.
     """
-    if rounds < 4 or rounds % 2:
+    if rounds < 4 or rounds % 2 or seed.ndim not in (1, 2) or seed.shape[-1] != 3:
         raise InvalidValueError(
-            f"RandomIndexShuffle: rounds must be even and at least 4, got {rounds}."
-        )
-    if seed.ndim not in (1, 2) or seed.shape[-1] != 3:
-        raise InvalidValueError(
-            f"RandomIndexShuffle: seed must have the shape [3] or [n, 3], got {seed.shape}."
+            "RandomIndexShuffle: rounds must be even and at least 4, and seed must have the shape [3] or [n, 3], got "
+            f"{rounds} and {seed.shape}."
         )
     last = max_index.astype(jnp.uint64)
     bits = 64 - lax.clz(jnp.maximum(last, 1) - 1)
     # The halves have equal widths.
     width = jnp.maximum((bits + 1) // 2, 8).astype(jnp.uint64)
     keys = _derive_keys(seed.astype(jnp.uint32).astype(jnp.uint64), width, rounds)
-    first = index.astype(jnp.uint64)
-    shape = jnp.broadcast_shapes(first.shape, last.shape, seed.shape[:-1])
     result = lax.while_loop(
         lambda found: jnp.any(found > last),
         lambda found: jnp.where(found > last, _encrypt(found, keys, width), found),
-        jnp.broadcast_to(_encrypt(first, keys, width), shape),
+        _encrypt(index.astype(jnp.uint64), keys, width),
     )
     return result.astype(index.dtype)
 
