@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
+import forked
 from meshflow.environment import jax_internals
 
 ROOT = Path(__file__).parents[2]
@@ -120,3 +121,22 @@ def test_missing_private_name_names_supported_versions(monkeypatch, module, name
     spec = importlib.util.spec_from_file_location("another_door", DOOR)
     with pytest.raises(ImportError, match=rf"{name}.*works with JAX {jax_internals.SUPPORTED}"):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+BEFORE_WRITES = """
+import sys
+import jax
+from meshflow.environment import jax_internals
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax_internals.call_before_cache_writes(lambda: print("written"))
+program = jax.jit(lambda x: x * 3 + 1).lower(1.0)
+for _ in range(2):
+    program.compile()
+"""
+
+
+def test_a_function_is_called_before_a_program_is_cached(tmp_path):
+    # The second program is read from the cache.
+    assert forked.run(BEFORE_WRITES, str(tmp_path)) == [0, "written\n"]
+    assert list(tmp_path.iterdir())

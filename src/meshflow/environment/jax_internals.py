@@ -70,6 +70,7 @@ The following names may be missing, because there is a slower public alternative
   Public: none.
 * `mlir_lowering`: creates the MLIR context of each program that is lowered, and `make_reading_context` one for
   programs of files. Public: none.
+* `call_before_cache_writes`: returns memory before a compiled program is written. Public: none.
 * `export_lowering`: lowers programs of `jax.export`, for which JAX imports SciPy. Public: none.
 """
 
@@ -137,6 +138,7 @@ try:
     import jaxlib
     from jax._src import array as _array
     from jax._src import cache_key, distributed, xla_bridge
+    from jax._src import compilation_cache as _compilation_cache
     from jax._src import core as _core
     from jax._src import dispatch as _dispatch
     from jax._src.ad_util import p2tz as make_zero_tangent
@@ -554,6 +556,20 @@ def read_ffi_version() -> tuple[int, int] | None:
         return None
     found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
     return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None
+
+
+def call_before_cache_writes(function: Callable[[], None]) -> None:
+    """Call a function before each compiled program is written to JAX's cache, in the thread that compiled it."""
+    write = getattr(_compilation_cache, "put_executable_and_time", None)
+    if write is None:
+        return
+
+    @functools.wraps(write)
+    def call_and_write(*args: Any, **kwargs: Any) -> None:
+        function()
+        write(*args, **kwargs)
+
+    _compilation_cache.put_executable_and_time = call_and_write
 
 
 def make_exported(**fields: Any) -> Any:

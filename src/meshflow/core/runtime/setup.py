@@ -22,6 +22,7 @@ from meshflow.core.runtime.devices import (
     set_thread_pool_size,
 )
 from meshflow.environment import linearization
+from meshflow.environment.jax_internals import call_before_cache_writes
 from meshflow.kernels import (
     adam,
     array_updates,
@@ -84,6 +85,8 @@ def configure() -> None:
     table_rows.register()
     attention.register(philox.draw_uniform_at)
     determinism.enable_from_environment()
+    # Writing a program allocates memory for its code, while the compiler's is free but still resident.
+    call_before_cache_writes(library.trim_heap)
     compilation_cache.enable_cache()
 
 
