@@ -16,8 +16,6 @@ from composite_model_cases import CASES
 
 sys.path.pop(0)
 STORED = json.loads((FOLDER / "composite_models.json").read_text())
-# Other tests train ragged models.
-SLOW = {"text_classifier"}
 
 
 def compare(found, expected):
@@ -31,9 +29,7 @@ def compare(found, expected):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.soak) if n in SLOW else n for n in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_losses_and_predictions(name):
     compare(CASES[name](tf), STORED[name])
 

@@ -620,3 +620,45 @@ def test_counts_check_the_rows_of_weights():
         tf.sparse.bincount(ids, [1.0, 2.0, 3.0])
     with pytest.raises(tf.errors.InvalidArgumentError, match="lengths of their rows differ"):
         tf.math.bincount(ids, tf.ragged.constant([[1.0], [2.0, 3.0]]), axis=-1)
+
+
+def test_slices_keep_uniform_rows():
+    make = tf.RaggedTensor.from_uniform_row_length
+    rows = tf.RaggedTensor.from_row_lengths(make(make(tf.range(8), 1), 2), [1, 3])
+    calls = [lambda r: r[:1], lambda r: r[tf.constant(1) :], lambda r: r[0], lambda r: r[::2]]
+    expected = [[1, None, 2, 1], [1, None, 2, 1], [1, 2, 1], [1, None, None, None]]
+    for call, shape in zip(calls, expected, strict=True):
+        for function in (call, tf.function(call)):
+            assert function(rows).shape.as_list() == shape
+
+
+def test_rows_of_strings_without_elements():
+    splits = tf.constant([0], tf.int64)
+    make = tf.RaggedTensor.from_row_splits
+    rows = make(make(tf.zeros([0, 2], tf.string), splits), splits)
+    for call in (
+        lambda r: tf.reverse(r, [1]),
+        lambda r: r[:, :1],
+        lambda r: tf.tile(r, [1, 2, 1, 1]),
+    ):
+        assert tf.function(call)(rows).shape.as_list() == [0, None, None, 2]
+
+
+def test_products_are_traced_for_all_sizes(caplog):
+    count = 0
+
+    @tf.function(reduce_retracing=True)
+    def multiply(a, b):
+        nonlocal count
+        count += 1
+        return tf.matmul(a, b, transpose_b=True)
+
+    for rows in ([2, 3], [1, 4, 2], [5, 1, 1, 2]):
+        a = tf.RaggedTensor.from_row_lengths(tf.reshape(tf.range(2.0 * sum(rows)), [-1, 2]), rows)
+        b = tf.RaggedTensor.from_row_lengths(a.values + 1.0, rows[::-1])
+        expected = [(x.numpy() @ y.numpy().T).tolist() for x, y in zip(a, b, strict=True)]
+        product = multiply(a, b)
+        assert product.to_list() == expected and product.ragged_rank == 2
+    assert count == 2 and not caplog.records
+    with pytest.raises(tf.errors.InvalidArgumentError, match="incompatible"):
+        tf.function(lambda a, b: tf.matmul(a, b))(a, b)

@@ -124,3 +124,40 @@ def test_printing(capsys):
     assert capsys.readouterr().err == expected
     tf.function(lambda x: tf.print(x, "done"))(sparse)
     assert capsys.readouterr().err == expected
+
+
+def test_shapes_that_a_program_computes():
+    @tf.function(input_signature=[tf.SparseTensorSpec([None, None])])
+    def measure(sparse):
+        small = T.reset_shape(sparse)
+        return tf.shape(small), tf.size(small), tf.shape(small, tf.int64)
+
+    for wide in (tf.SparseTensor([[1, 0]], [1.0], [4, 5]), RAIN):
+        sizes, count, wide_sizes = measure(wide)
+        expected = (wide.indices.numpy().max(0) + 1).tolist()
+        assert sizes.numpy().tolist() == wide_sizes.numpy().tolist() == expected
+        assert sizes.dtype == count.dtype == tf.int32 and count.numpy() == np.prod(expected)
+
+
+def test_lookups_of_empty_last_rows():
+    table = tf.reshape(tf.range(12.0), [6, 2])
+    look_up = lambda ids: tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum")
+    signature = [tf.SparseTensorSpec([None, None], tf.int64)]
+    ids = [
+        tf.SparseTensor(indices, tf.constant([2, 5][: len(indices)], tf.int64), [rows, 4])
+        for indices, rows in (([[0, 0], [0, 1]], 2), ([[0, 0], [1, 1]], 2), ([[1, 1]], 3))
+    ]
+    for function in (
+        look_up,
+        tf.function(look_up),
+        tf.function(look_up, input_signature=signature),
+    ):
+        found = [function(x).numpy().tolist() for x in ids]
+        assert found == [[[14, 16]], [[4, 5], [10, 11]], [[0, 0], [4, 5]]]
+
+
+@pytest.mark.parametrize("indices", [[[1, 1], [0, 0]], [[0, 0], [0, 0]], [[2**62, 0], [2**62, 9]]])
+def test_merged_elements(indices):
+    a = tf.SparseTensor(indices, [1.0, 2.0], [2**63 - 1] * 2)
+    both = T.maximum(a, a.with_values([3.0, 1.0]))
+    assert both.indices.numpy().tolist() == indices and both.values.numpy().tolist() == [3, 2]

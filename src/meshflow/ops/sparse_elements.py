@@ -206,8 +206,8 @@ def add(
         if not limit:
             return total
         # The threshold only applies to elements that exist in both tensors.
-        ones = [s.with_values(array.ones_like(s.values, "int32")) for s in (a, b)]
-        counts = _sum_merged(*ones, indices, owners, math.add).values
+        first, second = (s.with_values(array.ones_like(s.values, "int32")) for s in (a, b))
+        counts = _sum_merged(first, second, indices, owners, math.add).values
         return retain(total, (math.abs(total.values) >= limit) | (counts < 2))
     if not isinstance(a, SparseTensor) and not isinstance(b, SparseTensor):
         raise TypeError("tf.sparse.add: at least one argument must be a SparseTensor.")

@@ -702,7 +702,6 @@ def trace(
         return arrays + scope.list_final_values()
 
     run.__name__ = name or str(getattr(fn, "__name__", "function"))
-    num_earlier = 0 if context.unknown_sizes is None else context.unknown_sizes.num_unknown
     outer_tapes = not isolated and (bool(context.tapes) or context.outer_tapes)
 
     def attempt(tapes: list[Recorder]) -> ClosedJaxpr:
@@ -744,7 +743,6 @@ def trace(
         hide_frames(error)
         raise
     closed, captures = _promote_captures(closed, scope)
-    num_unknown = 0 if context.unknown_sizes is None else context.unknown_sizes.num_unknown
     traced = TracedFunction(
         run.__name__,
         closed,
@@ -756,8 +754,8 @@ def trace(
     traced.sets_initial_values = scope.sets_initial_values
     if isolated:
         traced.calls = scope.list_calls()
-    # Traces that only determined shapes may have created symbols, too.
-    traced.has_unknown_sizes = num_unknown > num_earlier and not SIZE_PRIMITIVES.isdisjoint(
+    # A host computation that only checks values creates no symbol, and traces that only determined shapes may create some.
+    traced.has_unknown_sizes = not SIZE_PRIMITIVES.isdisjoint(
         summarize_jaxpr(closed.jaxpr).primitives
     )
     traced.iterator_captures, traced.infeeds, traced.fed_iterators = (

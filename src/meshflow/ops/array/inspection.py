@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.composite import (
+    SparseTensor,
     accept_composites,
     accept_types_of_libraries,
     make_elementwise_row_rule,
 )
-from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.dispatch import apply, op
+from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.dispatch.symbolic_calls import (
     accept_symbolic,
     dispatch_composites,
@@ -75,8 +78,18 @@ def shape(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = Non
     return _make_shape_tensor(input, out_type)
 
 
+_multiply_sizes = Op("prod", lambda o, _: jnp.prod(o[0]), differentiable=False)
+
+
+def _convert_sizes(sizes: Tensor, dtype: DType) -> Tensor:
+    converted: Tensor = apply(CAST, (sizes,), (dtype.dtype,))
+    return converted
+
+
 def _make_shape_tensor(input: Any, out_type: DTypeLike) -> Tensor:
     static = _get_shape(input)
+    if isinstance(input, SparseTensor) and not static.is_fully_defined():
+        return _convert_sizes(input.dense_shape, as_dtype(out_type))
     if is_extension(input) and not static.is_fully_defined():
         # An object of a library, such as a parameter, may know less than its value.
         static = _get_shape(convert_to_tensor(input))
@@ -124,6 +137,8 @@ def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None
     if hasattr(input, "_keras_history") and not input.shape.is_fully_defined():
         return get_symbolic_size(input, as_dtype(out_type))
     sizes = _get_shape(input).as_list()
+    if isinstance(input, SparseTensor) and None in sizes:
+        return _convert_sizes(apply(_multiply_sizes, (input.dense_shape,)), as_dtype(out_type))
     if has_symbolic_size(sizes):
         return make_sizes_tensor(math.prod(sizes), as_dtype(out_type).dtype)
     count = int(np.prod(sizes, dtype=np.int64))

@@ -15,7 +15,14 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DTypeLike, int32, int64
 from meshflow.core.values.shapes import are_different
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.values.unknown_sizes import compute_size, read_sizes
+from meshflow.core.values.unknown_sizes import (
+    Result,
+    compute_on_host,
+    compute_size,
+    host_function,
+    is_unknown,
+    read_sizes,
+)
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.ragged import arrays, dynamic_shape, padding
@@ -26,7 +33,7 @@ from meshflow.ops.ragged.elementwise import (
     have_same_rows,
     map_flat_values,
 )
-from meshflow.ops.ragged.partition import convert_integers, find_value, make_size
+from meshflow.ops.ragged.partition import SPLITS_USE, convert_integers, find_value, make_size
 from meshflow.ops.ragged.reductions import (
     REDUCTIONS,
     SEGMENT_OPS,
@@ -173,11 +180,58 @@ def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, **kwargs: Any) -> 
         raise InvalidValueError(
             f"matmul of ragged tensors: batch sizes {count} and {b.shape[0]} differ."
         )
-    products = [public(_to_matrix(a[i]), _to_matrix(b[i]), **kwargs) for i in range(count)]
     is_transposed = kwargs.get("transpose_b") or kwargs.get("adjoint_b")
-    if isinstance(b, RaggedTensor) and (b.ragged_rank > 1 or is_transposed):
+    has_ragged_rows = isinstance(b, RaggedTensor) and bool(b.ragged_rank > 1 or is_transposed)
+    if any(isinstance(x, RaggedTensor) and is_unknown([x.row_splits]) for x in (a, b)):
+        product = _multiply_padded(public, a, b, has_ragged_rows, kwargs)
+        return product.with_row_splits_dtype(dtype)
+    products = [public(_to_matrix(a[i]), _to_matrix(b[i]), **kwargs) for i in range(count)]
+    if has_ragged_rows:
         products = [arrays.to_ragged(p, 1, dtype) for p in products]
     return arrays.pack_rows(products) if products else a
+
+
+def _multiply_padded(
+    public: Callable[..., Any], a: PyTree, b: PyTree, has_ragged_rows: bool, options: dict[str, Any]
+) -> RaggedTensor:
+    """Multiply matrices of different sizes after padding: zeros do not change their products."""
+    ragged = [arrays.to_ragged(x, 2, int64) for x in (a, b)]
+    operands = [part for x in ragged for part in (x.row_splits, x.values.row_splits)]
+    turns = [bool(options.get(f"transpose_{k}") or options.get(f"adjoint_{k}")) for k in "ab"]
+    results: list[Result] = [((a.shape[0],), np.int64), ((None,), np.int64)]
+    find = functools.partial(_find_product_sizes, *turns)
+    heights, widths = compute_on_host(find, operands, results, SPLITS_USE)
+    product = public(*[x.to_tensor() for x in ragged], **options)
+    lengths = (heights, widths) if has_ragged_rows else heights
+    return RaggedTensor.from_tensor(product, lengths=lengths)
+
+
+@host_function
+def _find_product_sizes(turns_a: bool, turns_b: bool, *splits: np.ndarray) -> list[np.ndarray]:
+    """Return the number of rows of each product of matrices, and the length of each of these rows.
+
+    Args:
+      turns_a: Whether the left matrices are transposed.
+      turns_b: Whether the right matrices are transposed.
+      *splits: Row splits of the left matrices, and of their rows, then those of the right matrices.
+    """
+    sizes = []
+    for outer, inner, turns in ((*splits[:2], turns_a), (*splits[2:], turns_b)):
+        heights, lengths = np.diff(outer), np.diff(inner)
+        widths = np.zeros_like(heights)
+        widths[heights > 0] = lengths[outer[:-1][heights > 0]]
+        if (np.repeat(widths, heights) != lengths).any():
+            raise InvalidValueError(
+                "The matrices in `a` and `b` may not be ragged in their innermost dimension."
+            )
+        sizes.append((widths, heights) if turns else (heights, widths))
+    (rows, left), (right, columns) = sizes
+    # The width of a matrix without rows is not stored.
+    if ((left != right) & (splits[0][1:] > splits[0][:-1])).any():
+        raise InvalidValueError(
+            f"matmul of ragged tensors: the inner sizes {left} and {right} differ."
+        )
+    return [rows, np.repeat(columns, rows)]
 
 
 def _to_matrix(value: PyTree) -> PyTree:

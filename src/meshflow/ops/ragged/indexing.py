@@ -76,7 +76,8 @@ def _take_row(
     find_positions = lambda *arrays: [find(*arrays)[0]]
     results: list[Result] = [((None,), np.int64)]
     (positions,) = compute_on_host(find_positions, operands, results, SPLITS_USE)
-    return gather_values(rows.values, positions)
+    row = gather_values(rows.values, positions)
+    return _restore_lengths(row, rows.values, True) if hasattr(row, "row_splits") else row
 
 
 def _match(rows: PyTree, value: Any) -> Any:
@@ -131,15 +132,23 @@ def _slice_rows(rows: PyTree, key: slice) -> PyTree:
     key, nrows = _to_slice(key), rows.partition.static_nrows
     bounds = _list_traced_bounds(key)
     if isinstance(nrows, int) and not bounds:
-        result = take_rows(rows, np.arange(nrows)[key], True)
+        result = take_rows(rows, np.arange(nrows)[key], key.step in (None, 1))
     else:
         find = lambda splits, *values: _find_row_values(splits, _replace_bounds(key, values))
         result = select_values(rows, find, None, bounds)
+    return _restore_lengths(result, rows, key.step in (None, 1))
+
+
+def _restore_lengths(result: PyTree, rows: PyTree, is_contiguous: bool) -> PyTree:
+    """Return a slice of rows with their uniform row lengths, of inner rows only if the slice is contiguous."""
+    values = result.values
+    if is_contiguous and hasattr(values, "row_splits"):
+        values = _restore_lengths(values, rows.values, True)
     length = rows.partition.static_uniform_row_length
     if length is None:
-        return result
+        return result if values is result.values else result.with_values(values)
     count = result.partition.static_nrows
-    return type(rows).from_uniform_row_length(result.values, _match(rows, length), count)
+    return type(rows).from_uniform_row_length(values, _match(rows, length), count)
 
 
 def select_values(

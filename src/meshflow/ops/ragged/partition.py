@@ -167,11 +167,10 @@ def concatenate_ranges(starts: Array, lengths: Array) -> Array:
 
 def take(values: Array, indices: Array) -> Array:
     """Return the values at some valid indices."""
-    values = pad_for_gather(values, 0)
-    if not isinstance(indices, np.ndarray):
-        # NumPy cannot index with a traced array.
-        values = jnp.asarray(values)
-    return values[indices]
+    if isinstance(values, np.ndarray) and isinstance(indices, np.ndarray):
+        return values[indices]
+    # NumPy cannot index with a traced array.
+    return jnp.asarray(pad_for_gather(values, 0))[indices]
 
 
 @define_array_function

@@ -288,3 +288,15 @@ def test_steps_are_traced_once_for_all_numbers_of_elements():
     losses = [float(model.train_on_batch(batch, np.ones([4, 1]))) for batch in batches]
     assert len(traces) == 1
     assert np.all(np.isfinite(losses))
+
+
+def test_steps_of_the_user_see_no_padding():
+    class Mean(tf.keras.Model):
+        def train_step(self, data):
+            return {"mean": tf.reduce_mean(data.values), "rows": tf.reduce_max(data.indices)}
+
+    rows = tf.sparse.from_dense([[2.0, 4.0, 0.0], [0.0, 6.0, 0.0]])
+    model = Mean()
+    model.compile("sgd")
+    history = model.fit(tf.data.Dataset.from_tensors(rows), verbose=0).history
+    assert history["mean"] == [4] and history["rows"] == [1]

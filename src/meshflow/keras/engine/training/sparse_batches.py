@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, join_dense_shape
+from meshflow.core.dispatch.tiers import is_interpreter_enabled
 from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.values import nest
 from meshflow.core.values.composite import is_extension
@@ -28,8 +29,8 @@ from meshflow.ops.sparse_elements import retain
 class SparseArrays(NamedTuple):
     """A sparse batch as arrays.
 
-    The number of elements is a power of two, so that few programs are compiled. The ops of sparse
-    tensors ignore padding, see `is_padding`.
+    Where programs are compiled for each size, the number of elements is a power of two. The ops of sparse tensors ignore
+    padding, see `is_padding`.
 
     Attributes:
       shape: Array of shape [*dense shape, 0], which holds no data.
@@ -43,8 +44,9 @@ class SparseArrays(NamedTuple):
 
     @classmethod
     def pad(cls, indices: np.ndarray, values: np.ndarray, shape: tuple[int, ...]) -> SparseArrays:
-        """Create a batch from elements, with padding."""
-        count = max(1, 1 << max(len(values) - 1, 0).bit_length()) - len(values)
+        """Create a batch from elements, with padding where programs cannot run op by op."""
+        power = max(1, 1 << max(len(values) - 1, 0).bit_length())
+        count = 0 if is_interpreter_enabled() else power - len(values)
         outside = np.broadcast_to(np.maximum(shape, PADDING_INDEX), (count, len(shape)))
         empty = np.empty((*shape, 0), np.int8)
         return cls(
