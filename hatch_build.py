@@ -8,6 +8,7 @@ the kernels without x86 instructions and oneDNN are compiled.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -90,6 +91,15 @@ def list_sources() -> list[Path]:
     return [s for s in sources if has_onednn() or s.stem not in X86_SOURCES]
 
 
+def hash_interface() -> str:
+    """Return a hash of the declarations of the functions that Python calls without XLA."""
+    pattern = re.compile(r'extern "C" ([^{;]*)')
+    found = {
+        " ".join(d.split()) for s in FOLDER.glob("*.cc") for d in pattern.findall(s.read_text())
+    }
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:8]
+
+
 def get_compile_command() -> list[str]:
     """Return the path of the C++ compiler and its options for every source file.
 
@@ -113,7 +123,7 @@ def get_compile_command() -> list[str]:
         *(found, "-O3", "-std=c++17", "-fPIC", "-fopenmp-simd", "-pthread", "-w"),
         # Errors of math functions are never read; without errno, loops over square roots vectorize.
         "-fno-math-errno",
-        *(*machine_options, f"-isystem{headers}"),
+        *(*machine_options, f"-isystem{headers}", f"-DMESHFLOW_INTERFACE={hash_interface()}"),
         # The options of the user take precedence, as in other builds.
         *os.environ.get("CXXFLAGS", "").split(),
     ]

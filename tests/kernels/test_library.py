@@ -4,6 +4,7 @@ import importlib.metadata
 import shutil
 from pathlib import Path
 
+import hatch_build
 import pytest
 
 import forked
@@ -64,6 +65,17 @@ def test_kernels_for_a_newer_jaxlib_are_not_loaded():
         f"CPU kernels are left to XLA, which is slower: {state}"
     ]
     assert "headers of a newer jaxlib than" in state and "pip install" in state
+
+
+def test_the_interface_fits_the_declarations_of_the_sources():
+    """If this fails, write the new hash into library.py; older compiled kernels are then no longer loaded."""
+    assert hatch_build.hash_interface() == library.INTERFACE
+
+
+@pytest.mark.skipif(not BUILT.exists(), reason="no CPU kernels were built")
+def test_kernels_of_other_sources_are_not_loaded():
+    loaded, state, warned = run("library.INTERFACE = 'another'")
+    assert loaded == "False" and "sources of another version" in state and "pip install" in warned
 
 
 def test_the_interface_of_the_installed_jaxlib_runs_kernels_of_wheels():

@@ -127,3 +127,22 @@ def test_small_integer_labels_of_many_classes():
         labels = tf.constant([1, 100], dtype)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.zeros([2, 40000]))
         assert_close(losses, np.log([40000.0, 40000.0]))
+
+
+def test_gradients_of_labels_that_are_not_distributions_are_those_of_tensorflow():
+    labels, logits = tf.constant([[1.0, 1.0, 0.0]]), tf.Variable([[1.0, 2.0, -1.0]])
+    layer = tf.keras.layers.Activation("softmax")
+    losses = [
+        lambda: tf.nn.softmax_cross_entropy_with_logits(labels, logits),
+        lambda: tf.keras.losses.categorical_crossentropy(labels, logits, from_logits=True),
+        lambda: tf.keras.losses.categorical_crossentropy(labels, layer(logits)),
+        tf.function(lambda: tf.nn.softmax_cross_entropy_with_logits(labels, logits)),
+    ]
+    for compute_loss in losses:
+        with tf.GradientTape() as tape:
+            tape.watch(labels)
+            loss = compute_loss()
+        by_logits, by_labels = tape.gradient(loss, [logits, labels])
+        np.testing.assert_allclose(loss, [1.6980243], rtol=1e-6)
+        np.testing.assert_allclose(by_logits, [[-0.7405, -0.2946, 0.0351]], atol=6e-5)
+        np.testing.assert_allclose(by_labels, [[1.3490, 0.3490, 3.3490]], atol=6e-5)

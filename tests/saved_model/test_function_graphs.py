@@ -127,3 +127,24 @@ def test_gradients():
 
     types = [op.type for op in f.get_concrete_function(tf.TensorSpec([2])).graph.get_operations()]
     assert types[:3] == ["Placeholder", "Sin", "Sum"] and "Cos" in types
+
+
+def test_arguments_called_name_are_names_of_nodes():
+    @tf.function
+    def f(x):
+        with tf.name_scope("block"):
+            y = tf.matmul(x, x, name="product")
+        y = tf.concat([y, y], 0, name="joined")
+        largest, _ = tf.math.top_k(y, name="largest")
+        return tf.identity(largest, name="result"), tf.identity(x, name="copy") + tf.add(
+            1, 2, name="folded"
+        )
+
+    graph = f.get_concrete_function(tf.TensorSpec([2, 2], tf.int32, name="x")).graph
+    nodes = {op.name: op.type for op in graph.get_operations()}
+    assert nodes["block/product"] == "MatMul" and nodes["joined"] == "ConcatV2"
+    assert (nodes["largest"], nodes["result"], nodes["copy"]) == ("TopKV2", "Identity", "Identity")
+    assert graph.get_operation_by_name("block/product").inputs[0].name == "x:0"
+    # The name belongs to the call, although its operand has a node.
+    assert graph.get_operation_by_name("add").inputs[0].name == "copy:0"
+    assert graph.get_tensor_by_name("largest:0").shape == [4, 1]

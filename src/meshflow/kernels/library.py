@@ -19,6 +19,8 @@ from meshflow.kernels import installation
 
 NAME = "libmeshflow_onednn.so"
 TARGET = "meshflow_onednn"
+# Hash of the declarations of the library's functions, by `hash_interface` of hatch_build.py.
+INTERFACE = "5f2ce40a"
 # Number of cached query results; the handlers cache as many kernels.
 MAX_CACHED_QUERIES = 1024
 POOLING = "meshflow_pooling"
@@ -178,6 +180,7 @@ class Library:
             raise KernelsUnavailableError(
                 f"{path} does not load ({error}); {installation.suggest_remedy()}"
             ) from None
+        self._check_interface(path)
         self._check_ffi_version(path)
         descriptor: list[Any] = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
         if self._query is not None:
@@ -211,6 +214,16 @@ class Library:
         self.level = ISA_LEVELS[level - 1] if level > 0 else None
         self.tiles = level == len(ISA_LEVELS) or (emulated and self.supports("AVX512"))
         self.huge_pages = self.accepts_offers = False
+
+    def _check_interface(self, path: Path) -> None:
+        get_interface = getattr(self.compiled, "meshflow_interface", None)
+        if get_interface is not None:
+            get_interface.restype = ctypes.c_char_p
+        if get_interface is None or get_interface().decode() != INTERFACE:
+            raise KernelsUnavailableError(
+                f"{path} was compiled from sources of another version, with other arguments of its functions; compile "
+                f"it again: {installation.suggest_remedy()}"
+            )
 
     def _check_ffi_version(self, path: Path) -> None:
         # XLA ends the process if a handler was compiled with the headers of a newer version.

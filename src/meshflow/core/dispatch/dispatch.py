@@ -409,7 +409,7 @@ def op(
 
     Parameters annotated `TensorLike` (or `Sequence[TensorLike]`) reach the function as arrays (or
     lists of arrays), the others as hashable Python values (lists as tuples). A parameter called
-    `name` is accepted and ignored.
+    `name` labels the call in the graph of a function.
 
     Args:
       function: The array function; the op gets its signature and docstring.
@@ -548,6 +548,8 @@ def op(
             raise explained from explained.__cause__
         try:
             result = apply(the_op, operands, static)
+            if context.trace is not None and "name" in position:
+                context.trace.label_call(result, values[position["name"]])
             if is_plain and all(map(operator.is_, operands, args)) and NumpyRules.promote is None:
                 dtypes = tuple([o.array.dtype for o in operands])
                 # Ops compute strings in another way.

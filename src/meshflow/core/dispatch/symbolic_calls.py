@@ -82,7 +82,10 @@ def accept_symbolic_unnamed(function: F) -> F:
                     return result
             if context.graph is not None and context.trace is None:
                 return context.graph.call(public, args, kwargs)
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if context.trace is not None and "name" in kwargs:
+                context.trace.label_call(result, kwargs["name"])
+            return result
         except Exception as error:
             explained = explain_error(error, function.__name__)
             if explained is error:
@@ -210,7 +213,10 @@ def dispatch_composites(function: F) -> F:
                 return result
         if context.graph is not None and context.trace is None:
             return context.graph.call(public, args, kwargs)
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if context.trace is not None and "name" in kwargs:
+            context.trace.label_call(result, kwargs["name"])
+        return result
 
     public.is_dispatchable = True  # type: ignore[attr-defined]
     return public  # type: ignore[return-value]

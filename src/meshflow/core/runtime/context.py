@@ -87,6 +87,9 @@ class ActiveTrace(Protocol):
     def record_call(self, op: Any, values: Sequence[Any], outputs: Any) -> None:
         """Record the call of an op."""
 
+    def label_call(self, outputs: Any, label: Any) -> None:
+        """Set the name of the node of the call that returned `outputs`."""
+
     def mark_initialization(self) -> None:
         """Record that the program sets the initial value of a variable."""
 

@@ -185,7 +185,7 @@ class TraceContext:
         self.sources: list[Any] = []
         self.writes: dict[int, Any] = {}
         self.created: list[Any] = []
-        self._calls: list[tuple[str, Sequence[Any], Any, str]] = []
+        self._calls: list[tuple[str, Sequence[Any], Any, str, str | None]] = []
         self._capture_arrays: dict[int, Any] = {}
         self._variable_values: dict[int, Tensor] = {}
         # Values of written variables before the first write; and for each variable that was
@@ -264,7 +264,15 @@ class TraceContext:
         """Record the call of an op, given its arrays, for the graph of the function."""
         is_function = op.is_opaque and op.name not in _STAGED_STATEMENTS
         name = "PartitionedCall" if is_function else op.name
-        self._calls.append((name, values, outputs, "/".join(context.name_scopes)))
+        self._calls.append((name, values, outputs, "/".join(context.name_scopes), None))
+
+    def label_call(self, outputs: PyTree, label: Any) -> None:
+        """Set the name of the node of the call that returned `outputs`, if it is the last one."""
+        if isinstance(label, str) and self._calls:
+            *call, _ = self._calls[-1]
+            first, recorded = (next(iter(jax.tree.leaves(v)), None) for v in (outputs, call[2]))
+            if first is recorded:
+                self._calls[-1] = (*call, label)
 
     def list_calls(self) -> list[OpCall]:
         """Return the recorded calls of ops."""
@@ -277,8 +285,9 @@ class TraceContext:
                     for t in jax.tree.leaves(outputs, is_leaf=lambda leaf: type(leaf) is Tensor)
                 ],
                 scope,
+                label,
             )
-            for name, values, outputs, scope in self._calls
+            for name, values, outputs, scope, label in self._calls
         ]
 
     def mark_initialization(self) -> None:
@@ -312,12 +321,14 @@ class OpCall(NamedTuple):
       operands: Values of the jaxpr, or arrays of constants.
       results: Values of the jaxpr.
       scope: The open name scopes, joined by slashes.
+      label: The argument `name` of the op, or None.
     """
 
     name: str
     operands: list[Any]
     results: list[Any]
     scope: str
+    label: str | None
 
 
 @contextlib.contextmanager

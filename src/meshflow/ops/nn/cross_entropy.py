@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +42,23 @@ def _softmax_cross_entropy(labels: TensorLike, logits: TensorLike, axis: int) ->
         raise InvalidValueError(
             f"logits and labels must be broadcastable: logits_size={list(logits.shape)} labels_size={list(labels.shape)}"
         ) from None
+    return _compute_cross_entropy(labels, logits, axis)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _compute_cross_entropy(labels: Array, logits: Array, axis: int) -> Array:
     return -jnp.sum(labels * jax.nn.log_softmax(logits, axis=axis), axis=axis)
+
+
+@_compute_cross_entropy.defjvp
+def _cross_entropy_jvp(
+    axis: int, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Differentiate as TensorFlow: as if the labels of each example had the sum 1, also if they have another one."""
+    labels, logits = primals
+    log_probabilities = jax.nn.log_softmax(logits, axis=axis)
+    change = (jnp.exp(log_probabilities) - labels) * tangents[1] - log_probabilities * tangents[0]
+    return -jnp.sum(labels * log_probabilities, axis=axis), jnp.sum(change, axis=axis)
 
 
 @dispatch_composites
@@ -56,7 +74,8 @@ def softmax_cross_entropy_with_logits(
       name: Ignored.
 
     Returns:
-      The losses, without the class axis.
+      The losses, without the class axis. The gradient of the logits is `softmax(logits) - labels`, which is that of the
+      losses only if the labels of each example have the sum 1.
 
     Example:
       >>> labels, logits = [[1.0, 0.0], [0.5, 0.5]], [[0.0, 0.0], [-4.0, 4.0]]

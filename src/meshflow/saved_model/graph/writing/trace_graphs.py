@@ -260,14 +260,21 @@ class _FunctionWriter:
         """Add the nodes of all recorded calls."""
         for call in self._traced.calls:
             results = [v for v in call.results if v is not None]
-            if results and not all(v in self._references for v in results):
-                self._add_call(call.name, call.scope, call.operands, results)
+            # An op that returns its operand needs a node only for its name.
+            if results and (call.label or not all(v in self._references for v in results)):
+                self._add_call(call.name, call.scope, call.operands, results, call.label)
 
     def _add_call(
-        self, op_name: str, scope: str, operands: Sequence[Any], results: Sequence[Any]
+        self,
+        op_name: str,
+        scope: str,
+        operands: Sequence[Any],
+        results: Sequence[Any],
+        label: str | None = None,
     ) -> None:
         op = _TYPES.get(op_name) or "".join(p[:1].upper() + p[1:] for p in op_name.split("_"))
-        name = f"{scope}/{_NAMES.get(op, op)}" if scope else _NAMES.get(op, op)
+        last = label or _NAMES.get(op, op)
+        name = f"{scope}/{last}" if scope else last
         operands = [v for v in operands if v is not None]
         suffixes = ("x", "y") if len(operands) == 2 else ("Const",) * len(operands)
         inputs = [
@@ -282,7 +289,8 @@ class _FunctionWriter:
             attributes = {"SrcT": attributes["T"], "DstT": _get_type(results[0].aval)}
         references = self._add(name, op, inputs, [v.aval for v in results], **attributes)
         for value, reference in zip(results, references, strict=True):
-            self._references.setdefault(value, reference)
+            if label or value not in self._references:
+                self._references[value] = reference
 
     def _get_reference(self, value: Any, consumer: str, suffix: str = "Const") -> str:
         """Return the node of a value; equations without a recorded call get nodes, too.
