@@ -198,8 +198,8 @@ def _multiply_padded(
     ragged = [arrays.to_ragged(x, 2, int64) for x in (a, b)]
     operands = [part for x in ragged for part in (x.row_splits, x.values.row_splits)]
     turns = [bool(options.get(f"transpose_{k}") or options.get(f"adjoint_{k}")) for k in "ab"]
+    find = functools.partial(_find_product_sizes, turns[0], turns[1])
     results: list[Result] = [((a.shape[0],), np.int64), ((None,), np.int64)]
-    find = functools.partial(_find_product_sizes, *turns)
     heights, widths = compute_on_host(find, operands, results, SPLITS_USE)
     product = public(*[x.to_tensor() for x in ragged], **options)
     lengths = (heights, widths) if has_ragged_rows else heights
@@ -216,7 +216,8 @@ def _find_product_sizes(turns_a: bool, turns_b: bool, *splits: np.ndarray) -> li
       *splits: Row splits of the left matrices, and of their rows, then those of the right matrices.
     """
     sizes = []
-    for outer, inner, turns in ((*splits[:2], turns_a), (*splits[2:], turns_b)):
+    for k, turns in enumerate((turns_a, turns_b)):
+        outer, inner = splits[2 * k : 2 * k + 2]
         heights, lengths = np.diff(outer), np.diff(inner)
         widths = np.zeros_like(heights)
         widths[heights > 0] = lengths[outer[:-1][heights > 0]]

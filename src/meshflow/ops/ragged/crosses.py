@@ -183,5 +183,6 @@ def cross_hashed(
 @host_function
 def _hash_rows(op: str, start: int, num_buckets: int, *parts: np.ndarray) -> list[np.ndarray]:
     columns, lengths = _combine_rows(op, _to_prints, parts)
-    hashes = hashing.cross_fingerprints_from(np.uint64(start), columns)
-    return [(hashes % np.uint64(num_buckets or _MAX_INT64)).astype(np.int64), lengths]
+    cross: Any = hashing.cross_fingerprints_from
+    hashes = cross(np.uint64(start), columns) % np.uint64(num_buckets or _MAX_INT64)
+    return [hashes.astype(np.int64), lengths]
