@@ -425,6 +425,7 @@ def test_keras_optimizers(name, weights):
     train = optimizer.apply_gradients([(tf.constant([0.1, 0.2]), v)])
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
+        assert session.run(optimizer._get_hyper("learning_rate") * 2.0) == np.float32(0.2)
         for _ in range(3):
             session.run(train)
         found, step = session.run([v, optimizer.iterations])

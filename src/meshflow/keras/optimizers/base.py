@@ -412,6 +412,9 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         assert graph is not None
         with graph.control_dependencies(None):
             self.build([v for _, v in pairs])
+            with name_scope(self._name):
+                # A session initializes the hyperparameters before the first step reads them.
+                self._hyper_variables()
         return graph.record_effect(self._apply_in_run, (pairs,), name or self._name)
 
     def _apply_in_run(self, pairs: GradientPairs) -> None:
