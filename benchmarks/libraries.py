@@ -96,6 +96,10 @@ LIBRARIES = (
     Library("mesh-tensorflow==0.1.21", "mesh_tensorflow", f"future gin-config {TFP}", "*_test.py transformer/*_test.py"),
     Library("nobrainer==1.2.1", "nobrainer", f"nibabel tensorflow-addons==0.23.0 typeguard==2.13.3 psutil scikit-image lazy-loader networkx imageio tifffile importlib-resources {TFP}", "**/*_test.py **/test_*.py"),
     Library("t3f==1.2.0", "t3f", "", "*_test.py"),
+    Library("keras-drop-block==0.7.0", "keras_drop_block", "", "tests/**/test_*.py"),
+    Library("keras-octave-conv==0.11.0", "keras_octave_conv", "", "tests/**/test_*.py"),
+    Library("tensorflow-riemopt==0.3.1", "tensorflow_riemopt", "", "**/*_test.py"),
+    Library("deel-lip==1.5.0", "deel", "", "tests/test_*.py"),
 )  # fmt: skip
 
 

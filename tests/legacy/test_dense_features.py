@@ -134,3 +134,17 @@ def test_mistakes_are_named():
         layer(tf.constant([1.0]))
     with pytest.raises(ValueError, match="cannot have rank 0"):
         layer({"a": 1.0})
+
+
+@pytest.mark.parametrize("name", ["model", "model.h5"])
+def test_load_sequential_model_of_features(tmp_path, name):
+    layers = [
+        tf.keras.layers.DenseFeatures([tf.feature_column.numeric_column("age")]),
+        tf.keras.layers.Dense(1),
+    ]
+    model = tf.keras.Sequential(layers)
+    features = {"age": np.arange(4.0, dtype=np.float32)}
+    expected = model(features)
+    model.save(tmp_path / name)
+    loaded = tf.keras.models.load_model(tmp_path / name)
+    np.testing.assert_array_equal(loaded(features), expected)

@@ -358,3 +358,76 @@ def test_iterators_take_elements_of_several_datasets():
             session.run(doubled, {handle: handles[1]})
         with pytest.raises(tf.errors.NotFoundError, match="no iterator"):
             session.run(doubled, {handle: b"other"})
+
+
+class _Momentum(tf.keras.optimizers.legacy.Optimizer):
+    """Optimizer as libraries of 2020 write it: slots by name, and hooks that return operations."""
+
+    def __init__(self):
+        super().__init__("Momentum")
+        self._set_hyper("rate", 0.1)
+
+    def _create_slots(self, var_list):
+        for variable in var_list:
+            self.add_slot(variable, "m")
+            self.add_slot(variable, "scale", initializer=tf.constant_initializer(2.0))
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        momentum = self.get_slot(var, "m")
+        momentum = momentum.assign(0.9 * momentum + grad)
+        step = self._get_hyper("rate", var.dtype) * momentum * self.get_slot(var, "scale")
+        return tf.group(var.assign_sub(step), momentum)
+
+    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        momentum = self._resource_scatter_add(self.get_slot(var, "m"), indices, grad)
+        rows = self._resource_scatter_add(var, indices, -self._get_hyper("rate", var.dtype) * grad)
+        return tf.group(rows, momentum)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_slots_of_keras_optimizers(dtype):
+    v = tf.Variable(tf.constant([1.0, 2.0], dtype), name="v")
+    table = tf.Variable(tf.constant([[1.0], [2.0], [3.0]], dtype), name="table")
+    rows = tf.IndexedSlices(tf.constant([[0.1], [0.2], [0.1]], dtype), tf.constant([0, 2, 2]))
+    optimizer = _Momentum()
+    train = optimizer.apply_gradients([(tf.constant([0.1, 0.2], dtype), v), (rows, table)])
+    assert isinstance(train, tf.Operation)
+    assert [w.name for w in optimizer.weights] == [
+        "Momentum/iter:0", "Momentum/v/m:0", "Momentum/v/scale:0", "Momentum/table/m:0", "Momentum/table/scale:0",
+    ]  # fmt: skip
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        for _ in range(3):
+            session.run(train)
+        values = session.run([v, table, *optimizer.weights])
+    # The values of TensorFlow 2.15.1.
+    np.testing.assert_allclose(values[0], [0.8878, 1.7756], rtol=2e-3)
+    np.testing.assert_allclose(values[1].ravel(), [0.97, 2.0, 2.91], rtol=2e-3)
+    np.testing.assert_allclose(values[3], [0.271, 0.542], rtol=2e-3)
+    np.testing.assert_allclose(values[5].ravel(), [0.3, 0.0, 0.9], rtol=2e-3)
+    assert values[2] == 3 and values[4].tolist() == [2.0, 2.0]
+
+
+# The weights after three steps are those of TensorFlow 2.15.1.
+@pytest.mark.parametrize(
+    "name, weights",
+    [
+        ("SGD", [0.97, 1.94]),
+        ("Adam", [0.7, 1.7]),
+        ("RMSprop", [0.26226, 1.26226]),
+        ("Adagrad", [0.91325, 1.85677]),
+        ("Ftrl", [-0.04022, 0.16646]),
+    ],
+)
+def test_keras_optimizers(name, weights):
+    v = tf.Variable([1.0, 2.0])
+    optimizer = getattr(tf.keras.optimizers.legacy, name)(0.1)
+    train = optimizer.apply_gradients([(tf.constant([0.1, 0.2]), v)])
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        assert session.run(optimizer._get_hyper("learning_rate") * 2.0) == np.float32(0.2)
+        for _ in range(3):
+            session.run(train)
+        found, step = session.run([v, optimizer.iterations])
+    np.testing.assert_allclose(found, weights, atol=1e-4)
+    assert step == 3

@@ -102,6 +102,11 @@ class GraphRecorder(Protocol):
     ) -> PyTree:
         """Record a call, and return its symbolic result."""
 
+    def record_effect(
+        self, function: Callable[..., Any], args: tuple[Any, ...], name: str
+    ) -> PyTree:
+        """Record a call without results, which is not traced."""
+
     def call_layer(
         self, layer: PyTree, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
     ) -> PyTree:

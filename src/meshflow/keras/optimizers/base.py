@@ -356,7 +356,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
           skip_gradients_aggregation: Whether to skip this sum.
 
         Returns:
-          The step count.
+          The step count; in a version 1 graph, the operation that updates the variables.
 
         Raises:
           ValueError: If there is no gradient at all.
@@ -370,6 +370,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         """
         with suspend_tapes():
             all_pairs = list(grads_and_vars)
+            if context.graph is not None and context.trace is None:
+                return self._record_update(_filter_gradients(all_pairs), name)
             pairs = check_gradient_rows(_filter_gradients(all_pairs))
             if not pairs:
                 return self.iterations
@@ -403,6 +405,21 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
             run_once(update)
         return self.iterations
+
+    def _record_update(self, pairs: GradientPairs, name: str | None) -> Any:
+        """Create the state in a graph, and record an operation that updates variables in a session."""
+        graph = context.graph
+        assert graph is not None
+        with graph.control_dependencies(None):
+            self.build([v for _, v in pairs])
+            with name_scope(self._name):
+                # A session initializes the hyperparameters before the first step reads them.
+                self._hyper_variables()
+        return graph.record_effect(self._apply_in_run, (pairs,), name or self._name)
+
+    def _apply_in_run(self, pairs: GradientPairs) -> None:
+        """Update variables while a session runs; the operation has no result."""
+        self.apply_gradients(pairs)
 
     def _prepare_server_gradients(self, pairs: GradientPairs) -> GradientPairs:
         """Prepare gradients for parameter servers, which transform them if they accumulate."""

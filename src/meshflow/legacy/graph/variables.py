@@ -124,6 +124,11 @@ class GraphVariable(Variable):
         """Return whether the variable has a value."""
         return type(self._value) is not jax.ShapeDtypeStruct
 
+    @property
+    def has_no_value(self) -> bool:
+        """Return False: an initializer gives the variable a value, so that its slots need initializers, too."""
+        return False
+
     def _can_initialize(self) -> bool:
         return self.initializes_in_sessions or (self.initializes_on_read and state.find is None)
 

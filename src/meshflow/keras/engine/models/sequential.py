@@ -291,6 +291,9 @@ class Sequential(GraphMembers):
             inputs._keras_mask = mask
         if type(self).call is not Sequential.call:
             self._connect_to(inputs)
+        if self._input is None:
+            # Inputs of several features have no placeholder, so that loading a file needs their specs.
+            self._set_save_spec(inputs)
         graph = self._get_graph()
         if graph is not None and (graph.precomputed is not None or graph.attached):
             return graph.run(inputs)
