@@ -183,5 +183,7 @@ def test_replacements_by_bytes_are_those_of_the_pattern(pattern, monkeypatch):
 
 def test_numbers_in_hexadecimal_digits():
     assert tf.strings.to_number(["0xF", " -0x1a "]).numpy().tolist() == [15.0, -26.0]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="could not correctly convert string: 0xg"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="could not correctly convert string: 0xg"
+    ):
         tf.strings.to_number("0xg")
