@@ -25,10 +25,6 @@ _MAX_ITEMS = 16
 _SCALARS = frozenset((int, bool, str, type(None), DType, type))
 
 
-class _UnknownArgument(Exception):
-    """An argument that is not remembered."""
-
-
 class AcceptedCalls:
     """The checked calls of an op.
 
@@ -94,7 +90,7 @@ class AcceptedCalls:
             template = [
                 _make_template(a, o, positions) for a, o in zip(arguments, operands, strict=True)
             ]
-        except _UnknownArgument:
+        except TypeError:
             return
         if next(positions) == len(tensors):
             if len(self._calls) >= _MAX_CALLS:
@@ -140,7 +136,7 @@ def _make_template(argument: Any, operand: Any, positions: Iterator[int]) -> Any
         array = operand._value
         # Ops compute strings in another way, and the value of a device depends on the context.
         if array.dtype.hasobject:
-            raise _UnknownArgument
+            raise TypeError("the operand depends on more than the dtypes")
         if type(argument) is Tensor and argument is operand:
             return next(positions)
         if type(argument) is not Tensor and type(array) is np.ndarray:
@@ -149,7 +145,7 @@ def _make_template(argument: Any, operand: Any, positions: Iterator[int]) -> Any
         return None
     elif isinstance(argument, (list, tuple)) and isinstance(operand, list):
         return [_make_template(a, o, positions) for a, o in zip(argument, operand, strict=True)]
-    raise _UnknownArgument
+    raise TypeError("the argument was converted")
 
 
 def _fill(template: list[Any], tensors: list[Tensor]) -> list[Any]:
