@@ -17,11 +17,9 @@ from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 
-# An op remembers at most this number of calls.
-_MAX_CALLS = 512
-# Longer lists, such as tables of data, are rarely passed twice.
-_MAX_ITEMS = 16
-# Types of immutable arguments whose equality implies that an op treats them alike.
+# Limits of the calls of an op, and of the items in a list: tables of data are rarely passed twice.
+_MAX_CALLS, _MAX_ITEMS = 512, 16
+# Types of immutable arguments; an op treats equal ones alike.
 _SCALARS = frozenset((int, bool, str, type(None), DType, type))
 
 

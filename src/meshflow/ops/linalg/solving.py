@@ -56,9 +56,8 @@ def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Te
 def check_invertible(result: Tensor, message: str, *operands: TensorLike) -> Tensor:
     """Raise if the result is not finite although the operands are, and return it otherwise."""
     is_known = isinstance(result, Tensor) and not isinstance(result.array, jax.core.Tracer)
-    if not is_known or _is_finite(result):
-        return result
-    if all(_is_finite(convert_to_tensor(o)) for o in operands):
+    is_wrong = is_known and not _is_finite(result)
+    if is_wrong and all(_is_finite(convert_to_tensor(o)) for o in operands):
         raise InvalidArgumentError(message)
     return result
 
