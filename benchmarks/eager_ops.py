@@ -125,7 +125,104 @@ def tensorflow_cases(tf):
         "SGD.apply_gradients": lambda: sgd.apply_gradients([(gradient, a)]),
         "Adam.apply_gradients": lambda: adam.apply_gradients([(gradient, a), (gradient, b)]),
     }
-    return cases
+    return cases | more_cases(tf)
+
+
+def more_cases(tf):
+    """Return functions of less frequent ops, layers, metrics and optimizers by name."""
+    rng = np.random.default_rng(1)
+    x, y = (tf.constant(rng.uniform(0.1, 1, [16, 8]).astype("float32")) for _ in range(2))
+    n = tf.constant(rng.integers(0, 8, [16]), tf.int32)
+    square = tf.constant(rng.uniform(0.1, 1, [4, 4]).astype("float32") + 4 * np.eye(4, dtype="f"))
+    image = tf.constant(rng.uniform(0, 1, [16, 16, 3]).astype("float32"))
+    kernel = tf.constant(rng.uniform(0, 1, [3, 3, 3, 4]).astype("float32"))
+    large = tf.constant(rng.uniform(0, 1, [512, 512]).astype("float32"))
+    doubles = tf.constant(np.arange(12.0).reshape(3, 4))
+    words = tf.constant(["a", "bc"])
+    v = tf.Variable(np.zeros([16, 8], "float32"))
+    layers, metrics = tf.keras.layers, tf.keras.metrics
+    dense, norm, drop = layers.Dense(4), layers.LayerNormalization(), layers.Dropout(0.5)
+    embed = layers.Embedding(8, 4)
+    model = tf.keras.Sequential([layers.Dense(8, activation="relu"), layers.Dense(1)])
+    model(x)
+    mean, accuracy = metrics.Mean(), metrics.SparseCategoricalAccuracy()
+    optimizer = tf.keras.optimizers.Adam()
+    zeros = [tf.zeros_like(w) for w in model.trainable_variables]
+
+    def differentiate(count):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            z = x
+            for _ in range(count):
+                z = z * 1.5
+        return tape.gradient(z, x)
+
+    return {
+        "log1p": lambda: tf.math.log1p(x),
+        "rsqrt": lambda: tf.math.rsqrt(x),
+        "squared_difference": lambda: tf.math.squared_difference(x, y),
+        "floordiv": lambda: n // 3,
+        "pow": lambda: tf.pow(x, 0.5),
+        "minimum with number": lambda: tf.minimum(x, 0.5),
+        "reduce_any": lambda: tf.reduce_any(x > 0.5),
+        "reduce_std": lambda: tf.math.reduce_std(x, axis=1),
+        "reduce_logsumexp": lambda: tf.reduce_logsumexp(x, axis=-1, keepdims=True),
+        "segment_sum": lambda: tf.math.unsorted_segment_sum(x, n, 8),
+        "l2_normalize": lambda: tf.math.l2_normalize(x, axis=-1),
+        "gelu": lambda: tf.nn.gelu(x),
+        "leaky_relu": lambda: tf.nn.leaky_relu(x),
+        "log_softmax": lambda: tf.nn.log_softmax(x),
+        "sparse_softmax_cross_entropy": lambda: tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=n, logits=x
+        ),
+        "conv2d": lambda: tf.nn.conv2d(image[None], kernel, 1, "SAME"),
+        "max_pool2d": lambda: tf.nn.max_pool2d(image[None], 2, 2, "VALID"),
+        "embedding_lookup": lambda: tf.nn.embedding_lookup(x, n),
+        "moments": lambda: tf.nn.moments(x, axes=[0]),
+        "image.resize": lambda: tf.image.resize(image, [8, 8]),
+        "flip_left_right": lambda: tf.image.flip_left_right(image),
+        "adjust_brightness": lambda: tf.image.adjust_brightness(image, 0.1),
+        "rgb_to_grayscale": lambda: tf.image.rgb_to_grayscale(image),
+        "linalg.inv": lambda: tf.linalg.inv(square),
+        "linalg.norm": lambda: tf.norm(x, axis=1),
+        "linalg.diag_part": lambda: tf.linalg.diag_part(square),
+        "einsum": lambda: tf.einsum("ij,kj->ik", x, y),
+        "tensordot": lambda: tf.tensordot(x, y, axes=[[1], [1]]),
+        "slice with step": lambda: x[::2, -1],
+        "slice with new axis": lambda: x[:, None, :4],
+        "gather_nd": lambda: tf.gather_nd(x, [[0, 1], [2, 3]]),
+        "scatter_nd": lambda: tf.scatter_nd([[1], [3]], [1.0, 2.0], [8]),
+        "repeat": lambda: tf.repeat(n, 2),
+        "reverse": lambda: tf.reverse(x, [1]),
+        "squeeze": lambda: tf.squeeze(image[None], 0),
+        "roll": lambda: tf.roll(x, 1, 0),
+        "linspace": lambda: tf.linspace(0.0, 1.0, 5),
+        "shape": lambda: tf.shape(x),
+        "eye": lambda: tf.eye(4),
+        "numpy, 1 MB": large.numpy,
+        "numpy, float64": doubles.numpy,
+        "numpy, strings": words.numpy,
+        "constant of a list": lambda: tf.constant([1.0, 2.0, 3.0]),
+        "constant of lists": lambda: tf.constant([[1, 2], [3, 4]]),
+        "constant of a number": lambda: tf.constant(2.0),
+        "convert_to_tensor": lambda: tf.convert_to_tensor(x),
+        "Variable * number": lambda: v * 2.0,
+        "Variable slice": lambda: v[0],
+        "Variable.numpy": lambda: v.numpy(),
+        "Variable.scatter_nd_update": lambda: v.scatter_nd_update([[1]], x[:1]),
+        "GradientTape, 1 op": lambda: differentiate(1),
+        "GradientTape, 20 ops": lambda: differentiate(20),
+        "Adam.apply_gradients, 4 variables": lambda: optimizer.apply_gradients(
+            list(zip(zeros, model.trainable_variables, strict=True))
+        ),
+        "Dense": lambda: dense(x),
+        "LayerNormalization": lambda: norm(x),
+        "Dropout, training": lambda: drop(x, training=True),
+        "Embedding": lambda: embed(n),
+        "Sequential": lambda: model(x),
+        "Mean.update_state": lambda: mean.update_state(x),
+        "SparseCategoricalAccuracy.update_state": lambda: accuracy.update_state(n, x),
+    }
 
 
 def torch_cases(torch):
@@ -216,6 +313,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", help="Python of an environment made by peers.sh")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cases", default="", help="only cases whose names contain this")
     parser.add_argument("--serve", help="for the benchmark's own processes")
     options = parser.parse_args()
     if options.serve:
@@ -225,7 +323,7 @@ def main():
     peers = [Server(options.peers, library) for library in ("tensorflow", "torch")]
     servers = [own, *peers]
     print("| op | meshflow | TensorFlow | torch | ratio |\n| --- | --- | --- | --- | --- |")
-    for name in own.names:
+    for name in filter(lambda name: options.cases in name, own.names):
         rounds = [[server.measure(name) for server in servers] for _ in range(options.rounds)]
         times = [
             None if column[0] is None else statistics.median(column)

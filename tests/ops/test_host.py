@@ -171,3 +171,27 @@ def test_divisions_of_integers_are_those_of_plans(kind, public):
     assert result.dtype == expected.dtype
     np.testing.assert_array_equal(result, expected)
     assert public.op.host_function([values, np.zeros(1, kind)], ()) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_small_systems_of_equations(dtype):
+    matrices = np.array([[[2.0, 1.0], [0.5, 3.0]], [[0.0, 1.0], [-2.0, 0.0]]]).astype(dtype)
+    if dtype == "complex64":
+        matrices *= np.complex64(1 + 2j)
+    rhs = matrices[:, :, :1]
+    for adjoint in (False, True):
+        used = np.conj(np.swapaxes(matrices, 1, 2)) if adjoint else matrices
+        inverse = tf.linalg.inv(matrices, adjoint=adjoint)
+        assert inverse.dtype == dtype
+        np.testing.assert_allclose(inverse @ used, [np.eye(2)] * 2, atol=1e-6)
+        solution = tf.linalg.solve(matrices, rhs, adjoint=adjoint)
+        np.testing.assert_allclose(used @ solution.numpy(), rhs, atol=1e-6)
+    determinants = matrices[:, 0, 0] * matrices[:, 1, 1] - matrices[:, 0, 1] * matrices[:, 1, 0]
+    np.testing.assert_allclose(tf.linalg.det(matrices), determinants, rtol=1e-6)
+    sign, logarithm = tf.linalg.slogdet(matrices)
+    assert logarithm.dtype == dtype
+    np.testing.assert_allclose(sign * tf.exp(logarithm), determinants, rtol=1e-6)
+    for run in (tf.linalg.inv, lambda m: tf.linalg.solve(m, rhs)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="not invertible"):
+            run(np.ones_like(matrices))
+    assert not tf.linalg.det(np.ones_like(matrices)).numpy().any()

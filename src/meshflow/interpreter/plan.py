@@ -8,7 +8,6 @@ them are made once. A run calls the closures in order on a list of values.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -57,7 +56,7 @@ class Plan:
             self._program = SlotProgram(closed, donated, allocate=allocate)
         self._donated = tuple(donated)
         has_products = not _PRODUCTS.isdisjoint(self._program.names)
-        self._blas_scope = single_thread_blas if has_products else contextlib.nullcontext()
+        self._blas_scope = single_thread_blas if has_products else None
         self._bindings: dict[tuple[int, ...], BoundProgram] = {}
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -82,8 +81,12 @@ class Plan:
 
     def run_bound(self, bound: BoundProgram, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run the result of `bind` for the shapes of the inputs; see `run`."""
-        with np.errstate(all="ignore"), self._blas_scope:
-            results = bound.run(arrays)
+        with np.errstate(all="ignore"):
+            if self._blas_scope is None:
+                results = bound.run(arrays)
+            else:
+                with self._blas_scope:
+                    results = bound.run(arrays)
         is_copied = self._program.is_copied
         return [
             r

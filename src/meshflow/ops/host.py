@@ -25,6 +25,7 @@ from meshflow.core.variables import indexing
 from meshflow.interpreter import can_repeat_rows, repeat_rows, take_extremum, update_rows
 from meshflow.ops import casting, coordinates
 from meshflow.ops.array import gather_scatter, joining, shaping
+from meshflow.ops.linalg import solving
 from meshflow.ops.math import (
     arithmetic,
     clipping,
@@ -50,6 +51,8 @@ _MAX_ELEMENTS = 1 << 22
 _MAX_DRAWN = 1 << 12
 # The interpreter is faster for the largest of more elements.
 _MAX_SORTED = 1 << 10
+# NumPy factors larger matrices with several threads.
+_MAX_MATRIX = 32
 
 
 def _is_portable(array: np.ndarray) -> bool:
@@ -304,6 +307,33 @@ _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
     (coordinates.add_elements, _add_elements),
 ]
 
+
+def _make_matrix_function(function: Callable[..., Any]) -> _HostFunction:
+    """Return the host function of an op of small square matrices, with a flag `adjoint` as static argument or none."""
+
+    def compute(arrays: _HostArrays, static: tuple[Any, ...]) -> _HostResult:
+        height, width = (0, 0, *arrays[0].shape)[-2:]
+        is_square = 0 < height == width <= _MAX_MATRIX
+        if not is_square or any(static) or any(a.dtype.char not in "fdFD" for a in arrays):
+            return None
+        if any(a.shape[:-1] != arrays[0].shape[:-1] for a in arrays):
+            return None
+        try:
+            result = function(*arrays)
+        except np.linalg.LinAlgError:
+            return None
+        dtype = arrays[0].dtype
+        return tuple(r.astype(dtype) for r in result) if isinstance(result, tuple) else result
+
+    return compute
+
+
+_HOST_FUNCTIONS += [
+    (solving._inv, _make_matrix_function(np.linalg.inv)),
+    (solving._solve, _make_matrix_function(np.linalg.solve)),
+    (solving.det, _make_matrix_function(np.linalg.det)),
+    (solving._slogdet, _make_matrix_function(np.linalg.slogdet)),
+]
 
 # These functions only move elements, so they accept arrays of strings.
 _MOVES = (_reshape, _expand, _concatenate, _stack, _select, _gather, _take, _get_item)

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
+import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
@@ -27,6 +27,7 @@ import jax
 import numpy as np
 
 from meshflow.core.dispatch import op_names, symbolic_calls
+from meshflow.core.dispatch.accepted_calls import AcceptedCalls
 from meshflow.core.dispatch.common_sizes import find_common_sizes, refine_sizes
 from meshflow.core.dispatch.deferred_constants import are_all_constant, store_inputs
 from meshflow.core.dispatch.operands import (
@@ -57,6 +58,8 @@ from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
 from meshflow.environment.types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_log = logging.getLogger("meshflow")
 
 OPERAND_ANNOTATIONS = ("TensorLike", "TensorLike | None")
 OPERAND_LIST_ANNOTATIONS = ("Sequence[TensorLike]", "Sequence[TensorLike] | TensorLike")
@@ -115,35 +118,6 @@ def _make_recorded_form(op: Op) -> Callable[..., Any]:
 
     call.__name__ = op.name
     return call
-
-
-def apply_to_similar(op: Op, tensors: Sequence[Any], axis: object) -> Tensor | None:
-    """Run an eager op that joins tensors of one dtype along an axis, without the checks of `apply`.
-
-    Returns:
-      The output, or None if `apply` has to run the op or to explain an error.
-    """
-    if (
-        type(axis) is not int
-        or context.trace is not None
-        or context.tapes
-        or context.computes_on_host
-        or context.graph is not None
-    ):
-        return None
-    if ForkState.forked_late or context.host_recorder is not None:
-        return None
-    if any(type(t) is not Tensor for t in tensors):
-        return None
-    arrays = [t._value for t in tensors]
-    dtype = arrays[0].dtype
-    if dtype.kind not in "fi" or any(a.dtype is not dtype for a in arrays):
-        return None
-    try:
-        result: Tensor = wrap_outputs(op.get_eager((axis,))(arrays))
-    except Exception:
-        return None
-    return result
 
 
 def apply_and_translate(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
@@ -252,7 +226,7 @@ check_output: Callable[[Any], None] | None = None
 
 def wrap_outputs(outputs: PyTree) -> PyTree:
     """Replace the arrays of a nested structure by tensors."""
-    if isinstance(outputs, (jax.Array, np.ndarray)):
+    if isinstance(outputs, (np.ndarray, jax.Array)):  # The check for JAX's class is slower.
         if check_output is not None:
             check_output(outputs)
         if context.place_output is not None and context.trace is None:
@@ -269,7 +243,7 @@ def _get_arrays(operand: PyTree) -> PyTree:
     if operand is None:
         return None
     if isinstance(operand, (list, tuple)):
-        return [_get_arrays(o) for o in operand]
+        return [o._value if type(o) is Tensor else _get_arrays(o) for o in operand]
     return operand._value
 
 
@@ -475,7 +449,6 @@ def op(
     position = {n: i for i, n in enumerate(names)}
     count = len(parameters)
     public_name = name or function.__name__
-    num_operands = len(operand_indices)
 
     def call(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
         arguments = [None] * count
@@ -494,17 +467,20 @@ def op(
         sizes=[k for k, i in enumerate(static_indices) if names[i] in sizes],
     )
 
-    # Calls of only the operands, as tensors: the static arguments by the dtypes for which all checks succeeded.
-    num_plain = num_operands if operand_indices == list(range(num_operands)) and not lists else 0
-    accepted: dict[tuple[np.dtype, ...], tuple[Any, ...]] = {}
+    accepted = AcceptedCalls()
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
-        is_plain = len(args) == num_plain and not kwargs and _is_unobserved()
-        if is_plain:
-            result = _call_accepted(the_op, args, accepted)
-            if result is not None:
-                return result
+        call_key = None
+        if _is_unobserved():
+            call_key, tensors = accepted.describe(args, kwargs)
+            found = accepted.find(call_key, tensors)
+            if found is not None:
+                try:
+                    return _execute(the_op, *found)
+                except Exception as error:
+                    # The checks explain the error.
+                    _log.debug("The op is called again: %r", error)
         try:
             if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
                 result = symbolic_calls.call_symbolically(public, args, kwargs)
@@ -550,11 +526,11 @@ def op(
             result = apply(the_op, operands, static)
             if context.trace is not None and "name" in position:
                 context.trace.label_call(result, values[position["name"]])
-            if is_plain and all(map(operator.is_, operands, args)) and NumpyRules.promote is None:
-                dtypes = tuple([o.array.dtype for o in operands])
-                # Ops compute strings in another way.
-                if not any(dtype.hasobject for dtype in dtypes):
-                    accepted[dtypes] = static
+            if call_key is not None:
+                order = [position[k] for k in kwargs]
+                if order == sorted(order):  # Otherwise, the tensors have another order.
+                    arguments = [values[i] for i in operand_indices]
+                    accepted.add(call_key, tensors, arguments, operands, static)
             return result
         except Exception as error:
             is_argument_error = isinstance(
@@ -584,30 +560,15 @@ def op(
 
 
 def _is_unobserved() -> bool:
-    """Check whether ops run eagerly, and nothing records or changes their calls."""
+    """Check whether ops run eagerly, and nothing but tapes records or changes their calls."""
     return not (
         context.trace is not None
-        or context.tapes
+        or NumpyRules.promote is not None
         or context.computes_on_host
         or context.graph is not None
         or context.host_recorder is not None
         or ForkState.forked_late
     )
-
-
-def _call_accepted(
-    op: Op, operands: Sequence[Any], accepted: Mapping[tuple[np.dtype, ...], tuple[Any, ...]]
-) -> PyTree:
-    """Run an op on tensors for which an earlier call made all checks; return None for others and after an error."""
-    values = [o._value for o in operands if type(o) is Tensor]
-    if len(values) < len(operands):
-        return None
-    try:
-        static = accepted.get(tuple([v.dtype for v in values]))
-        return None if static is None else wrap_outputs(op.get_eager(static)(*values))
-    except Exception:
-        # The checks explain the error.
-        return None
 
 
 def _get_annotation(parameter: inspect.Parameter) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.dispatch.dispatch import apply_to_similar, op
+from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.staging.stacked_rows import find_stacked
@@ -77,8 +77,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
         raise InvalidValueError(
             "concat: `values` must hold at least one tensor, got an empty list. [Op:ConcatV2]"
         )
-    joined = apply_to_similar(_concat.op, values, axis)  # type: ignore[attr-defined]
-    return _concat(list(values), axis) if joined is None else joined
+    return _concat(values, axis)
 
 
 @op(name="stack", strings="moves")
@@ -126,9 +125,6 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
             values = [convert_to_tensor(v, dtype=common_dtype) for v in values]
         except ValueError:
             pass
-    joined = apply_to_similar(_stack.op, values, axis)  # type: ignore[attr-defined]
-    if joined is not None:
-        return joined
     stacked = find_stacked(values)
     return _stack(values, axis) if stacked is None else _move_first_axis(stacked, axis)
 

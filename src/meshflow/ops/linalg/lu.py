@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import record_in_graph
@@ -58,8 +59,9 @@ def lu(input: TensorLike, output_idx_type: DTypeLike = int32, name: str | None =
         raise InvalidValueError(f"lu: input must be square matrices, got shape {list(shape)}.")
     factors, order = _lu(input)
     if isinstance(factors, Tensor) and not isinstance(factors.array, jax.core.Tracer):
-        pivots = jnp.diagonal(factors.array, axis1=-2, axis2=-1)
-        if bool(jnp.any(pivots == 0)):
+        library = np if isinstance(factors.array, np.ndarray) else jnp
+        pivots = library.diagonal(factors.array, axis1=-2, axis2=-1)
+        if bool(library.any(pivots == 0)):
             raise InvalidArgumentError("Input is not invertible. [Op:Lu]")
     return Lu(factors, cast(order, output_idx_type))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
@@ -54,12 +55,16 @@ def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Te
 
 def check_invertible(result: Tensor, message: str, *operands: TensorLike) -> Tensor:
     """Raise if the result is not finite although the operands are, and return it otherwise."""
-    if isinstance(result, Tensor) and not isinstance(result.array, jax.core.Tracer):
-        arrays = [convert_to_tensor(o).array for o in operands]
-        are_finite = [bool(jnp.all(jnp.isfinite(a))) for a in (result.array, *arrays)]
-        if not are_finite[0] and all(are_finite[1:]):
-            raise InvalidArgumentError(message)
+    is_known = isinstance(result, Tensor) and not isinstance(result.array, jax.core.Tracer)
+    is_wrong = is_known and not _is_finite(result)
+    if is_wrong and all(_is_finite(convert_to_tensor(o)) for o in operands):
+        raise InvalidArgumentError(message)
     return result
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    library = np if isinstance(tensor.array, np.ndarray) else jnp  # JAX would start a program.
+    return bool(library.all(library.isfinite(tensor.array)))
 
 
 @op(kinds="fc")
