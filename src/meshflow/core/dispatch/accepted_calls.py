@@ -131,7 +131,7 @@ def _describe(values: Collection[Any], key: list[Any], tensors: list[Tensor]) ->
 def _make_template(argument: Any, operand: Any, positions: Iterator[int]) -> Any:
     """Return an operand with positions in the list of tensors instead of tensors that are arguments."""
     if type(operand) is Tensor:
-        array = operand._value
+        array = operand.array
         # Ops compute strings in another way, and the value of a device depends on the context.
         if array.dtype.hasobject:
             raise TypeError("the operand depends on more than the dtypes")
