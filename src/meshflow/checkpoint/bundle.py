@@ -211,18 +211,6 @@ class BundleReader:
             for name, e in self._entries.items()
         }
 
-    def get_shape_and_dtype(self, name: str) -> tuple[tuple[int, ...], str]:
-        """Return the shape of an array and the name of its dtype.
-
-        Args:
-          name: Key of the array.
-
-        Raises:
-          NotFoundError: If there is no such array.
-        """
-        entry = self._get_entry(name)
-        return entry.shape, _format_dtype(entry.dtype)
-
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 

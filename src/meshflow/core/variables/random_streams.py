@@ -577,12 +577,6 @@ def convert_earlier_state(words: Sequence[Any]) -> list[int]:
     return make_state(int(words[0]) << 32 | int(words[1]), low=int(words[2]))
 
 
-def make_host_generator(seed: int | None = None) -> np.random.Generator:
-    """Return a NumPy generator for values created on the host, such as initial weights.
-
-    Args:
-      seed: An integer; None derives the next seed from the global seed.
-    """
-    return np.random.Generator(
-        np.random.Philox(split_seed(int(seed)) if seed is not None else draw_seed())
-    )
+def make_host_generator() -> np.random.Generator:
+    """Return a NumPy generator for values created on the host, seeded from the global seed."""
+    return np.random.Generator(np.random.Philox(draw_seed()))

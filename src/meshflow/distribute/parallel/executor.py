@@ -296,12 +296,10 @@ class PipelineLoop:
     def _unpack_inputs(self, stage: int, buffers: Buffers) -> dict[int, jax.Array]:
         return self.edge.unpack(buffers, stage - 1) if stage else {}
 
-    def _pack_outputs(
-        self, stage: int, values: Sequence[jax.Array], floats: bool = False
-    ) -> Buffers:
+    def _pack_outputs(self, stage: int, values: Sequence[jax.Array]) -> Buffers:
         if stage == len(self.programs) - 1:
-            return self.edge.make_zeros(floats)
-        return self.edge.pack(dict(enumerate(values)), stage, floats)
+            return self.edge.make_zeros()
+        return self.edge.pack(dict(enumerate(values)), stage)
 
     def _accumulate(
         self,

@@ -171,3 +171,9 @@ def pad_for_stride(x: TensorLike, size: int, name: str) -> TensorLike:
     half = size // 2
     pairs = tuple((half - (1 if n is None else 1 - n % 2), half) for n in x.shape.as_list()[1:3])
     return ZeroPadding2D(pairs, name=name)(x)
+
+
+def round_channels(channels: float) -> int:
+    """Round a number of channels to a multiple of 8 that is at least nine tenths of it."""
+    multiple = max(8, int(channels + 4) // 8 * 8)
+    return multiple + 8 if multiple < 0.9 * channels else multiple

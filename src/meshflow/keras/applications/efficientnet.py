@@ -15,6 +15,7 @@ from meshflow.keras.applications.common import (
     normalize_batch,
     pad_for_stride,
     pool_features,
+    round_channels,
 )
 from meshflow.keras.applications.constructors import (
     ActivationLike,
@@ -129,12 +130,6 @@ def _apply_block(
     )
 
 
-def _round_filters(filters: float) -> int:
-    """Round a number of channels to a multiple of 8 that is at least nine tenths of it."""
-    multiple = max(8, int(filters + 4) // 8 * 8)
-    return multiple + 8 if multiple < 0.9 * filters else multiple
-
-
 def _build_efficientnet(variant: int, args: NetworkArguments) -> Model:
     width, depth, size, dropout = _VARIANTS[variant]
     inputs = create_input(ImageSizes(size, 32), args)
@@ -144,7 +139,7 @@ def _build_efficientnet(variant: int, args: NetworkArguments) -> Model:
         # adapted.
         x = Rescaling([1.0 / math.sqrt(s) for s in (0.229, 0.224, 0.225)])(x)
     x = pad_for_stride(x, 3, "stem_conv_pad")
-    x = convolve_initialized(x, _round_filters(32 * width), 3, "stem_conv", 2, padding="valid")
+    x = convolve_initialized(x, round_channels(32 * width), 3, "stem_conv", 2, padding="valid")
     x = activate(normalize_batch(x, "stem_bn"), "swish", "stem_activation")
     repeats = [math.ceil(depth * stage[1]) for stage in _STAGES]
     index, total = 0, float(sum(math.ceil(depth * r) for _, r, *_ in _STAGES))
@@ -153,14 +148,14 @@ def _build_efficientnet(variant: int, args: NetworkArguments) -> Model:
             x = _apply_block(
                 x,
                 window,
-                _round_filters(filters * width),
+                round_channels(filters * width),
                 expansion,
                 stride if i == 0 else 1,
                 0.2 * index / total,
                 f"block{stage + 1}{chr(97 + i)}_",
             )
             index += 1
-    x = convolve_initialized(x, _round_filters(1280 * width), 1, "top_conv")
+    x = convolve_initialized(x, round_channels(1280 * width), 1, "top_conv")
     x = activate(normalize_batch(x, "top_bn"), "swish", "top_activation")
     if args.include_top:
         x = classify(x, dropout, args.classes, args.classifier_activation)

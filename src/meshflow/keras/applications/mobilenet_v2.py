@@ -16,6 +16,7 @@ from meshflow.keras.applications.common import (
     normalize_batch,
     pad_for_stride,
     pool_features,
+    round_channels,
 )
 from meshflow.keras.applications.constructors import (
     ActivationLike,
@@ -44,12 +45,6 @@ _STAGES = (
     (6, 320, 1, 1),
 )
 _ALPHAS = (0.35, 0.5, 0.75, 1.0, 1.3, 1.4)
-
-
-def round_channels(channels: float) -> int:
-    """Round a number of channels to a multiple of 8 that is at least nine tenths of it."""
-    multiple = max(8, int(channels + 4) // 8 * 8)
-    return multiple + 8 if multiple < 0.9 * channels else multiple
 
 
 def _normalize(x: Tensor, name: str) -> Tensor:

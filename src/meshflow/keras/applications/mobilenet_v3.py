@@ -16,6 +16,7 @@ from meshflow.keras.applications.common import (
     normalize_batch,
     pad_for_stride,
     pool_features,
+    round_channels,
 )
 from meshflow.keras.applications.constructors import (
     ActivationLike,
@@ -25,7 +26,6 @@ from meshflow.keras.applications.constructors import (
     create_constructor_factory,
 )
 from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
-from meshflow.keras.applications.mobilenet_v2 import round_channels
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import (
     Activation,

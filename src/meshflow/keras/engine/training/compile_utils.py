@@ -52,7 +52,7 @@ class OutputContainer:
             return list(self.output_names)
         return self._output_keys or [f"output_{i + 1}" for i in range(count)]
 
-    def _list_per_output(self, entries: PyTree, label: str, default: Any = None) -> list[Any]:
+    def _list_per_output(self, entries: PyTree, label: str) -> list[Any]:
         """Return one entry per output from a structure of losses, weights or metrics.
 
         As in TensorFlow, the first outputs use the entries of a list of losses or weights with another length.
@@ -65,7 +65,7 @@ class OutputContainer:
                 raise ValueError(
                     f"Found unexpected {label} keys {unknown} that do not correspond to any model output: {names}."
                 )
-            return [entries.get(name, default) for name in names]
+            return [entries.get(name) for name in names]
         if isinstance(entries, (list, tuple)):
             message = (
                 f"The model has {len(names)} outputs {names}, but got {len(entries)} {label}: {entries}. Pass one "
@@ -75,7 +75,7 @@ class OutputContainer:
                 if label == "metrics" and len(names) > 1:
                     raise ValueError(message)
                 _log.warning("%s The first outputs use the first entries.", message)
-            return [*entries[: len(names)], *[default] * (len(names) - len(entries))]
+            return [*entries[: len(names)], *[None] * (len(names) - len(entries))]
         return [entries] * len(names)
 
 
