@@ -25,7 +25,7 @@ from meshflow.core.variables import indexing
 from meshflow.interpreter import can_repeat_rows, repeat_rows, take_extremum, update_rows
 from meshflow.ops import casting, coordinates
 from meshflow.ops.array import gather_scatter, joining, shaping
-from meshflow.ops.linalg import solving
+from meshflow.ops.linalg.solving import _inv, _slogdet, _solve, det
 from meshflow.ops.math import (
     arithmetic,
     clipping,
@@ -329,10 +329,10 @@ def _make_matrix_function(function: Callable[..., Any]) -> _HostFunction:
 
 
 _HOST_FUNCTIONS += [
-    (solving._inv, _make_matrix_function(np.linalg.inv)),
-    (solving._solve, _make_matrix_function(np.linalg.solve)),
-    (solving.det, _make_matrix_function(np.linalg.det)),
-    (solving._slogdet, _make_matrix_function(np.linalg.slogdet)),
+    (_inv, _make_matrix_function(np.linalg.inv)),
+    (_solve, _make_matrix_function(np.linalg.solve)),
+    (det, _make_matrix_function(np.linalg.det)),
+    (_slogdet, _make_matrix_function(np.linalg.slogdet)),
 ]
 
 # These functions only move elements, so they accept arrays of strings.

@@ -391,8 +391,9 @@ class TPUEmbedding(_TableOwner):
                 raise ValueError(f"`optimizer` is required to train the table {config.name}.")
             if isinstance(optimizer, Adam) and id(optimizer) not in seen:
                 seen.add(id(optimizer))
-                assert optimizer._step is not None
-                optimizer._step.assign_add(1)
+                step = optimizer._step
+                assert step is not None
+                step.assign_add(1)
             self._update(config, optimizer, parts)
 
     def _update(
