@@ -20,7 +20,7 @@ from meshflow.kernels import installation
 NAME = "libmeshflow_onednn.so"
 TARGET = "meshflow_onednn"
 # Hash of the declarations of the library's functions, by `hash_interface` of hatch_build.py.
-INTERFACE = "5f2ce40a"
+INTERFACE = "67064381"
 # Number of cached query results; the handlers cache as many kernels.
 MAX_CACHED_QUERIES = 1024
 POOLING = "meshflow_pooling"
