@@ -168,7 +168,7 @@ class ConcreteFunction(SignedFunction):
         self._version = -1
         self._is_lowered = self._is_awaited = False
         # Bytes of intermediate values of the compiled program, if they are many.
-        self._large_bytes = 0
+        self._large_bytes: int | None = None
         self._latest_output: weakref.ref[jax.Array] | None = None
 
     @property
@@ -478,7 +478,7 @@ class ConcreteFunction(SignedFunction):
             if jax.default_backend() == "cpu":
                 sizes = compiled.memory_analysis()
                 num_bytes = getattr(sizes, "temp_size_in_bytes", 0)
-                self._large_bytes = num_bytes if num_bytes >= _LARGE_BYTES else 0
+                self._large_bytes = num_bytes if num_bytes >= _LARGE_BYTES else None
             library.trim_heap()
 
     def _await_previous_run(self) -> None:
@@ -489,7 +489,7 @@ class ConcreteFunction(SignedFunction):
             with contextlib.suppress(RuntimeError):
                 latest.block_until_ready()
             # XLA frees the memory of a run just after its outputs are ready.
-            library.await_memory(self._large_bytes, _FREEING_MS)
+            library.await_memory(self._large_bytes or 0, _FREEING_MS)
 
     def _launch(
         self,
@@ -515,7 +515,7 @@ class ConcreteFunction(SignedFunction):
                 self._is_lowered = True
             if self._is_awaited:
                 jax.block_until_ready(outputs)
-            elif self._large_bytes and outputs:
+            elif self._large_bytes is not None and outputs:
                 self._latest_output = weakref.ref(outputs[0])
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
