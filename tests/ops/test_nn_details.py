@@ -146,3 +146,59 @@ def test_gradients_of_labels_that_are_not_distributions_are_those_of_tensorflow(
         np.testing.assert_allclose(loss, [1.6980243], rtol=1e-6)
         np.testing.assert_allclose(by_logits, [[-0.7405, -0.2946, 0.0351]], atol=6e-5)
         np.testing.assert_allclose(by_labels, [[1.3490, 0.3490, 3.3490]], atol=6e-5)
+
+
+def test_half_precision_cross_entropies_are_sums_of_float32(rng):
+    for dtype in ("float16", "bfloat16"):
+        labels, logits = (tf.cast(tf.constant(rng.uniform(size=[2, 50])), dtype) for _ in range(2))
+        exact = tf.nn.softmax_cross_entropy_with_logits(
+            tf.cast(labels, "float32"), tf.cast(logits, "float32")
+        )
+        losses = tf.nn.softmax_cross_entropy_with_logits(labels, logits)
+        assert losses.dtype == dtype
+        np.testing.assert_array_equal(
+            tf.cast(losses, "float32"), tf.cast(tf.cast(exact, dtype), "float32")
+        )
+
+
+def test_raw_cross_entropy_has_the_gradient_of_tensorflow():
+    logits, labels = tf.constant([[1.0, 2.0]]), tf.constant([[0.5, 2.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss, _ = tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
+    assert_close(tape.gradient(loss, logits), tf.nn.softmax(logits) - labels)
+
+
+@pytest.mark.parametrize(
+    ("compute", "value"),
+    [
+        (lambda x, n: tf.math.l2_normalize(x, 1, n), 9.0),
+        (lambda x, n: tf.nn.batch_normalization(x, 1.0, 2.0, 0.5, 3.0, n), 0.5),
+        (lambda x, n: tf.image.psnr(x[..., None], tf.zeros([2, 2, 1]), n), 2.0),
+        (lambda x, n: tf.keras.losses.binary_focal_crossentropy(x / 9, x / 8, gamma=n), 2.0),
+        (lambda x, n: tf.keras.losses.categorical_focal_crossentropy(x, x, gamma=n), 1.5),
+    ],
+)
+def test_numbers_may_be_trained(compute, value):
+    x, number = tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.Variable(value)
+
+    def slope():
+        with tf.GradientTape() as tape:
+            y = tf.reduce_sum(compute(x, number))
+        return tape.gradient(y, number)
+
+    assert_close(compute(x, number), compute(x, value))
+    difference = tf.reduce_sum(compute(x, value + 1e-2) - compute(x, value - 1e-2)) / 2e-2
+    for function in (slope, tf.function(slope)):
+        assert_close(function(), difference, rtol=2e-2)
+
+
+def test_the_constant_of_pad_may_be_a_tensor_or_variable():
+    for constant in (tf.constant(5.0), tf.Variable(5.0)):
+        with tf.GradientTape() as tape:
+            tape.watch(constant)
+            y = tf.pad([1.0], [[1, 1]], constant_values=constant)
+        assert_close(y, [5.0, 1.0, 5.0])
+        assert tape.gradient(y, constant) is None
+    padded = tf.pad(tf.constant(["a"]), [[0, 1]], constant_values=tf.constant("b"))
+    assert padded.numpy().tolist() == [b"a", b"b"]

@@ -404,14 +404,14 @@ def _compute_binary_focal_terms(
     y_pred: TensorLike,
     apply_class_balancing: bool,
     alpha: float,
-    gamma: float,
+    gamma: float | TensorLike,
     from_logits: bool,
 ) -> Tensor:
     """Compute the binary focal cross entropy of each element."""
     y_true, y_pred = _convert_pair(y_true, y_pred)
     probability = nn.sigmoid(y_pred) if from_logits else y_pred
     true_probability = y_true * probability + (1.0 - y_true) * (1.0 - probability)
-    loss = math.pow(1.0 - true_probability, float(gamma)) * _compute_binary_terms(
+    loss = math.pow(1.0 - true_probability, gamma) * _compute_binary_terms(
         y_true, y_pred, from_logits
     )
     if apply_class_balancing:
@@ -424,7 +424,7 @@ def binary_focal_crossentropy(
     y_pred: TensorLike,
     apply_class_balancing: bool = False,
     alpha: float = 0.25,
-    gamma: float = 2.0,
+    gamma: float | TensorLike = 2.0,
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
@@ -470,7 +470,7 @@ def categorical_focal_crossentropy(
     y_true: TensorLike,
     y_pred: TensorLike,
     alpha: float | TensorLike = 0.25,
-    gamma: float = 2.0,
+    gamma: float | TensorLike = 2.0,
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
@@ -497,5 +497,5 @@ def categorical_focal_crossentropy(
         else y_pred / math.reduce_sum(y_pred, axis=axis, keepdims=True)
     )
     probability = math.clip_by_value(probability, settings.epsilon(), 1.0 - settings.epsilon())
-    factor = math.pow(1.0 - probability, float(gamma)) * alpha
+    factor = math.pow(1.0 - probability, gamma) * alpha
     return math.reduce_sum(-factor * y_true * math.log(probability), axis=axis)

@@ -20,9 +20,10 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape, are_different
 from meshflow.core.values.symbolic_sizes import make_sizes_tensor, may_be_zero
-from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor, read_tensor
 from meshflow.core.values.unknown_sizes import compute_on_host, host_function, is_unknown
 from meshflow.core.variables.indexing import take_slices
+from meshflow.ops.array.inspection import stop_gradient
 from meshflow.ops.array.shaping import StaticInts, normalize_axis, reshape
 from meshflow.ops.deferred_host_values import defer_numbers
 
@@ -201,6 +202,9 @@ def pad(
             constant_values = np.zeros((), tensor.dtype.dtype)
             if tensor.dtype is dtypes.string:
                 constant_values = b""
+        elif is_tensor(constant_values):
+            # As in TensorFlow, the constant has no gradient.
+            constant_values = stop_gradient(constant_values)
         return _pad_constant(tensor, convert_to_tensor(constant_values, dtype=tensor.dtype), pairs)
     if mode not in ("REFLECT", "SYMMETRIC"):
         raise ValueError(

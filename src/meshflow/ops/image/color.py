@@ -320,9 +320,9 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
     return rows + jnp.sum(jnp.abs(jnp.diff(images, axis=-2)), axis=(-3, -2, -1))
 
 
-def to_float_range(max_val: float | Tensor, dtype: DTypeLike) -> float:
+def to_float_range(max_val: float | Tensor, dtype: DTypeLike) -> Tensor:
     """Return the pixel range of a dtype after a conversion to floats."""
-    return float(convert_image_dtype(cast(max_val, dtype), float32))
+    return convert_image_dtype(cast(max_val, dtype), float32)
 
 
 @record_in_graph
@@ -348,7 +348,7 @@ def psnr(a: TensorLike, b: TensorLike, max_val: float | Tensor, name: str | None
     a, b = convert_image_dtype(a, float32), convert_image_dtype(b, float32)
     error = reduce_mean(squared_difference(a, b), axis=[-3, -2, -1])
     decibel = 10 / math.log(10)
-    return 2 * decibel * math.log(largest) - decibel * log(error)
+    return 2 * decibel * log(largest) - decibel * log(error)
 
 
 def _make_color_conversion(name: str, matrix: np.ndarray, summary: str) -> ColorConversion:

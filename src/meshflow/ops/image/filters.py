@@ -261,7 +261,7 @@ def _prepare_images(
                 f"tf.image.{op_name}: images must have shape [..., height, width, channels] with height and "
                 f"width at least {size}, got {tuple(image.shape)}."
             )
-    float_range = to_float_range(max_val, a.dtype)
+    float_range = float(to_float_range(max_val, a.dtype))
     return convert_image_dtype(a, float32), convert_image_dtype(b, float32), float_range
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, accept_composites
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.shaping import Axes
@@ -142,11 +143,27 @@ def _global_scale(norm: TensorLike, clip_norm: TensorLike) -> Tensor:
     return jnp.where(jnp.isfinite(norm), scale, jnp.nan)
 
 
-@op(kinds="fc")
+def _divide_by_norm(x: TensorLike, axis: Axes, smallest: TensorLike) -> Tensor:
+    squares = jnp.sum(jnp.square(jnp.abs(x)), axis=axis, keepdims=True)
+    return x * (1 / jnp.sqrt(jnp.maximum(squares, smallest.astype(squares.dtype)))).astype(x.dtype)
+
+
+@op(kinds="fc", name="l2_normalize")
+def _l2_normalize(x: TensorLike, axis: Axes, epsilon: float) -> Tensor:
+    return _divide_by_norm(x, axis, np.asarray(epsilon))
+
+
+@op(same=("x",), kinds="fc", name="l2_normalize_above")
+def _l2_normalize_above(x: TensorLike, epsilon: TensorLike, axis: Axes) -> Tensor:
+    return _divide_by_norm(x, axis, epsilon)
+
+
+@dispatch_composites
+@accept_symbolic
 def l2_normalize(
     x: TensorLike,
     axis: Axes = None,
-    epsilon: float = 1e-12,
+    epsilon: TensorLike = 1e-12,
     name: str | None = None,
     dim: Axes = None,
 ) -> Tensor:
@@ -155,7 +172,7 @@ def l2_normalize(
     Args:
       x: A floating tensor.
       axis: The dimension or dimensions; default all.
-      epsilon: The minimum square of the divisor.
+      epsilon: The minimum square of the divisor; a tensor or variable may be trained.
       name: Ignored.
       dim: An older name of `axis`.
 
@@ -164,7 +181,7 @@ def l2_normalize(
       [[0.6 0.8]
        [0.  1. ]]
     """
-    squares = jnp.sum(jnp.square(jnp.abs(x)), axis=axis if dim is None else dim, keepdims=True)
-    return x * (1 / jnp.sqrt(jnp.maximum(squares, jnp.asarray(epsilon, squares.dtype)))).astype(
-        x.dtype
-    )
+    axis = axis if dim is None else dim
+    if isinstance(epsilon, (int, float)):
+        return _l2_normalize(x, axis, epsilon)
+    return _l2_normalize_above(x, epsilon, axis)

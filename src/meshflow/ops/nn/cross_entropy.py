@@ -42,15 +42,19 @@ def _softmax_cross_entropy(labels: TensorLike, logits: TensorLike, axis: int) ->
         raise InvalidValueError(
             f"logits and labels must be broadcastable: logits_size={list(logits.shape)} labels_size={list(labels.shape)}"
         ) from None
-    return _compute_cross_entropy(labels, logits, axis)
+    # As in TensorFlow, sums of half precision have the precision of float32.
+    dtype = jnp.promote_types(logits.dtype, jnp.float32)
+    losses = compute_cross_entropy(labels.astype(dtype), logits.astype(dtype), axis)
+    return losses.astype(logits.dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _compute_cross_entropy(labels: Array, logits: Array, axis: int) -> Array:
+def compute_cross_entropy(labels: Array, logits: Array, axis: int) -> Array:
+    """Return the losses of examples, with TensorFlow's gradients for labels of any sum."""
     return -jnp.sum(labels * jax.nn.log_softmax(logits, axis=axis), axis=axis)
 
 
-@_compute_cross_entropy.defjvp
+@compute_cross_entropy.defjvp
 def _cross_entropy_jvp(
     axis: int, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:

@@ -243,7 +243,7 @@ def batch_normalization(
     variance: TensorLike,
     offset: TensorLike | None,
     scale: TensorLike | None,
-    variance_epsilon: float,
+    variance_epsilon: TensorLike,
     name: str | None = None,
 ) -> Tensor:
     """Compute `(x - mean) / sqrt(variance + variance_epsilon) * scale + offset`.
@@ -254,7 +254,7 @@ def batch_normalization(
       variance: Variance, broadcast to `x`.
       offset: Offset, broadcast to `x`, or None.
       scale: Scale, broadcast to `x`, or None.
-      variance_epsilon: Small number that avoids a division by zero.
+      variance_epsilon: Small number that avoids a division by zero; a tensor or variable may be trained.
       name: Ignored.
 
     Example:
@@ -264,6 +264,8 @@ def batch_normalization(
       >>> print(y.numpy())
       [ 5. 15.]
     """
+    if not isinstance(variance_epsilon, (int, float)):
+        variance, variance_epsilon = convert_to_tensor(variance) + variance_epsilon, 0.0
     return _normalize_batch(x, mean, variance, offset, scale, float(variance_epsilon))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment.types import Array
+from meshflow.ops.nn.cross_entropy import compute_cross_entropy
 from meshflow.saved_model.graph.format.node_attributes import (
     GraphNode,
     as_host_array,
@@ -116,7 +117,8 @@ def _compute_batch_norm_gradient(
 
 def _compute_cross_entropy(node: GraphNode, logits: Array, labels: Array) -> list[Any]:
     logs = jax.nn.log_softmax(jnp.asarray(logits))
-    return [-jnp.sum(labels * logs, -1), jnp.exp(logs) - labels]
+    losses = compute_cross_entropy(jnp.asarray(labels), jnp.asarray(logits), -1)
+    return [losses, jnp.exp(logs) - labels]
 
 
 def _compute_sparse_cross_entropy(node: GraphNode, logits: Array, classes: Array) -> list[Any]:
