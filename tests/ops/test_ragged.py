@@ -662,3 +662,9 @@ def test_products_are_traced_for_all_sizes(caplog):
     assert count == 2 and not caplog.records
     with pytest.raises(tf.errors.InvalidArgumentError, match="incompatible"):
         tf.function(lambda a, b: tf.matmul(a, b))(a, b)
+
+
+def test_hashed_crosses_of_no_inputs_are_empty():
+    crosses = tf.ragged.cross_hashed([], num_buckets=100)
+    assert crosses.dtype == tf.int64
+    assert crosses.to_list() == []
