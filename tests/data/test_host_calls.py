@@ -327,6 +327,12 @@ def test_computed_indices_outside_of_a_text():
         except tf.errors.InvalidArgumentError:
             found.append(None)
     assert found == [None, None, b"w3"]
+    for make_index in (lambda n: n > 1, lambda n: [0, n]):
+        selected = D.from_tensor_slices(LINES).map(
+            lambda s, f=make_index: tf.strings.split(s)[f(_read_numbers(s)[0])]
+        )
+        with pytest.raises((TypeError, tf.errors.InvalidArgumentError)):
+            list(selected)
     random = D.from_tensor_slices(LINES).map(
         lambda s: _read_numbers(s)[: tf.random.uniform([], 1, 2, tf.int32)]
     )

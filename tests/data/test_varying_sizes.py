@@ -218,12 +218,35 @@ def test_maps_of_elements_that_have_equal_sizes(monkeypatch):
     assert next(elements) == 5 and scale.assign(2) == 2 and next(elements) == 18
 
 
+def test_large_elements_are_not_read_in_advance():
+    counts = tf.Variable(0)
+
+    def read(n):
+        counts.assign_add(1)
+        return tf.zeros([tf.where(n < 8, 1, 200_000)], tf.float64)
+
+    data = tf.data.Dataset.range(100).map(lambda n: tf.py_function(read, [n], tf.float64))
+    data = data.map(lambda x: tf.ensure_shape(x, [None]))
+    elements = iter(data.map(lambda x: x[::-1]))
+    for _ in range(20):
+        next(elements)
+    assert int(counts) <= 22
+
+
+def test_parts_that_are_empty_for_some_elements():
+    batches = tf.data.Dataset.range(40).batch(2)
+    parts = batches.map(lambda x: x[: tf.cast(x[0] % 3, tf.int32)])
+    assert [len(x) for x in parts] == [min(n % 3, 2) for n in range(0, 40, 2)]
+
+
 def test_specs_of_groups_hold_for_all_keys():
     data = tf.data.Dataset.from_tensor_slices(np.arange(3, 15) % 5 + 3)
     make = lambda reduce: data.group_by_window(lambda x: x, reduce, window_size=2)
     widths = make(lambda key, group: group.batch(key, True))
     assert widths.element_spec == tf.TensorSpec([None], tf.int64)
     assert make(lambda _, group: group.batch(2, True)).element_spec.shape == (2,)
+    sizes = [2, 2, 2, 2, 2, 2, 1, 2]
+    assert make(lambda key, group: group.batch(sizes[key], True)).element_spec.shape == [None]
     table = {key: [key] for key in range(3, 8)}
     known = make(lambda key, group: group.map(lambda x: tf.fill(table[int(key)], x)))
     assert {x.shape[0] for x in known} == set(table)

@@ -320,7 +320,9 @@ class HostCallRecording:
         is_constant = all(map(_is_constant_key, keys))
         if self.defers_numbers and value.shape.rank is not None and not is_constant:
             parts = [[k.start, k.stop, k.step] if isinstance(k, slice) else k for k in keys]
-            if not all(_is_constant_key(p) or _is_deferred_scalar(p) for p in nest.flatten(parts)):
+            flat = [n for part in parts for n in (part if type(part) is list else [part])]
+            is_list = any(isinstance(k, (list, tuple)) for k in keys)
+            if is_list or not all(_is_constant_key(n) or _is_deferred_integer(n) for n in flat):
                 raise UnrecordableError("an index")
             spec = TensorSpec(_index_sizes(value.shape.as_list(), keys), value.dtype)
             batch = functools.partial(_get_computed_items, parts)
@@ -476,8 +478,8 @@ def _are_integers(values: object) -> bool:
     return isinstance(values, (list, tuple)) and all(type(n) is int for n in values)
 
 
-def _is_deferred_scalar(part: object) -> bool:
-    return isinstance(part, DeferredValue) and part.shape.rank == 0
+def _is_deferred_integer(part: object) -> bool:
+    return isinstance(part, DeferredValue) and part.shape.rank == 0 and part.dtype.is_integer
 
 
 def _is_constant_key(key: object) -> bool:

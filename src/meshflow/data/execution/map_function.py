@@ -73,7 +73,7 @@ from meshflow.data.execution.result_specs import (
     returns_only_tensors,
 )
 from meshflow.data.execution.segments import SegmentedMap, divide_program
-from meshflow.data.execution.stacked_programs import MAX_STACKED_BYTES, StackedPrograms
+from meshflow.data.execution.stacked_programs import StackedPrograms
 from meshflow.data.execution.vectorized_map import VectorizedMap
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
@@ -86,8 +86,8 @@ from meshflow.ops.deferred_host_values import (
 )
 from meshflow.ops.host import host_scope
 
-# Elements of unknown sizes are read in groups of at most 64, and 16 of equal sizes are computed together.
-_MAX_GROUP_SIZE, _NUM_STACKED = 64, 16
+# So many elements of equal sizes are computed together, with one program.
+_NUM_STACKED = 16
 
 # `tf.data.experimental.enable_debug_mode` sets this flag.
 DEBUG = {"eager": False}
@@ -530,6 +530,7 @@ class ElementFunction:
           element: Host arrays.
           random_states: Random states of a pass, by default those of the program.
         """
+        found = None
         if not self._eager:
             leaves = nest.flatten(element)
             if self.affine_maps is not None:
@@ -546,21 +547,21 @@ class ElementFunction:
                 if result is not None:
                     return result
             found = self._programs.find(element, leaves)
-            if found is not None:
-                try:
-                    return self._run_program(*found, leaves, random_states)
-                except Exception:
-                    if not found[0].traced.has_unknown_sizes:
-                        raise
-                    # A guard of a size failed, or the function raises this error when it runs eagerly, too:
-                    # the program had no effects.
         elif self._can_assume_sizes:
             leaves = nest.flatten(element)
             program = self._programs.find_symbolic(leaves)
+            self._can_assume_sizes = program is not None
             if program is not None:
                 self._first_trace = self._first_trace or program.traced
-                return self._run_program(program, program.interpret, leaves, random_states)
-            self._can_assume_sizes = False
+                found = program, program.interpret
+        if found is not None:
+            try:
+                return self._run_program(*found, leaves, random_states)
+            except Exception:
+                if not found[0].traced.has_unknown_sizes:
+                    raise
+                # A guard of a size failed, or the function raises this error when it runs eagerly, too:
+                # the program had no effects.
         with host_scope(), cpu_scope(), contextlib.ExitStack() as scopes:
             if random_states is not None:
                 scopes.enter_context(call_key_scope(next(random_states.count_calls(self))))
@@ -578,20 +579,16 @@ class ElementFunction:
                 ) from error
             return structure.to_arrays(results)
 
-    def choose_group_size(self, element: PyTree) -> int:
-        """Return how many elements to pass to `compute_equal` together, 1 if that is not possible.
-
-        Args:
-          element: The first element, for which the function ran.
-        """
-        traced, leaves = self._first_trace, nest.flatten(element)
-        runs = self.is_pure or self._can_assume_sizes
+    @property
+    def may_stack(self) -> bool:
+        """Return whether `compute_equal` may compute results, after the function ran for an element."""
+        traced, runs = self._first_trace, self.is_pure or self._can_assume_sizes
         # Variables may change between two elements.
-        if traced is None or not runs or any(isinstance(c, Variable) for c in traced.captures):
-            return 1
-        num_bytes = sum(getattr(leaf, "nbytes", MAX_STACKED_BYTES) for leaf in leaves)
-        size = min(_MAX_GROUP_SIZE, MAX_STACKED_BYTES // (4 * max(num_bytes, 1)))
-        return size if size >= _NUM_STACKED else 1
+        return (
+            traced is not None
+            and runs
+            and not any(isinstance(c, Variable) for c in traced.captures)
+        )
 
     def compute_equal(self, elements: list[PyTree]) -> list[PyTree]:
         """Compute the results for elements of which several have equal shapes, None for the others.

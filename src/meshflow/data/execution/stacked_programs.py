@@ -26,7 +26,7 @@ from meshflow.kernels import host_math
 _log = logging.getLogger("meshflow")
 
 # Fewer elements are not stacked, nor more bytes.
-_MIN_STACKED, MAX_STACKED_BYTES = 8, 1 << 22
+_MIN_STACKED, _MAX_STACKED_BYTES = 8, 1 << 22
 # At most so many programs are kept for arrays of different shapes.
 _MAX_PROGRAMS = 16
 # Primitives that compute each row by itself, in addition to elementwise ones and views.
@@ -78,7 +78,7 @@ class StackedPrograms:
     ) -> tuple[TracedFunction, list[np.ndarray]] | None:
         # The first array shows whether stacking would need much memory.
         num_bytes = sum(structure.item_to_array(column[0]).nbytes for column in columns)
-        if len(columns[0]) < _MIN_STACKED or num_bytes * len(columns[0]) > MAX_STACKED_BYTES:
+        if len(columns[0]) < _MIN_STACKED or num_bytes * len(columns[0]) > _MAX_STACKED_BYTES:
             return None
         stack = lambda column: np.stack(list(map(structure.item_to_array, column)))
         leaves = [c if isinstance(c, np.ndarray) else stack(c) for c in columns]

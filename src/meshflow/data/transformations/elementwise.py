@@ -35,6 +35,24 @@ from meshflow.data.transformations.base import RandomTransformation, Unary, is_l
 from meshflow.data.transformations.batching import Batch
 from meshflow.environment.types import PyTree
 
+# Elements of unknown sizes are read in groups, which end with the element that exceeds these bytes.
+_MAX_GROUP_SIZE, _MAX_GROUP_BYTES = 64, 1 << 20
+
+
+def _read_group(items: Iterator[Any], size: int) -> list[Any]:
+    """Return the next items, fewer than `size` of large elements."""
+    group: list[Any] = []
+    num_bytes = 0
+    while len(group) < size and num_bytes < _MAX_GROUP_BYTES:
+        item = next(items, None)
+        if item is None:
+            break
+        group.append(item)
+        # The memory of strings and composites is unknown.
+        sizes = [getattr(leaf, "nbytes", _MAX_GROUP_BYTES) for leaf in nest.flatten(item)]
+        num_bytes += sum(sizes)
+    return group
+
 
 class Map(RandomTransformation):
     """A function of every element.
@@ -100,9 +118,9 @@ class Map(RandomTransformation):
 
     def _run_groups(self, parent: Iterator[Any], compute: Callable[[Any], Any]) -> Iterator[Any]:
         """Compute the results for elements of unknown sizes, those of equal sizes in a group together."""
-        items, size, limit = catch_failures(parent), 1, 0
+        items, size = catch_failures(parent), 1
         try:
-            while group := list(itertools.islice(items, size)):
+            while group := _read_group(items, size):
                 elements = [item for item in group if type(item) is not Failure]
                 found = iter(self.function.compute_equal(elements) if size > 1 else [None])
                 for item in group:
@@ -113,9 +131,7 @@ class Map(RandomTransformation):
                         except Exception as error:
                             item = Failure(error)
                     yield item
-                if elements and not limit:
-                    limit = self.function.choose_group_size(elements[0])
-                size = min(2 * size, limit or 1)
+                size = min(2 * size, _MAX_GROUP_SIZE) if self.function.may_stack else 1
         finally:
             close_iterator(parent)
 

@@ -222,7 +222,8 @@ class GroupByWindow(RandomTransformation):
                 key = int(self._key.compute_scalar(first))
             spec = self._reduce_group(key, [first]).element_spec
             # Sizes that other keys change are unknown. A function may accept only the keys that occur.
-            for other in (key + 1, *STAND_IN_SIZES):
+            # Small keys number buckets, of which only some may have sizes of their own.
+            for other in sorted({*range(8), key + 1, *STAND_IN_SIZES}):
                 with contextlib.suppress(Exception):
                     spec = structure.merge_specs(
                         spec, self._reduce_group(other, [first]).element_spec
