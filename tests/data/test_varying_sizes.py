@@ -245,7 +245,7 @@ def test_specs_of_groups_hold_for_all_keys():
     widths = make(lambda key, group: group.batch(key, True))
     assert widths.element_spec == tf.TensorSpec([None], tf.int64)
     assert make(lambda _, group: group.batch(2, True)).element_spec.shape == (2,)
-    sizes = [2, 2, 2, 2, 2, 2, 1, 2]
+    sizes = [2, 2, 2, 1, 2, 2, 2, 2]
     assert make(lambda key, group: group.batch(sizes[key], True)).element_spec.shape == [None]
     table = {key: [key] for key in range(3, 8)}
     known = make(lambda key, group: group.map(lambda x: tf.fill(table[int(key)], x)))

@@ -510,6 +510,8 @@ def _accept_computed_turns(rotate: F) -> F:
             height, width = image.shape[-3:-1]
             if height == width is not None:
                 return _rotate_square(image, k)
+            # The comparisons of jnp.rot90 do not guard a computed number of turns.
+            convert_to_tensor(k).require_value("k of rot90 for images that are not square")
         return rotate(image, k, *args, **kwargs)
 
     return typing.cast(F, public)
@@ -522,7 +524,7 @@ def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
 
     Args:
       image: [height, width, channels] or a batch of them.
-      k: Number of right angles. In a compiled function, it may be computed if the images are square.
+      k: Number of right angles. If it is computed and the images are not square, a function of it runs op by op.
       name: Ignored.
 
     Example:
