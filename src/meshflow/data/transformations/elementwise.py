@@ -43,14 +43,13 @@ def _read_group(items: Iterator[Any], size: int) -> list[Any]:
     """Return the next items, fewer than `size` of large elements."""
     group: list[Any] = []
     num_bytes = 0
-    while len(group) < size and num_bytes < _MAX_GROUP_BYTES:
-        item = next(items, None)
-        if item is None:
-            break
+    for item in itertools.islice(items, size):
         group.append(item)
         # The memory of strings and composites is unknown.
         sizes = [getattr(leaf, "nbytes", _MAX_GROUP_BYTES) for leaf in nest.flatten(item)]
         num_bytes += sum(sizes)
+        if num_bytes >= _MAX_GROUP_BYTES:
+            break
     return group
 
 
