@@ -27,6 +27,8 @@ def outer(x):
     [
         (lambda: tf.zeros([SIDE, SIDE]), "fill"),
         (lambda: tf.tile(tf.zeros([SIDE]), [SIDE]), "tile"),
+        (lambda: tf.random.normal([SIDE, SIDE]), r"a tensor of shape \(8388608, 8388608\)"),
+        (lambda: tf.one_hot([0], SIDE * SIDE), r"a tensor of shape \(1, 70368744177664\)"),
         (lambda: outer(tf.zeros([SIDE, 1])), "function outer"),
         (lambda: tf.constant(HUGE), r"a tensor of shape \(8388608, 8388608\)"),
         (lambda: tf.Variable(HUGE), r"a tensor of shape \(8388608, 8388608\)"),

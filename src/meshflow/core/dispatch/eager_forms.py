@@ -23,6 +23,7 @@ from meshflow.core.dispatch.tiers import (
 )
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.memory_errors import await_large_results
 from meshflow.core.values.trace_families import TraceFamily
 from meshflow.environment.jax_internals import DeviceArray
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
@@ -139,7 +140,8 @@ class EagerForm:
     @property
     def _jitted(self) -> _Call:
         if self._program is None:
-            self._program = jax.jit(self._function, donate_argnums=self._donated)
+            jitted = jax.jit(self._function, donate_argnums=self._donated)
+            self._program = await_large_results(jitted)
         return self._program
 
     def _find(self, values: Sequence[Any]) -> _Call:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from meshflow.core.runtime.errors import OutOfMemoryError
+from meshflow.environment.jax_internals import DeviceArray
 
 # Parts of the messages of XLA and of the libraries that it uses.
 _OUT_OF_MEMORY_SIGNS = ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory", "std::bad_alloc")
 
 # Smallest results of a program that may not fit into memory.
 _MIN_LARGE_BYTES = 1 << 30
+# The same in elements of the largest dtype.
+_MIN_LARGE_SIZE = _MIN_LARGE_BYTES // 16
 
 
 def may_exhaust_memory(results: Sequence[Any]) -> bool:
@@ -31,6 +34,35 @@ def may_exhaust_memory(results: Sequence[Any]) -> bool:
     sized = [(s, dtype) for s, dtype in shapes if all(isinstance(n, int) for n in s)]
     num_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in sized)
     return jax.default_backend() == "cpu" and num_bytes >= _MIN_LARGE_BYTES
+
+
+def await_large_results(program: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that awaits large results of a compiled program, see `may_exhaust_memory`.
+
+    Args:
+      program: A jitted function.
+    """
+
+    def run(*values: Any) -> Any:
+        results = program(*values)
+        # Reading `nbytes` and the leaves takes as long as a small program.
+        if type(results) is DeviceArray and math.prod(results.shape) < _MIN_LARGE_SIZE:
+            return results
+        arrays = jax.tree.leaves(results)
+        for array in arrays:
+            if array.nbytes >= _MIN_LARGE_BYTES and may_exhaust_memory(arrays):
+                try:
+                    return jax.block_until_ready(results)
+                except jax.errors.JaxRuntimeError as error:
+                    translated = translate_memory_error(
+                        error, f"a tensor of shape {tuple(array.shape)}"
+                    )
+                    if translated is None:
+                        raise
+                    raise translated from error
+        return results
+
+    return run
 
 
 def translate_memory_error(error: BaseException, subject: str) -> OutOfMemoryError | None:
