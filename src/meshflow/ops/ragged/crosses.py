@@ -184,5 +184,7 @@ def cross_hashed(
 def _hash_rows(op: str, start: int, num_buckets: int, *parts: np.ndarray) -> list[np.ndarray]:
     columns, lengths = _combine_rows(op, _to_prints, parts)
     cross: Any = hashing.cross_fingerprints_from
-    hashes = cross(np.full(lengths.sum(), start, np.uint64), columns) % np.uint64(num_buckets or _MAX_INT64)
+    hashes = cross(np.full(lengths.sum(), start, np.uint64), columns) % np.uint64(
+        num_buckets or _MAX_INT64
+    )
     return [hashes.astype(np.int64), lengths]
