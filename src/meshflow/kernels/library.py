@@ -131,8 +131,7 @@ class Library:
       level: Highest of `ISA_LEVELS` in use; None below the first.
       tiles: Whether bfloat16 convolutions may use matrix tiles, including emulated ones.
       huge_pages: Whether XLA's large buffers are allocated in huge pages.
-      accepts_offers: Whether XLA's buffers may be placed in offered memory.
-      take_bounds_failure: Takes the failure that a bounds check recorded, or None.
+      take_bounds_failure: Takes the failure that a bounds check recorded.
 
     Raises:
       KernelsUnavailableError: The library or oneDNN is missing or damaged, or needs a newer jaxlib.
@@ -161,59 +160,48 @@ class Library:
             loaded = str(onednn or installation.ONEDNN_FILE)
             if has_onednn and self.compiled.meshflow_use_team(loaded.encode()):
                 raise OSError("oneDNN's calls of OpenMP cannot be replaced")
-            # A library from an older version may lack some handlers.
+            self._check_interface(path)
+            # A library without oneDNN lacks its handlers.
             handlers = {name: getattr(self.compiled, name, None) for name in HANDLERS}
             self.handlers = {name: handler for name, handler in handlers.items() if handler}
             self._query = self.compiled.meshflow_onednn_query if has_onednn else None
             self._set_threads = self.compiled.meshflow_onednn_set_threads
-            self._packed_bytes = getattr(self.compiled, "meshflow_onednn_packed_bytes", None)
-            self._runs = {
-                name: getattr(self.compiled, f"{name}_run", None)
-                for name in (TARGET, RECURRENT, POOLING, GATED_POOLING)
-            }
-            self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
-            self._release = getattr(self.compiled, "meshflow_release_memory", None)
-            self._offer = getattr(self.compiled, "meshflow_offer_memory", None)
-            self._await = getattr(self.compiled, "meshflow_await_memory", None)
-            self.take_bounds_failure = getattr(self.compiled, "meshflow_take_bounds_failure", None)
+            self._packed_bytes = self.compiled.meshflow_onednn_packed_bytes if has_onednn else None
+            targets = (RECURRENT, POOLING, GATED_POOLING, *([TARGET] if has_onednn else []))
+            self._runs = {name: getattr(self.compiled, f"{name}_run") for name in targets}
+            self._huge_pages = self.compiled.meshflow_huge_pages
+            self._release = self.compiled.meshflow_release_memory
+            self._offer = self.compiled.meshflow_offer_memory
+            self._await = self.compiled.meshflow_await_memory
+            self._limit = self.compiled.meshflow_limit
+            self.take_bounds_failure = self.compiled.meshflow_take_bounds_failure
         except (OSError, AttributeError) as error:
             raise KernelsUnavailableError(
                 f"{path} does not load ({error}); {installation.suggest_remedy()}"
             ) from None
-        self._check_interface(path)
         self._check_ffi_version(path)
         descriptor: list[Any] = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
         if self._query is not None:
             self._query.argtypes = [*descriptor, ctypes.c_char_p, ctypes.c_int64]
         if self._packed_bytes is not None:
             self._packed_bytes.argtypes, self._packed_bytes.restype = descriptor, ctypes.c_int64
-        if self.take_bounds_failure is not None:
-            self.take_bounds_failure.argtypes = [ctypes.c_char_p, ctypes.c_int64]
-            self.take_bounds_failure.restype = ctypes.c_int64
-        for run in filter(None, self._runs.values()):
+        self.take_bounds_failure.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+        self.take_bounds_failure.restype = ctypes.c_int64
+        for run in self._runs.values():
             run.argtypes = [*descriptor, ctypes.c_void_p]
-        if self._release is not None:
-            self._release.restype = ctypes.c_int64
-        if self._await is not None:
-            self._await.argtypes = [ctypes.c_int64, ctypes.c_int64]
-        if self._offer is not None:
-            self._offer.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
-            self.compiled.meshflow_holds_memory.argtypes = [ctypes.c_void_p]
+        self._release.restype = ctypes.c_int64
+        self._await.argtypes = [ctypes.c_int64, ctypes.c_int64]
+        self._offer.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+        self.compiled.meshflow_holds_memory.argtypes = [ctypes.c_void_p]
         self._cached_implementation = functools.lru_cache(MAX_CACHED_QUERIES)(
             self._query_implementation
         )
         max_level, emulated = read_isa_limit(), emulates_tiles()
         level = -1 if max_level is None else ISA_LEVELS.index(max_level) + 1
-        try:
-            level = int(self.compiled.meshflow_limit(level, int(emulated)))
-        except AttributeError:
-            if max_level or emulated:
-                raise KernelsUnavailableError(
-                    f"{path} does not support MESHFLOW_MAX_ISA and MESHFLOW_AMX; {installation.suggest_remedy()}"
-                ) from None
+        level = int(self._limit(level, int(emulated)))
         self.level = ISA_LEVELS[level - 1] if level > 0 else None
         self.tiles = level == len(ISA_LEVELS) or (emulated and self.supports("AVX512"))
-        self.huge_pages = self.accepts_offers = False
+        self.huge_pages = False
 
     def _check_interface(self, path: Path) -> None:
         get_interface = getattr(self.compiled, "meshflow_interface", None)
@@ -264,14 +252,17 @@ class Library:
         """Allocate XLA's large buffers in huge pages from now on; return whether that is possible."""
         # The folder has one large library, and small ones that load it.
         files = jax_internals.LIBRARIES.glob("*.so")
-        if self._huge_pages is not None:
-            self.huge_pages = any([self._huge_pages(str(file).encode()) == 0 for file in files])
-            self.accepts_offers = self.huge_pages and self._offer is not None
+        self.huge_pages = any([self._huge_pages(str(file).encode()) == 0 for file in files])
+        return self.huge_pages
+
+    @property
+    def accepts_offers(self) -> bool:
+        """Return whether XLA's buffers may be placed in offered memory: XLA then allocates large ones by our function."""
         return self.huge_pages
 
     def release_memory(self) -> int:
         """Free the memory cached for the next step; return the bytes of XLA's large buffers in it."""
-        return int(self._release()) if self._release is not None else 0
+        return int(self._release())
 
     def await_memory(self, num_bytes: int, milliseconds: int) -> bool:
         """Wait until the next XLA buffer of this size would reuse memory; return whether it would.
@@ -280,7 +271,7 @@ class Library:
           num_bytes: Size of the buffer.
           milliseconds: Longest time to wait.
         """
-        return self._await is not None and self._await(num_bytes, milliseconds) != 0
+        return bool(self._await(num_bytes, milliseconds))
 
     def offer_memory(self, address: int, min_bytes: int, max_bytes: int) -> bool:
         """Offer memory for the next XLA buffer that this thread allocates; return whether possible.
@@ -290,8 +281,7 @@ class Library:
           min_bytes: Minimum size of the buffer.
           max_bytes: Maximum size of the buffer.
         """
-        offer = self._offer if self.accepts_offers else None
-        return offer is not None and offer(address, min_bytes, max_bytes) == 0
+        return self.accepts_offers and self._offer(address, min_bytes, max_bytes) == 0
 
     def withdraw_memory(self) -> None:
         """Withdraw the memory that was offered to this thread."""
@@ -321,7 +311,7 @@ class Library:
     def make_call(
         self, descriptor: Sequence[int], types: Sequence[str], target: str = TARGET
     ) -> Callable[..., None] | None:
-        """Return a function that runs a descriptor without XLA, or None if the library is older.
+        """Return a function that runs a descriptor without XLA, or None if the library has no oneDNN.
 
         Its arguments are arrays of the operands and of the results, all row-major.
 
@@ -330,7 +320,7 @@ class Library:
           types: NumPy names of the element types of the operands, then of the results.
           target: The handler.
         """
-        run = self._runs[target]
+        run = self._runs.get(target)
         if run is None:
             return None
         integers = np.array(descriptor, np.int64)

@@ -442,11 +442,10 @@ _MAX_RECORD_BYTES = 1 << 14
 def raise_recorded_failure() -> None:
     """Raise the error of a check that failed in a program that has run, if any."""
     loaded = library.load()
-    take = None if loaded is None else loaded.take_bounds_failure
-    if take is None or not take(None, 0):
+    if loaded is None or not loaded.take_bounds_failure(None, 0):
         return
     buffer = ctypes.create_string_buffer(_MAX_RECORD_BYTES)
-    take(buffer, len(buffer))
+    loaded.take_bounds_failure(buffer, len(buffer))
     failure = translate_bounds_failure(buffer.value.decode())
     if failure is not None:
         raise failure
