@@ -7,9 +7,10 @@ checks nor conversions.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from meshflow.core.values.tensor import Tensor
 _MAX_CALLS, _MAX_ITEMS = 512, 16
 # Types of immutable arguments; an op treats equal ones alike.
 _SCALARS = frozenset((int, bool, str, type(None), DType, type))
+
+_MakeOperands: TypeAlias = Callable[[list[Tensor]], list[Any]]
 
 
 class AcceptedCalls:
@@ -40,7 +43,8 @@ class AcceptedCalls:
     __slots__ = ("_calls",)
 
     def __init__(self) -> None:
-        self._calls: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
+        # The static arguments, and a function from the tensors to the operands, None if these are equal.
+        self._calls: dict[Hashable, tuple[tuple[Any, ...], _MakeOperands | None]] = {}
 
     def describe(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -61,10 +65,8 @@ class AcceptedCalls:
         found = self._calls.get(key)
         if found is None:
             return None
-        static, template = found
-        if template is None:
-            return tensors, static
-        return ([tensors] if type(template) is str else _fill(template, tensors)), static
+        static, make_operands = found
+        return (tensors if make_operands is None else make_operands(tensors)), static
 
     def add(
         self,
@@ -94,12 +96,16 @@ class AcceptedCalls:
             if len(self._calls) >= _MAX_CALLS:
                 self._calls.clear()
             # Most calls pass only tensors, or one list of them.
-            short: Any = template
+            make_operands: _MakeOperands | None = functools.partial(_fill, template)
             if _has_only_positions(template):
-                short = None
+                make_operands = None
             elif len(template) == 1 and _has_only_positions(template[0]):
-                short = "list"
-            self._calls[key] = static, short
+                make_operands = _wrap_in_list
+            self._calls[key] = static, make_operands
+
+
+def _wrap_in_list(tensors: list[Tensor]) -> list[Any]:
+    return [tensors]
 
 
 def _has_only_positions(template: Any) -> bool:
