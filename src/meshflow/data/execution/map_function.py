@@ -608,9 +608,10 @@ class ElementFunction:
                 columns = map(list, zip(*[leaves[i] for i in part], strict=True))
                 found = self._stacked.run(list(columns))
                 if found is not None:
-                    rows = zip(*map(chunks.iter_leaf, found[1]), strict=True)
+                    traced, stacked = found
+                    rows = zip(*map(chunks.iter_leaf, stacked), strict=True)
                     for index, result in zip(part, rows, strict=True):
-                        results[index] = found[0].rebuild_result(list(result))
+                        results[index] = traced.rebuild_result(list(result))
         return results
 
     def _run_program(

@@ -48,9 +48,10 @@ class StackedPrograms:
 
     def __init__(self, trace: Callable[[list[TensorSpec]], TracedFunction]) -> None:
         self._trace = trace
-        self._programs: dict[Any, InterpretedProgram] = {}
-        # By the shapes and dtypes of an element, None if the function runs for each element.
-        self._traces: dict[Any, TracedFunction | None] = {}
+        # None if the function runs for each element.
+        self._programs: dict[Any, InterpretedProgram | None] = {}
+        # By the shapes and dtypes of an element.
+        self._traces: dict[Any, TracedFunction] = {}
         # Several threads may compute elements.
         self._lock = threading.RLock()
 
@@ -84,27 +85,19 @@ class StackedPrograms:
         leaves = [c if isinstance(c, np.ndarray) else stack(c) for c in columns]
         key = tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
         element_key = tuple([(shape[1:], dtype) for shape, dtype in key])
-        is_new = element_key not in self._traces
-        if (
-            len(self._traces if is_new else self._programs) >= _MAX_PROGRAMS
-            and key not in self._programs
-        ):
-            return None
-        if is_new:
-            # A function that cannot be traced is not traced again.
-            self._traces[element_key] = None
-            self._traces[element_key] = self._trace([TensorSpec(*k) for k in element_key])
-        traced = self._traces[element_key]
-        if traced is None:
-            return None
-        operands = [*leaves, *traced.get_captured_arrays()]
         if key not in self._programs:
-            program = _stack_program(traced, leaves)
-            if program is None:
-                self._traces[element_key] = None
+            if len(self._programs) >= _MAX_PROGRAMS:
                 return None
-            self._programs[key] = program
+            # A function that cannot be traced for these shapes is not traced again.
+            self._programs[key] = None
+            if element_key not in self._traces:
+                self._traces[element_key] = self._trace([TensorSpec(*k) for k in element_key])
+            self._programs[key] = _stack_program(self._traces[element_key], leaves)
         program = self._programs[key]
+        if program is None:
+            return None
+        traced = self._traces[element_key]
+        operands = [*leaves, *traced.get_captured_arrays()]
         return (traced, program.run_on_host(operands)) if program.estimate_limit(operands) else None
 
 
