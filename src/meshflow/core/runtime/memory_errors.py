@@ -48,19 +48,14 @@ def await_large_results(program: Callable[..., Any]) -> Callable[..., Any]:
         # Reading `nbytes` and the leaves takes as long as a small program.
         if type(results) is DeviceArray and math.prod(results.shape) < _MIN_LARGE_SIZE:
             return results
-        arrays = jax.tree.leaves(results)
-        for array in arrays:
-            if array.nbytes >= _MIN_LARGE_BYTES and may_exhaust_memory(arrays):
-                try:
-                    return jax.block_until_ready(results)
-                except jax.errors.JaxRuntimeError as error:
-                    translated = translate_memory_error(
-                        error, f"a tensor of shape {tuple(array.shape)}"
-                    )
-                    if translated is None:
-                        raise
-                    raise translated from error
-        return results
+        large = [a for a in jax.tree.leaves(results) if a.nbytes >= _MIN_LARGE_BYTES]
+        if not may_exhaust_memory(large):
+            return results
+        try:
+            return jax.block_until_ready(results)
+        except jax.errors.JaxRuntimeError as error:
+            subject = f"a tensor of shape {tuple(large[0].shape)}"
+            raise translate_memory_error(error, subject) or error from error
 
     return run
 
