@@ -14,7 +14,7 @@ from meshflow.data.options import ExternalStatePolicy
 
 __all__ = ["make_saveable_from_iterator"]
 
-_POLICIES = tuple(policy.name.lower() for policy in ExternalStatePolicy)
+_POLICIES = (None, *ExternalStatePolicy, *(policy.name.lower() for policy in ExternalStatePolicy))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +78,7 @@ def make_saveable_from_iterator(
       >>> next(iterator).numpy().item()
       1
     """
-    is_policy = isinstance(external_state_policy, ExternalStatePolicy)
-    if (
-        external_state_policy is not None
-        and not is_policy
-        and external_state_policy not in _POLICIES
-    ):
+    if external_state_policy not in _POLICIES:
         raise ValueError(
             f"Invalid `ExternalStatePolicy.` Supported values include 'warn', 'ignore', and 'fail.' Received "
             f"{external_state_policy}."

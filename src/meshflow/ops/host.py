@@ -275,6 +275,26 @@ def _add_elements(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | 
     return result
 
 
+def _make_matrix_function(function: Callable[..., Any]) -> _HostFunction:
+    """Return the host function of an op of small square matrices, with a flag `adjoint` as static argument or none."""
+
+    def compute(arrays: _HostArrays, static: tuple[Any, ...]) -> _HostResult:
+        height, width = (0, 0, *arrays[0].shape)[-2:]
+        is_square = 0 < height == width <= _MAX_MATRIX
+        if not is_square or any(static) or any(a.dtype.char not in "fdFD" for a in arrays):
+            return None
+        if any(a.shape[:-1] != arrays[0].shape[:-1] for a in arrays):
+            return None
+        try:
+            result = function(*arrays)
+        except np.linalg.LinAlgError:
+            return None
+        dtype = arrays[0].dtype
+        return tuple(r.astype(dtype) for r in result) if isinstance(result, tuple) else result
+
+    return compute
+
+
 _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
     (arithmetic.add, _make_elementwise(np.add)),
     (arithmetic.subtract, _make_elementwise(np.subtract)),
@@ -305,30 +325,6 @@ _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
     (coordinates._multiply_elements, _multiply_sparse),
     (coordinates.reduce_elements, _reduce_sparse),
     (coordinates.add_elements, _add_elements),
-]
-
-
-def _make_matrix_function(function: Callable[..., Any]) -> _HostFunction:
-    """Return the host function of an op of small square matrices, with a flag `adjoint` as static argument or none."""
-
-    def compute(arrays: _HostArrays, static: tuple[Any, ...]) -> _HostResult:
-        height, width = (0, 0, *arrays[0].shape)[-2:]
-        is_square = 0 < height == width <= _MAX_MATRIX
-        if not is_square or any(static) or any(a.dtype.char not in "fdFD" for a in arrays):
-            return None
-        if any(a.shape[:-1] != arrays[0].shape[:-1] for a in arrays):
-            return None
-        try:
-            result = function(*arrays)
-        except np.linalg.LinAlgError:
-            return None
-        dtype = arrays[0].dtype
-        return tuple(r.astype(dtype) for r in result) if isinstance(result, tuple) else result
-
-    return compute
-
-
-_HOST_FUNCTIONS += [
     (_inv, _make_matrix_function(np.linalg.inv)),
     (_solve, _make_matrix_function(np.linalg.solve)),
     (det, _make_matrix_function(np.linalg.det)),

@@ -78,11 +78,9 @@ class GraphDataset:
     def _infer_spec(self, size: int) -> PyTree:
         example = self._build_example(size)
         self.is_dataset = isinstance(example, Dataset)
-        return (
-            example.element_spec
-            if self.is_dataset
-            else structure.infer_spec(structure.to_arrays(example))
-        )
+        if self.is_dataset:
+            return example.element_spec
+        return structure.infer_spec(structure.to_arrays(example))
 
     def _build_example(self, size: int) -> Any:
         def make_value(tensor: SymbolicTensor) -> Tensor:

@@ -107,7 +107,7 @@ class Graph(GraphBase, metaclass=_GraphType):
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Self]:
         """Return a context in which calls add operations to the graph."""
-        _record_datasets()
+        _import_datasets()
         token = _default_graph.set(self)
         saved = context.graph, context.variable_creators, context.name_scopes, context.name_counts
         context.graph, context.name_scopes = self, self._name_scopes
@@ -526,8 +526,8 @@ def _import_definitions() -> Any:
     return importlib.import_module("meshflow.legacy.graph.definitions")
 
 
-def _record_datasets() -> None:
-    """Let datasets accept graph tensors, and have iterators of version 1; the module itself uses graphs."""
+def _import_datasets() -> None:
+    """Import the module that makes datasets accept graph tensors; it imports this one."""
     importlib.import_module("meshflow.legacy.compat.data")
 
 
@@ -573,7 +573,7 @@ def set_eager_execution(value: bool) -> None:
         context.graph = None
         context.variable_creators = []
     elif context.graph is None:
-        _record_datasets()
+        _import_datasets()
         context.graph = _root_graph
         context.variable_creators = [_root_graph.create_variable]
 
