@@ -215,9 +215,9 @@ class Library:
 
     def _check_ffi_version(self, path: Path) -> None:
         # XLA ends the process if a handler was compiled with the headers of a newer version.
-        get_version = getattr(self.compiled, "meshflow_ffi_version", None)
+        get_version = self.compiled.meshflow_ffi_version
         installed = jax_internals.read_ffi_version()
-        if get_version is None or installed is None:
+        if installed is None:
             return
         get_version.restype = ctypes.c_char_p
         major, minor = map(int, get_version().decode().rpartition(" ")[2].split("."))
